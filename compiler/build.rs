@@ -15,9 +15,9 @@
 //! [`Model::out_dir`].
 
 use crate::cache::{Cache, Key, Made, Stamp};
-use crate::diag::{Failure, Result};
+use crate::diag::{Error, Failure, Result, codes};
 use crate::emit;
-use crate::options::{Options, Weights};
+use crate::options::{Optimize, Options, Weights};
 use crate::pipeline;
 use crate::sym::Range;
 use crate::sym::text::DimOption;
@@ -30,6 +30,8 @@ pub struct Model {
     out_dir: Option<PathBuf>,
     cache: Option<PathBuf>,
     options: Options,
+    /// What is wrong with an option.
+    wrong: Option<String>,
 }
 
 /// Files that a compilation wrote.
@@ -52,7 +54,13 @@ pub struct Output {
 impl Model {
     /// The model file; relative paths start at the package's folder under cargo.
     pub fn new(path: impl AsRef<Path>) -> Model {
-        Model { path: path.as_ref().to_owned(), out_dir: None, cache: None, options: Options::default() }
+        Model {
+            path: path.as_ref().to_owned(),
+            out_dir: None,
+            cache: None,
+            options: Options::default(),
+            wrong: None,
+        }
     }
     /// Prefix of all identifiers and of the files; default: the file's stem.
     pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -96,6 +104,12 @@ impl Model {
         self.options.weights = Weights::File(None);
         self
     }
+    /// Shares a weights file that another model wrote: the new file serves both objects. It holds what that
+    /// one holds, where it was, and the constants of this model that it lacks.
+    pub fn weights_from(mut self, file: impl AsRef<Path>) -> Self {
+        self.options.weights_from = Some(file.as_ref().to_owned());
+        self
+    }
     /// Hides the object's symbols: what it is linked into does not export them.
     pub fn hidden(mut self) -> Self {
         self.options.hidden = true;
@@ -116,6 +130,21 @@ impl Model {
     /// [`Model::dim`] may fix.
     pub fn alias(mut self, output: impl Into<String>, input: impl Into<String>) -> Self {
         self.options.aliases.push((output.into(), input.into()));
+        self
+    }
+    /// What code is made for.
+    pub fn optimize(mut self, goal: Optimize) -> Self {
+        self.options.optimize = goal;
+        self
+    }
+    /// Computes an operator (`com.example:Scale`) with a function of your own: the generated module declares
+    /// what it is called with. The model declares the shapes of its results; those that it does not declare
+    /// are like an input that the symbol may name: `my_scale,like=0`.
+    pub fn custom(mut self, operator: &str, symbol: &str) -> Self {
+        match crate::options::custom(&format!("{operator}={symbol}")) {
+            Ok(d) => self.options.customs.push(d),
+            Err(e) => self.wrong = Some(e),
+        }
         self
     }
     /// What may be done to floats.
@@ -158,6 +187,9 @@ impl Model {
     /// Compiles, unless the outputs are there and were made from the same model with the same options. Under
     /// cargo it also prints the `cargo:` lines that link and watch.
     pub fn compile(mut self) -> Result<Output> {
+        if let Some(e) = self.wrong {
+            return Error::new(codes::OPTION, format!("custom: {e}")).fail();
+        }
         let env = |k: &str| std::env::var(k).ok();
         let cargo = env("OUT_DIR").filter(|_| env("CARGO_MANIFEST_DIR").is_some());
         let Some(dir) = self.out_dir.clone().or(cargo.clone().map(PathBuf::from)) else {
@@ -165,19 +197,22 @@ impl Model {
         };
         if self.options.target.is_none() && cargo.is_some() {
             self.options.target = env("TARGET");
-            self.options.cpu = self.options.cpu.or_else(|| {
-                cargo_level(
+            let level = || {
+                let level = cargo_level(
                     &env("CARGO_CFG_TARGET_ARCH").unwrap_or_default(),
                     &env("CARGO_CFG_TARGET_FEATURE").unwrap_or_default(),
-                )
-            });
+                )?;
+                // One level is smaller than it and those above.
+                let one = self.options.optimize == Optimize::Size;
+                Some(if one { level.trim_end_matches('+').to_owned() } else { level })
+            };
+            self.options.cpu = self.options.cpu.clone().or_else(level);
         }
         let source = crate::onnx::open(&self.path)?;
         let name = crate::codegen::names::model_name(self.options.name.as_deref(), None, &source.name)?;
         let object = dir.join(format!("{name}.o"));
         let kinds = ["obj", "header", "rust"].map(emit::find).into_iter().collect::<Result<Vec<_>>>()?;
-        let weights =
-            matches!(self.options.weights, Weights::File(_)).then(|| object.with_extension("weights"));
+        let weights = self.options.weights_path(&object);
         let triple =
             crate::target::Target::new(self.options.target.as_deref(), self.options.cpu.as_deref())?.triple;
         let library = archive_path(&dir, &name, &triple);
@@ -204,9 +239,10 @@ impl Model {
             ),
             None => {
                 let c = pipeline::compile(&source, &self.options)?;
-                let external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
+                let mut external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
+                emit::write_all(&c, &kinds, &object, weights.as_deref(), &watched(&external))?;
+                external.extend(self.options.weights_read());
                 let inputs = watched(&external);
-                emit::write_all(&c, &kinds, &object, weights.as_deref(), &inputs)?;
                 archive(&object, &library, &name, &triple)?;
                 let made = Made { name: &name, external: &external, warnings: &c.warnings, files: &paths };
                 stamp.put(&source, &key, &made);

@@ -7,10 +7,10 @@
 //! one build script: it says from what they were made, and files count by size and time, as for make and
 //! cargo.
 
+use crate::codegen::weights_file::COMPILER;
 use crate::diag::{Error, Failure, Result, render};
 use crate::onnx::Source;
 use crate::options::Options;
-use crate::target::Target;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -22,8 +22,6 @@ const PIECE: usize = 4 << 20;
 /// Entries that nobody used for longest go when a cache is larger than this, unless `ONNXC_CACHE_SIZE` tells
 /// another size.
 const SIZE: u64 = 4 << 30;
-/// The sources of this compiler.
-const COMPILER: &str = env!("ONNXC_SOURCES");
 
 /// What a compilation is made from, but for the files of a stamp and the external data of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +53,7 @@ pub struct Made<'a> {
 impl Key {
     /// Of options and the kinds of output that are made: for stamps.
     pub fn new(source: &Source, options: &Options, kinds: &[&str]) -> Result<Key> {
-        let target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
+        let target = options.target()?;
         // The output counts by its stem, which may be the prefix; times and checks change nothing.
         let stem = options.output.as_deref().and_then(Path::file_stem).map(PathBuf::from);
         let plain = Options { output: stem, clock: Default::default(), verify: false, ..options.clone() };

@@ -6,7 +6,7 @@
 pub mod values;
 
 use crate::diag::Clock;
-use crate::options::{Math, OptLevel, Options, Weights};
+use crate::options::{Declaration, Math, OptLevel, Optimize, Options, Weights};
 use crate::sym::text::DimOption;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -59,6 +59,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Write a page about a model: graph with fused kernels, times, roofline, memory plan, constants.
     Report(ReportArgs),
+    /// Write a weights file with new values for an object that was compiled with --weights file.
+    Weights(WeightsArgs),
     /// Print the completions of a shell.
     Completions {
         /// The shell.
@@ -105,6 +107,23 @@ impl From<MathArg> for Math {
     }
 }
 
+/// `--optimize`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OptimizeArg {
+    #[default]
+    Speed,
+    Size,
+}
+
+impl From<OptimizeArg> for Optimize {
+    fn from(a: OptimizeArg) -> Optimize {
+        match a {
+            OptimizeArg::Speed => Optimize::Speed,
+            OptimizeArg::Size => Optimize::Size,
+        }
+    }
+}
+
 /// Options that every command shares.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
@@ -121,6 +140,11 @@ pub struct ModelArgs {
     /// them both floats and bf16: --cpu x86-64-v4-bf16 alone halves the weights.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     pub math: MathArg,
+    /// What code is made for. speed: the time of a call. size: the bytes of the object: weights stand in it
+    /// once and as large as they are (no Winograd's convolutions), every algorithm in one version, and
+    /// without --cpu there is code for one CPU level, on x86-64 for x86-64-v3.
+    #[arg(long, value_enum, default_value_t, value_name = "GOAL")]
+    pub optimize: OptimizeArg,
     /// Read the text of a dimension such as "2*N" as an expression over other dimensions. By default it is a
     /// name like any other, as ONNX has it.
     #[arg(long)]
@@ -132,6 +156,11 @@ pub struct ModelArgs {
     /// and give it room for what a step appends, or for what --size PAST_capacity says.
     #[arg(long = "alias", value_name = "OUTPUT=INPUT", value_parser = values::pair)]
     pub aliases: Vec<(String, String)>,
+    /// Compute an operator with a function of your own: int32_t SYMBOL(const onnxc_custom *call), which the
+    /// header declares. The model declares the shapes of its results; with like=N, those that it does not
+    /// declare are like input N. Repeat for several.
+    #[arg(long = "custom", value_name = "DOMAIN:OP=SYMBOL", value_parser = values::custom)]
+    pub customs: Vec<Declaration>,
     /// Stop at warnings as at errors.
     #[arg(long)]
     pub strict: bool,
@@ -166,8 +195,13 @@ pub struct CompileArgs {
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = values::kinds())]
     pub emit: Vec<String>,
     /// Weights inside the object (embed), in a file beside it (file), or in a file of this name (file=PATH).
-    #[arg(long, value_name = "WHERE", default_value = "embed", value_parser = values::weights)]
-    pub weights: Weights,
+    /// Default: embed.
+    #[arg(long, value_name = "WHERE", value_parser = values::weights)]
+    pub weights: Option<Weights>,
+    /// Share a weights file that another model wrote: the new one, of --weights file, serves the objects of
+    /// both. It holds what FILE holds, where it was, and the constants of this model that FILE lacks.
+    #[arg(long, value_name = "FILE")]
+    pub weights_from: Option<PathBuf>,
     /// Give an ONNX name an identifier of your own; repeat for several.
     #[arg(long = "rename", value_name = "ONNX_NAME=IDENT", value_parser = values::pair)]
     pub renames: Vec<(String, String)>,
@@ -254,6 +288,9 @@ pub struct RunArgs {
     /// file.
     #[arg(long = "output", value_name = "NAME=FILE", value_parser = values::array_file)]
     pub outputs: Vec<ArrayFile>,
+    /// The shared library with the functions of --custom.
+    #[arg(long, value_name = "FILE", requires = "customs")]
+    pub custom_library: Option<PathBuf>,
     #[command(flatten)]
     pub common: ModelArgs,
 }
@@ -302,6 +339,9 @@ pub struct VerifyArgs {
     /// Absolute tolerance.
     #[arg(long, default_value_t = 1e-5, value_parser = values::tolerance)]
     pub atol: f64,
+    /// The shared library with the functions of --custom.
+    #[arg(long, value_name = "FILE", requires = "customs")]
+    pub custom_library: Option<PathBuf>,
     #[command(flatten)]
     pub common: ModelArgs,
 }
@@ -343,6 +383,9 @@ pub struct BenchArgs {
     /// Only measure the machine: peak of multiply-adds, bandwidth of memory.
     #[arg(long, conflicts_with_all = ["model", "per_node"])]
     pub machine: bool,
+    /// The shared library with the functions of --custom.
+    #[arg(long, value_name = "FILE", requires = "customs")]
+    pub custom_library: Option<PathBuf>,
     #[command(flatten)]
     pub common: ModelArgs,
 }
@@ -376,8 +419,59 @@ pub struct ReportArgs {
     /// Inputs without a file are made from this seed.
     #[arg(long, value_name = "SEED", default_value = "1", conflicts_with = "no_run")]
     pub seed: u64,
+    /// The shared library with the functions of --custom.
+    #[arg(long, value_name = "FILE", requires = "customs", conflicts_with = "no_run")]
+    pub custom_library: Option<PathBuf>,
     #[command(flatten)]
     pub common: ModelArgs,
+}
+
+/// `onnxc weights`.
+#[derive(Debug, Args)]
+pub struct WeightsArgs {
+    /// The model with the new values; - reads standard input.
+    pub model: PathBuf,
+    /// The weights file to write.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// A weights file of the object: the new file must fit the same object. It is refused where a value that
+    /// changed is part of the object's code.
+    #[arg(long, value_name = "FILE")]
+    pub fits: PathBuf,
+    /// The new weights file of the model whose file the object shares (--weights-from of its compilation).
+    #[arg(long, value_name = "FILE")]
+    pub weights_from: Option<PathBuf>,
+    /// Target triple of the object.
+    #[arg(long, value_name = "TRIPLE", value_parser = values::triple)]
+    pub target: Option<String>,
+    /// CPU levels of the object.
+    #[arg(long, value_name = "LEVELS", value_parser = values::cpu)]
+    pub cpu: Option<String>,
+    /// Optimization of the object.
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub opt: u8,
+    /// Inner tensors that are outputs of the object.
+    #[arg(long = "tap", value_name = "NAME")]
+    pub taps: Vec<String>,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
+impl WeightsArgs {
+    /// As the library takes them.
+    pub fn options(&self) -> Options {
+        self.common.apply(Options {
+            output: Some(self.output.clone()),
+            target: self.target.clone(),
+            cpu: self.cpu.clone(),
+            opt: opt_level(self.opt),
+            weights: Weights::File(Some(self.output.clone())),
+            weights_from: self.weights_from.clone(),
+            taps: self.taps.clone(),
+            verify: cfg!(debug_assertions),
+            ..Options::default()
+        })
+    }
 }
 
 /// The level that `-O` stands for.
@@ -421,8 +515,10 @@ impl ModelArgs {
             aliases,
             heap: self.heap,
             math,
+            optimize: self.optimize.into(),
             strict: self.strict,
             dim_expressions: self.dim_expressions,
+            customs: self.customs.clone(),
             ..options
         }
     }
@@ -438,7 +534,8 @@ impl CompileArgs {
             target: self.target.clone(),
             cpu: self.cpu.clone(),
             opt: opt_level(self.opt),
-            weights: self.weights.clone(),
+            weights: self.weights.clone().unwrap_or_default(),
+            weights_from: self.weights_from.clone(),
             renames: self.renames.iter().cloned().collect(),
             hidden: self.hidden,
             trace: self.trace,

@@ -226,7 +226,7 @@ pub fn write_all(
         if let Some(path) = weights {
             let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
             let mut write = |w: &mut dyn Write| {
-                codegen::object::write_weights(&c.weights, &c.interface.weights.sha256, w).map_err(io)
+                codegen::weights_file::write(&c.weights, &c.interface.weights.plan, &c.made, w).map_err(io)
             };
             c.clock.step("write weights", || stage(path, inputs, &mut staged, &mut write))?;
         }

@@ -9,8 +9,9 @@ use crate::codegen::faults::{Check, Checks};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::status_text;
 use crate::codegen::interface::Interface;
-use crate::codegen::weights::{Blob, HEADER};
-use crate::diag::{Failure, Result};
+use crate::codegen::weights::Blob;
+use crate::codegen::weights_file::{self, HEADER};
+use crate::diag::{Error, Failure, Result, codes};
 use crate::io_descriptors;
 use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Kernel, Module};
@@ -89,7 +90,7 @@ pub fn interface(i: &Interface, weights: &Blob) -> Interface {
     let mut i = i.clone();
     i.weights.external = true;
     i.weights.size = weights.size;
-    i.weights.sha256 = [7; 32];
+    (i.weights.plan, i.weights.slot) = ([7; weights_file::PLAN], 0);
     i
 }
 
@@ -115,6 +116,19 @@ impl Loaded {
             builder.symbol(*name, *f as *const u8);
         }
         builder.symbol(DECODE_IMAGE, decode_image as *const u8);
+        for c in &m.customs {
+            let Some((name, at)) = interface.symbols.iter().find(|(name, _)| *name == c.symbol) else {
+                return Error::new(
+                    codes::OPTION,
+                    "no library with the functions of custom operators is given",
+                )
+                .at(&c.origin)
+                .found_expected(c.symbol.clone(), "a function that this process can call")
+                .help("name a shared library that has it: --custom-library FILE")
+                .fail();
+            };
+            builder.symbol(*name, std::ptr::with_exposed_provenance(*at));
+        }
         let mut module = JITModule::new(builder);
         let unit = Unit::new(modules, &interface, &blob, target, false);
         let ids = unit.assemble(&mut module, &mut vec![])?;
@@ -122,7 +136,7 @@ impl Loaded {
         let mut weights = vec![Chunk([0; 64]); ((HEADER + unit.weights.size) / 64 + 1) as usize];
         let mut at = HEADER as usize;
         let flat = bytes_mut(&mut weights);
-        flat[..32].copy_from_slice(&interface.weights.sha256);
+        flat[..at].copy_from_slice(&weights_file::header(interface.weights.size, &[interface.weights.plan]));
         unit.weights.stream(&mut |b| {
             flat[at..at + b.len()].copy_from_slice(b);
             at += b.len();
@@ -506,6 +520,8 @@ impl<'a> Bound<'a> {
                 Word::Output(i) => *self.outputs.get(*i as usize)? as u64,
                 Word::Sym(s) => eval(Dim::sym(*s))? as u64,
                 Word::Slot(s) => workspace.checked_add_signed(eval(m.slots[*s].offset)?)?,
+                // A word of the frames of shared code.
+                Word::Start(_) => return None,
             })
         };
         self.code.frame.words.iter().map(word).collect()

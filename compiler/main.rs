@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use onnxc::cli::{Cli, Command, MessageFormat, normalize};
-use onnxc::commands::{bench, check, compile, explain, inspect, report, run, shell, verify};
+use onnxc::commands::{bench, check, compile, explain, inspect, report, run, shell, verify, weights};
 use onnxc::diag::{Failure, codes, render};
 use std::process::ExitCode;
 
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         Some(Command::Verify(a)) => (a.common.message_format, verify::verify(a)),
         Some(Command::Bench(a)) => (a.common.message_format, bench::bench(a)),
         Some(Command::Report(a)) => (a.common.message_format, report::report(a)),
+        Some(Command::Weights(a)) => (a.common.message_format, weights::weights(a)),
         Some(Command::Completions { shell }) => (MessageFormat::Text, shell::completions(*shell)),
         Some(Command::Man { dir }) => (MessageFormat::Text, shell::man(dir)),
         Some(Command::Explain { code }) => (MessageFormat::Text, explain::explain(code.as_deref())),

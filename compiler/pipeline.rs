@@ -5,13 +5,14 @@ mod ways;
 
 use crate::codegen::interface::{Described, DimParam, Interface, Kind, Tensor, Weights};
 use crate::codegen::weights::Blob;
+use crate::codegen::weights_file::{self, COMPILER, Constant, Made};
 use crate::diag::{Clock, Error, Findings, Origin, Result};
 use crate::graph::{Model, Value};
 use crate::nest::verify::Limits;
-use crate::nest::{self, Group, Module, State};
+use crate::nest::{self, DotKind, Module, State};
 use crate::onnx::{self, ImportOptions, Source};
 use crate::ops::bundle::boundary::{Boundary, Form};
-use crate::options::{self, OptLevel, Options};
+use crate::options::{OptLevel, Options};
 use crate::passes;
 pub use crate::passes::table::{GRAPH_PASSES, GraphPass, NEST_PASSES, NestPass};
 use crate::sym::{Answer, Dim};
@@ -35,6 +36,8 @@ pub struct Compiled {
     pub target: Target,
     /// The weights of all modules.
     pub weights: Blob,
+    /// What the plan of a weights file was made from; empty where weights are embedded.
+    pub made: Made,
     /// Warnings.
     pub warnings: Vec<Error>,
     /// Times what is still to be done: code and files.
@@ -61,9 +64,30 @@ pub fn compile(source: &Source, options: &Options) -> Result<Compiled> {
     }
 }
 
+/// The same for a model that is changed once it was read.
+pub fn compile_changed(
+    source: &Source,
+    options: &Options,
+    change: &mut dyn FnMut(&mut Model),
+) -> Result<Compiled> {
+    match run_changed(source, options, change)? {
+        Stopped::Done(c) => Ok(*c),
+        _ => Err(crate::diag::Failure::bug("pipeline", "stopped early")),
+    }
+}
+
 /// Reads a model and runs passes until `stop_after`.
 pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
-    let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
+    run_changed(source, options, &mut |_| {})
+}
+
+/// The same for a model that is changed once it was read.
+pub fn run_changed(
+    source: &Source,
+    options: &Options,
+    change: &mut dyn FnMut(&mut Model),
+) -> Result<Stopped> {
+    let mut target = options.target()?;
     let name =
         crate::codegen::names::model_name(options.name.as_deref(), options.output.as_deref(), &source.name)?;
     let clock = options.clock.clone();
@@ -73,6 +97,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             &ImportOptions {
                 dims: options.dims.clone(),
                 dim_expressions: options.dim_expressions,
+                customs: options.customs.clone(),
                 capacities: (!options.aliases.is_empty()).then_some(passes::lower::state::SUFFIX),
             },
         )
@@ -80,6 +105,9 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if !model.errors.is_empty() {
         return Err(crate::diag::Failure::Errors(all_errors(model)));
     }
+    change(&mut model);
+    let external = options.external();
+    let made = if external { made(&mut model, &name, options) } else { Made::default() };
     let mut findings = Findings::default();
     std::mem::take(&mut model.warnings).into_iter().for_each(|w| findings.push(w));
     model.taps = passes::graph::tap::choose(&model, &options.taps, &mut findings);
@@ -106,6 +134,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         .map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::memory::place_memory::ALIGN - 1));
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
+    module.optimize = options.optimize;
     nest::overflow::check(&module)?;
     check(&module, None, options.verify)?;
     if stop("lower") {
@@ -129,7 +158,13 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let Some(unscheduled) = unscheduled else {
         return Err(crate::diag::Failure::bug("pipeline", "no module"));
     };
-    let weights = clock.step("pack weights", || Ok(Blob::new(&modules)))?;
+    let weights = clock.step("pack weights", || {
+        let base = match &options.weights_from {
+            Some(p) => Some(weights_file::base(onnx::external::map_file(p)?, &p.display().to_string())?),
+            None => None,
+        };
+        Ok(if external { Blob::for_file(&modules, base) } else { Blob::new(&modules) })
+    })?;
     let interface = clock.step("interface", || {
         interface(&model, &modules, source, options, &target, &weights, &mut findings)
     })?;
@@ -143,9 +178,21 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         interface,
         target,
         weights,
+        made,
         warnings: findings.warnings().to_vec(),
         clock,
     })))
+}
+
+/// What the plan of a model hangs on.
+fn made(model: &mut Model, name: &str, options: &Options) -> Made {
+    let mut constants = vec![];
+    model.graph.each_constant(&mut |name, data| {
+        constants.push(Constant::new(name, data));
+        None
+    });
+    let settings = options.of_plan().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+    Made { model: name.to_owned(), compiler: COMPILER.to_owned(), settings, constants }
 }
 
 /// Errors of the import, and those that inference finds in what they do not concern.
@@ -184,9 +231,9 @@ fn check(m: &Module, level: Option<&Level>, on: bool) -> Result<()> {
 pub fn limits(level: &Level) -> Limits {
     let caps = level.facts.caps;
     let groups = [
-        (Group::Words, caps.dot != Dot::None),
-        (Group::Bytes, caps.dot == Dot::Quads),
-        (Group::Halves, caps.bf16),
+        (DotKind::Words, caps.dot != Dot::None),
+        (DotKind::Bytes, caps.dot == Dot::Quads),
+        (DotKind::Halves, caps.bf16),
     ];
     Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }
 }
@@ -311,10 +358,13 @@ fn interface(
         outputs[*o].aliases_input = Some(*i as u32);
     }
     names.check()?.into_iter().for_each(|w| findings.push(w));
-    let external = matches!(options.weights, options::Weights::File(_));
-    let weights_path = match &options.weights {
-        options::Weights::File(Some(p)) => p.clone(),
-        _ => options.output.as_deref().unwrap_or(std::path::Path::new(&m.name)).with_extension("weights"),
+    let external = options.external();
+    let output = options.output.as_deref().unwrap_or(std::path::Path::new(&m.name));
+    let weights_path = options.weights_path(output).unwrap_or_default();
+    let plan = if external {
+        weights_file::plan(modules, weights, &target.triple.to_string(), &target.cpu())
+    } else {
+        Default::default()
     };
     let weights_file = weights_path.file_name().map_or(String::new(), |f| f.to_string_lossy().into_owned());
     let file = std::path::Path::new(&source.name)
@@ -338,7 +388,8 @@ fn interface(
         weights: Weights {
             size: weights.size,
             align: crate::codegen::weights::ALIGN,
-            sha256: if external { weights.sha256() } else { [0; 32] },
+            slot: weights.base.as_ref().map_or(0, |b| b.slot(&plan)),
+            plan,
             external,
             file: weights_file,
         },
@@ -353,6 +404,8 @@ fn interface(
             .collect(),
         nodes: nodes(model, modules),
         foreign: crate::codegen::interface::foreign(m),
+        customs: crate::codegen::interface::customs(m),
+        symbols: vec![],
         hidden: options.hidden,
         trace: options.trace,
         syms: m.syms.clone(),

@@ -1,6 +1,8 @@
 //! `onnxc run`, `onnxc verify` and `onnxc bench`: a model through the JIT, with the code generator that
 //! writes objects.
 
+#[cfg(feature = "cli")]
+mod library;
 mod state;
 
 use crate::arrays::Array;
@@ -29,6 +31,9 @@ pub struct Runner {
     chosen: HashMap<Sym, i64>,
     /// The inputs as they are given: of a state in place, what is in use.
     given: Vec<Tensor>,
+    /// The functions of custom operators, which `code` calls.
+    #[cfg(feature = "cli")]
+    _library: Option<libloading::Library>,
 }
 
 /// How an output compares with its reference.
@@ -64,7 +69,21 @@ impl Runner {
         };
         let target = Target { levels: vec![level.clone()], ..host };
         let code = Loaded::for_target(module, &compiled.interface, &target)?;
-        Ok(Runner { compiled, best, code, chosen: HashMap::new(), given: vec![] })
+        Ok(Runner {
+            compiled,
+            best,
+            code,
+            chosen: HashMap::new(),
+            given: vec![],
+            #[cfg(feature = "cli")]
+            _library: None,
+        })
+    }
+    /// The same for a model whose custom operators are functions of a shared library.
+    #[cfg(feature = "cli")]
+    pub fn with_library(mut compiled: Compiled, library: Option<&std::path::Path>) -> Result<Runner> {
+        let library = library.map(|p| library::open(p, &mut compiled.interface)).transpose()?;
+        Ok(Runner { _library: library, ..Runner::new(compiled)? })
     }
     /// Sizes, by name, for dimensions that stand in no input; 0 unless they are chosen.
     pub fn choose(&mut self, named: &[(String, i64)]) -> Result<()> {

@@ -420,6 +420,14 @@ impl Target {
     pub fn keep(&mut self, useful: impl Fn(&Facts) -> bool) {
         self.levels.retain(|l| !l.optional || useful(&l.facts));
     }
+    /// Keeps one level, where there are several: x86-64-v3, the first whose code comes from the tile backend,
+    /// which takes half the bytes of Cranelift's vectors.
+    pub fn keep_one(&mut self) {
+        let one = |l: &Level| l.name == "x86-64-v3";
+        if self.levels.iter().any(one) {
+            self.levels.retain(one);
+        }
+    }
     /// Names of the levels, separated by commas.
     pub fn cpu(&self) -> String {
         self.levels.iter().map(|l| l.name.as_str()).collect::<Vec<_>>().join(",")

@@ -10,6 +10,7 @@
 //! # target: aarch64-unknown-linux-gnu
 //! # cpu: x86-64-v2,x86-64-v4     like --cpu; for x86-64 one level, x86-64-v3, unless said otherwise
 //! # alias: present=past          like --alias
+//! # custom: com.example:Scale=my_scale    like --custom; such a case cannot run
 //! # size: P=3                    for runs: a size that stands in no input
 //! # dim-expressions            like --dim-expressions
 //! # opt: 0                       like -O
@@ -27,6 +28,7 @@
 //! ; dim: N=5                     a size for the interpreter
 //! ; math: fast
 //! ; const w : f32[8, 3] 7        the constant #w: numbers made from a seed
+//! ; const p = panels of w by 32  the constant #p: rows of the matrix #w in panels, w[r, c] at [r / 32, c, r % 32]
 //! ; same                         the pass changes nothing
 //! ```
 //!
@@ -101,6 +103,7 @@ fn case(path: &Path) -> Result<(), String> {
             "size" => {
                 sizes.extend(value.split_once('=').and_then(|(n, v)| Some((n.to_owned(), v.parse().ok()?))))
             }
+            "custom" => options.customs.push(onnxc::options::custom(value)?),
             "target" => options.target = Some(value.to_owned()),
             "cpu" => cpu = Some(value.to_owned()),
             "math" => {

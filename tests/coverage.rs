@@ -14,6 +14,8 @@ const NOT_FROM_A_CASE: &[&str] = &[
     "OPTION",
     "TARGET",
     "WEIGHTS_SIZE",
+    "WEIGHTS_FILE",
+    "WEIGHTS_FIT",
     "VERIFY_FAILED",
     "RUN_INPUT",
     "RUN_STATUS",

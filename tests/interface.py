@@ -269,13 +269,22 @@ def workspaces():
 
 def weights_file():
     m = build("apart", DENSE, "--weights", "file")
-    assert m.info.weights_size == os.path.getsize(os.path.join(WORK, "apart.weights"))
+    assert m.info.weights_size <= os.path.getsize(os.path.join(WORK, "apart.weights"))
     x = rng.standard_normal((3, 64)).astype(np.float32)
     run, (y,) = m.prepare({"x": x})
     run()
     assert np.allclose(y, x.sum(1, keepdims=True) * 0.25 + np.arange(96), atol=1e-4)
-    m.weights[0] ^= 1
-    fails(run, 'the weights are not those of this model, which are in "apart.weights"')
+    # Each byte that tells the file from others; tests/weights.rs has whole files.
+    for at, text in ((0, "no weights file of version 1"), (8, "no weights file of version 1"), (64, "those of another model or compilation"),
+                     (95, "those of another model or compilation"), (23, "")):
+        m.weights[at] ^= 1
+        if text:
+            fails(run, f'the weights are {text}')
+        else:
+            run()  # a larger file serves, too
+        m.weights[at] ^= 1
+    m.weights[16:24] = 0
+    fails(run, 'the weights have 0 bytes: those of "apart.weights" have')
 
 
 def output_sizes():

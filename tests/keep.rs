@@ -445,8 +445,17 @@ fn pages_and_headers_name_flags_that_exist() {
 }
 
 /// Flags of cargo, cmake, make and others.
-const OTHERS: &[&str] =
-    &["--call-graph", "--release", "--workspace", "--path", "--build", "--install", "--crate-type"];
+const OTHERS: &[&str] = &[
+    "--call-graph",
+    "--release",
+    "--workspace",
+    "--path",
+    "--build",
+    "--install",
+    "--crate-type",
+    "--quiet",
+    "--no-default-features",
+];
 
 /// A model in a crate of its own (docs/build-systems.md): the program may forbid unsafe code.
 #[test]

@@ -5,7 +5,7 @@
 
 use onnxc::nest::verify::Limits;
 use onnxc::nest::{
-    self, BinOp, Buf, BufData, Expr, Group, Kernel, Layout, Module, Place, Scalar, SlotData, Stage, Stmt,
+    self, BinOp, Buf, BufData, DotKind, Expr, Kernel, Layout, Module, Place, Scalar, SlotData, Stage, Stmt,
     TextOp, parse, print, verify,
 };
 use onnxc::options::Options;
@@ -18,6 +18,7 @@ use std::sync::Arc;
 const GOOD: &str = "\
 nest v1 t stage=scheduled
 dims N 'batch size'<=8 2<=K<=64
+custom '[\"f\",[\"a.Op\",\"it\\u0027s\",\"o\"],[true,false,true],[true],[[\"k\",[1,[1065353216]]],[\"s\",[8,[[97],[]]]],[\"l\",[7,[-1]]]]]'
 buf x : f32[N, 10] input 0
 buf ids : i64['batch size'] input 1
 buf y : f32[N, 10] output 0
@@ -57,6 +58,7 @@ driver
   call fill
   call y
   call z
+  foreign custom 0 x, ids to /a/t.1
 ";
 
 fn read(text: &str) -> Module {
@@ -72,6 +74,8 @@ fn text_reads_back() {
 
 /// Edits of the text, and a piece of the fault that each must give.
 const EDITS: &[(&str, &str, &str)] = &[
+    ("foreign custom 0 x, ids", "foreign custom 0 x", "custom operator 0 has other operands"),
+    ("foreign custom 0", "foreign custom 1", "custom operator 1 has other operands"),
     ("seq i0 in 0..10", "seq i0 in 0..11", "subscript 0 of \"/a/t.1\" may leave 0..10"),
     ("acc %0[2] x4", "acc %0[2]", "iterations of a par or vec loop set one accumulator"),
     ("acc %0[2] x4", "acc %0[1] x4", "a subscript of an accumulator may leave 0..1"),
@@ -395,11 +399,11 @@ fn broken() -> Vec<(String, String)> {
         let zero = || Box::new(Expr::int(ElemType::I32, 0));
         push(
             body,
-            store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Dot(Group::Bytes, zero(), zero(), zero())))),
+            store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Dot(DotKind::Bytes, zero(), zero(), zero())))),
         );
     });
     out.push((
-        faults(&m, Some(&Limits { lanes: 4, groups: vec![Group::Words] })),
+        faults(&m, Some(&Limits { lanes: 4, groups: vec![DotKind::Words] })),
         "dot4 on a level that does not have it".into(),
     ));
     let mut m = read(GOOD);
@@ -468,6 +472,9 @@ fn broken_text_is_refused() {
         ("seq i0", "loop i0"),
         ("f32[10] temp", "f33[10] temp"),
         ("call z", "call q"),
+        ("foreign custom 0 x", "foreign custom x"),
+        ("[true,false,true]", "[true,false,2]"),
+        ("[7,[-1]]", "[5,[-1]]"),
         ("nest v1", "nest v2"),
     ] {
         assert!(parse::parse(&GOOD.replacen(from, to, 1), &|_| None).is_err(), "{to}");

@@ -4,32 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use venv::{python, tools};
+
+#[path = "support/venv.rs"]
+mod venv;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Python with the packages of tests/requirements.txt.
-fn python() -> &'static Path {
-    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    PYTHON.get_or_init(|| {
-        let venv = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("venv");
-        let bin = venv.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
-        let wanted = std::fs::read_to_string(root().join("tests/requirements.txt")).expect("requirements");
-        let stamp = venv.join("requirements.txt");
-        if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
-            return bin;
-        }
-        let run = |c: &mut Command| {
-            assert!(c.status().expect("python3 is needed for the tests").success(), "{c:?}")
-        };
-        run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
-        run(Command::new(&bin)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-            .arg(root().join("tests/requirements.txt")));
-        std::fs::write(&stamp, wanted).expect("stamp");
-        bin
-    })
 }
 
 fn script(name: &str, args: &[&std::ffi::OsStr]) {
@@ -107,6 +88,13 @@ fn strings() {
 fn state_in_place() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("state");
     script("state.py", &[exe(), work.as_os_str()]);
+}
+
+/// Sizes of objects, and what those that are small compute.
+#[test]
+fn sizes() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sizes");
+    script("sizes.py", &[exe(), work.as_os_str()]);
 }
 
 /// A sample on aarch64, where a cross compiler and qemu are installed.
@@ -234,31 +222,6 @@ fn every_access_stays_inside_on_riscv64() {
 #[test]
 fn random_graphs() {
     script("fuzz.py", &[exe(), "1".as_ref(), "150".as_ref()]);
-}
-
-/// An environment for tools that stand in no requirement of the harnesses; `None`, with a message, without a
-/// network.
-fn tools() -> Option<&'static Path> {
-    static BIN: OnceLock<Option<PathBuf>> = OnceLock::new();
-    BIN.get_or_init(|| {
-        let venv = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("tools-venv");
-        let bin = venv.join(if cfg!(windows) { "Scripts" } else { "bin" });
-        let stamp = venv.join("ready");
-        if stamp.exists() {
-            return Some(bin);
-        }
-        let run = |c: &mut Command| c.status().expect("python3 is needed for the tests").success();
-        assert!(run(Command::new("python3").args(["-m", "venv"]).arg(&venv)));
-        let packages = ["numpy>=1.22", "pytest", "meson", "ninja"];
-        let mut pip = Command::new(bin.join("python"));
-        if !run(pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages)) {
-            println!("skipped: {} cannot be installed here", packages.join(", "));
-            return None;
-        }
-        std::fs::write(&stamp, "").expect("stamp");
-        Some(bin)
-    })
-    .as_deref()
 }
 
 /// A command with the folder of these tools in front of PATH.

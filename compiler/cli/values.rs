@@ -2,7 +2,7 @@
 //! anything is read.
 
 use crate::arrays;
-use crate::options::Weights;
+use crate::options::{Declaration, Weights};
 use crate::sym::text::{DimOption, parse_dim_option};
 use crate::target::{LEVELS, Target};
 use crate::{emit, pipeline};
@@ -154,6 +154,11 @@ pub fn bytes(text: &str) -> Parsed<i64> {
         .and_then(|n| n.checked_mul(1 << shift))
         .filter(|n| (0..=1 << 40).contains(n));
     size.ok_or_else(|| "expected bytes, or a number with K, M or G, up to 1024G".into())
+}
+
+/// `--custom`.
+pub fn custom(text: &str) -> Parsed<Declaration> {
+    crate::options::custom(text)
 }
 
 /// `--weights`.

@@ -1,16 +1,19 @@
 //! Puts a model's functions and data into a Cranelift module: an object file or memory. Functions compile in
 //! parallel; they are emitted in table order, so the bytes do not depend on scheduling.
 
+mod functions;
+
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
-use super::cpu_level;
-use super::faults::{self, Checks};
+use super::customs;
+use super::faults::Checks;
 use super::frame::Frame;
 use super::interface::Interface;
 use super::tile;
 use super::unwind::{self, Steps};
 use super::weights::{Blob, Layout};
 use crate::diag::{Clock, Failure, Result};
-use crate::nest::{Kernel, Module, Stmt, visit};
+use crate::nest::Module;
+use crate::nest::foreign::Custom;
 use crate::target::{Level, Target};
 use cranelift_codegen::Context;
 use cranelift_codegen::binemit::Reloc;
@@ -22,9 +25,7 @@ use cranelift_module::{
     DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget,
 };
 use rayon::prelude::*;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::rc::Rc;
 use target_lexicon::BinaryFormat;
 
 /// Everything that code generation needs to know of one model.
@@ -64,14 +65,6 @@ pub struct Id {
     pub variant: Option<usize>,
     /// Number among the local functions.
     pub number: u32,
-}
-
-/// A function that the object will have.
-enum Plan {
-    /// A kernel of a variant. Its code is generated when it is compiled.
-    Kernel { name: String, id: Id, variant: usize, kernel: Kernel },
-    /// A function whose code there is.
-    Ready(Source),
 }
 
 /// A function before compilation.
@@ -139,6 +132,7 @@ struct Targets<'a> {
     libm: BTreeMap<&'static str, FuncId>,
     weights: Option<DataId>,
     cpu_level: Option<DataId>,
+    customs: Option<DataId>,
     tiles: HashMap<&'a tile::Func, FuncId>,
 }
 
@@ -176,6 +170,10 @@ impl<'a> Unit<'a> {
             })
             .collect()
     }
+    /// Custom operators: the same on every level.
+    fn customs(&self) -> &'a [Custom] {
+        self.variants.first().map_or(&[], |v| &v.m.customs)
+    }
     fn several(&self) -> bool {
         self.variants.len() > 1
     }
@@ -186,149 +184,6 @@ impl<'a> Unit<'a> {
     /// Whether there is a function that asks what the CPU has, and chooses or refuses.
     fn asks(&self) -> bool {
         self.several() || self.refuses()
-    }
-    /// All functions as Cranelift IR, in emission order, and the checks that their calls make.
-    pub fn sources(&self) -> Result<(Vec<Source>, Checks)> {
-        let isas = self.isas()?;
-        let (plans, checks) = self.plans(&isas)?;
-        let sources = plans.into_par_iter().map(|p| self.source(p, &isas)).collect::<Result<_>>()?;
-        Ok((sources, checks))
-    }
-    /// Which functions the object has, in emission order. The entry functions of all variants share one table
-    /// of checks, so their IR is generated here, one after another; that of kernels is left to
-    /// [`Unit::source`].
-    fn plans(&self, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<(Vec<Plan>, Checks)> {
-        let name = &self.interface.name;
-        // Data objects have these names.
-        let mut names = HashSet::from([format!("{name}.weights"), format!("{name}.cpu")]);
-        let mut numbers: HashMap<String, u32> = HashMap::new();
-        let mut unique = |base: &str, v: Option<usize>| {
-            let clean: String = base
-                .chars()
-                .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' })
-                .collect();
-            let clean = v.map_or(clean.clone(), |v| format!("{}.{clean}", self.variants[v].level.short()));
-            let mut n = format!("{name}.{clean}");
-            while !names.insert(n.clone()) {
-                // Smaller numbers are taken: names are only added.
-                let i = numbers.entry(clean.clone()).or_insert(1);
-                *i += 1;
-                n = format!("{name}.{clean}.{i}");
-            }
-            n
-        };
-        let mut out = vec![];
-        for (v, variant) in self.variants.iter().enumerate() {
-            let own = self.several().then_some(v);
-            for k in called(variant.m) {
-                let name = unique(&variant.m.kernels[k].name, own);
-                out.push(Plan::Kernel {
-                    name,
-                    id: Id { variant: own, number: k.as_u32() },
-                    variant: v,
-                    kernel: k,
-                });
-            }
-        }
-        let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
-        let checks = Rc::new(RefCell::new(Checks::default()));
-        let makers: Vec<_> = self.variants.iter().map(|v| faults::makers(v.m)).collect();
-        let entry = |v: usize| {
-            let variant = &self.variants[v];
-            entry::Entry {
-                m: variant.m,
-                interface: self.interface,
-                frame: &variant.frame,
-                weights: variant.weights,
-                isa: &*isas[v].1,
-                needs: &needs,
-                refuses: self.refuses().then(|| self.target.lowest().name.as_str()),
-                checks: checks.clone(),
-                makers: &makers[v],
-            }
-        };
-        let mut list = vec![(0, entry::TASK, unique("task", None), false)];
-        if self.asks() {
-            (0..self.variants.len())
-                .for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
-            let (bytes, steps) = cpu_level::code()?;
-            let signature = entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL);
-            let code = Code::Machine(signature, bytes, steps);
-            let id = Id { variant: None, number: entry::CPU_LEVEL };
-            out.push(Plan::Ready(Source {
-                name: unique("cpu_level", None),
-                id,
-                exported: false,
-                code,
-                libm: vec![],
-                tile: false,
-                tiles: vec![],
-                notes: vec![],
-            }));
-        }
-        list.extend([
-            (0, if self.asks() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
-            (0, entry::WORKSPACE_FOR, unique("workspace_for", None), false),
-            (0, entry::INFER, format!("{name}_infer"), true),
-            (0, entry::INFER_EXEC, format!("{name}_infer_exec"), true),
-        ]);
-        if !self.interface.dim_params.is_empty() {
-            list.push((0, entry::WORKSPACE_SIZE, format!("{name}_workspace_size"), true));
-        }
-        for (v, number, name, exported) in list {
-            let id = match number {
-                entry::CALL => Id { variant: self.asks().then_some(v), number },
-                // Whoever calls `call` from outside the variants means this one.
-                entry::DISPATCH => Id { variant: None, number: entry::CALL },
-                _ => Id { variant: None, number },
-            };
-            let (func, libm) = entry(v).function(number)?;
-            out.push(Plan::Ready(Source {
-                name,
-                id,
-                exported,
-                code: Code::Clif(Box::new(func)),
-                libm: libm.names,
-                tile: false,
-                tiles: vec![],
-                notes: vec![],
-            }));
-        }
-        Ok((out, checks.take()))
-    }
-    /// A function as Cranelift IR.
-    fn source(&self, p: Plan, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<Source> {
-        let (name, id, variant, kernel) = match p {
-            Plan::Kernel { name, id, variant, kernel } => (name, id, variant, kernel),
-            Plan::Ready(s) => return Ok(s),
-        };
-        let isa = &*isas[variant].1;
-        let Variant { m, frame, weights, users, level } = &self.variants[variant];
-        let setting = clif::Setting {
-            m,
-            frame,
-            weights,
-            users,
-            embedded: !self.interface.weights.external,
-            isa,
-            vectors: tile::Vectors::of(&level.facts),
-        };
-        let c = clif::kernel(&setting, kernel)?;
-        let notes = c
-            .no_tiles
-            .iter()
-            .map(|n| format!("no tile for vec {}: {}", m.syms.unique_name(n.var), n.reason))
-            .collect();
-        Ok(Source {
-            name,
-            id,
-            exported: false,
-            code: Code::Clif(Box::new(c.func)),
-            libm: c.libm.names,
-            tile: c.tile,
-            tiles: c.tiles,
-            notes,
-        })
     }
     /// Machine code of all functions, and the checks that their calls make. A kernel is generated and
     /// compiled in one go: the IR of all of them together takes ten times the memory of their code.
@@ -447,7 +302,15 @@ impl<'a> Unit<'a> {
         } else {
             None
         };
-        let targets = Targets { functions, libm, weights, cpu_level, tiles };
+        let customs = if self.customs().is_empty() {
+            None
+        } else {
+            let name = format!("{}.customs", self.interface.name);
+            let id = sink.declare_data(&name, Linkage::Local, false, false).map_err(bug)?;
+            customs::table(self.customs()).define(sink, id).map_err(bug)?;
+            Some(id)
+        };
+        let targets = Targets { functions, libm, weights, cpu_level, customs, tiles };
         for (s, c) in &done {
             frames.push((targets.functions[&s.id], c.bytes.len() as u32, c.steps.clone()));
             let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
@@ -468,20 +331,6 @@ impl<'a> Unit<'a> {
         let libm = targets.libm.keys().copied().collect();
         Ok(Assembled { functions, weights, libm, checks, frames })
     }
-}
-
-/// Kernels that the driver calls, in order.
-fn called(m: &Module) -> Vec<Kernel> {
-    let mut kernels = vec![];
-    let mut seen = HashSet::new();
-    visit::walk(&m.driver, &mut |s| {
-        if let Stmt::Call(k) = s
-            && seen.insert(*k)
-        {
-            kernels.push(*k);
-        }
-    });
-    kernels
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -515,8 +364,12 @@ impl Targets<'_> {
                     TILE_NAMESPACE => {
                         s.tiles.get(n.index as usize).and_then(|f| self.tiles.get(f)).copied().map(function)
                     }
-                    _ => if n.index == entry::WEIGHTS { self.weights } else { self.cpu_level }
-                        .map(|d| ModuleRelocTarget::user(1, d.as_u32())),
+                    _ => match n.index {
+                        entry::WEIGHTS => self.weights,
+                        entry::CUSTOMS => self.customs,
+                        _ => self.cpu_level,
+                    }
+                    .map(|d| ModuleRelocTarget::user(1, d.as_u32())),
                 };
                 match id {
                     Some(id) => id,

@@ -1,9 +1,12 @@
 //! The frame: the array of 64-bit words through which kernels reach buffers and sizes. The entry function
 //! builds it on its stack; kernels only read it.
+//!
+//! Code that several kernels share reads a frame of its own, with a word for each of its buffers
+//! ([`Frame::of_kernel`]): each of the kernels makes one from the module's frame and calls the code with it.
 
 use crate::nest::{Buf, Module, Place, Slot, Stmt, visit};
 use crate::sym::{Sym, SymKind};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// What a word of the frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +23,8 @@ pub enum Word {
     Sym(Sym),
     /// Pointer to an arena slot whose offset is not a number.
     Slot(Slot),
+    /// Pointer to a buffer that owns its memory, in the frame of shared code.
+    Start(Buf),
 }
 
 /// Numbers of the words.
@@ -52,6 +57,14 @@ impl Frame {
         }
         f
     }
+    /// The frame of code that several kernels share, of whose bodies this is one: its buffers in order of
+    /// first use, then its symbols.
+    pub fn of_kernel(m: &Module, body: &[Stmt]) -> Frame {
+        let mut f = Frame::default();
+        buffers(body).for_each(|b| f.add(Word::Start(m.storage(b))));
+        symbols(m, body).into_iter().for_each(|s| f.add(Word::Sym(s)));
+        f
+    }
     fn add(&mut self, w: Word) {
         if !self.index.contains_key(&w) {
             self.index.insert(w, self.words.len() as u32);
@@ -68,9 +81,26 @@ impl Frame {
     }
 }
 
+/// Buffers that a body loads from and stores to, in order of first use; some stand twice.
+pub fn buffers(body: &[Stmt]) -> impl Iterator<Item = Buf> {
+    visit::loads(body).into_iter().chain(visit::stores(body))
+}
+
+/// Symbols with values in the frame on which a body and the sizes of its buffers depend.
+pub fn symbols(m: &Module, body: &[Stmt]) -> BTreeSet<Sym> {
+    let mut syms = BTreeSet::new();
+    visit::walk(body, &mut |s| s.dims().iter().for_each(|d| syms.extend(d.syms())));
+    buffers(body).for_each(|b| m.bufs[b].dims.iter().for_each(|d| syms.extend(d.syms())));
+    syms.retain(|s| is_frame_sym(m, *s));
+    syms
+}
+
 /// Where a buffer begins: a word of the frame plus bytes.
 pub fn base_of(m: &Module, frame: &Frame, weights: &super::weights::Layout, b: Buf) -> Option<(Word, i64)> {
     let b = m.storage(b);
+    if frame.offset(Word::Start(b)).is_some() {
+        return Some((Word::Start(b), 0));
+    }
     match &m.bufs[b].place {
         Place::Input(i) => Some((Word::Input(*i), 0)),
         Place::Output(i) => Some((Word::Output(*i), 0)),
@@ -80,7 +110,7 @@ pub fn base_of(m: &Module, frame: &Frame, weights: &super::weights::Layout, b: B
             Some(o) => Some((Word::Workspace, o)),
             None => frame.offset(Word::Slot(*s)).map(|_| (Word::Slot(*s), 0)),
         },
-        Place::Temp | Place::Room | Place::View(_) => None,
+        Place::Temp | Place::Growable | Place::View(_) => None,
     }
 }
 

@@ -5,7 +5,7 @@ use super::clif::entry::MAX_DIM;
 use super::interface::{DimParam, Interface, Tensor};
 use super::meta::ABI_VERSION;
 use super::rust::Dialect;
-use super::weights::HEADER;
+use super::weights_file::{self, HEADER};
 use crate::tensor::ElemType;
 use std::fmt::Write;
 
@@ -256,6 +256,9 @@ static inline int64_t onnxc_dim_max(int64_t a, int64_t b) {
 #endif /* ONNXC_DIM_1_INCLUDED */
 "#;
 
+/// Stands after the common part where there are custom operators.
+const CUSTOM: &str = include_str!("custom.h.txt");
+
 /// The part that is byte-identical in every header.
 fn common() -> String {
     let mut o = String::from(COMMON_BEGIN);
@@ -371,9 +374,14 @@ pub(super) fn fixed_workspace(i: &Interface) -> Option<u64> {
     exact.or_else(|| if i.dim_params.is_empty() { Some(i.workspace_max.unwrap_or(u64::MAX)) } else { None })
 }
 
-/// Bytes of the weights file: its header and the blob.
+/// Bytes of the weights file that a call may read: its head and the blob.
 pub(super) fn weights_size(i: &Interface) -> u64 {
     i.weights.size.saturating_add(HEADER)
+}
+
+/// Where the weights file tells the object's plan.
+pub(super) fn plan_at(i: &Interface) -> usize {
+    weights_file::PLANS_AT + weights_file::PLAN * i.weights.slot as usize
 }
 
 /// What the names of a tensor's constants begin with: `INPUT`. `x_max` beside `x` gets a `_`, lest
@@ -408,7 +416,11 @@ pub fn header(i: &Interface) -> String {
     if tensors(i).any(|(_, t)| from_params(i, t)) {
         o.push_str(DIM_HELPERS);
     }
+    if !i.customs.is_empty() {
+        o.push_str(CUSTOM);
+    }
     o.push_str("\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n");
+    h.customs(&mut o);
     h.macros(&mut o);
     h.functions(&mut o);
     o.push_str("\n#ifdef __cplusplus\n} /* extern \"C\" */\n#endif\n");
@@ -458,14 +470,16 @@ impl Header<'_> {
             let _ = writeln!(o, "/* the file {} */", plain(&i.weights.file));
             let _ = writeln!(
                 o,
-                "#define {u}_WEIGHTS_SIZE   {}u  /* bytes of the file */\n#define {u}_WEIGHTS_ALIGN  {}u",
+                "#define {u}_WEIGHTS_SIZE   {}u  /* bytes from its beginning that a call may read */\n#define {u}_WEIGHTS_ALIGN  {}u",
                 weights_size(i),
                 i.weights.align.max(1)
             );
             let _ = writeln!(
                 o,
-                "#define {u}_WEIGHTS_SHA256 \"{}\"  /* first 32 bytes of the file; hash of what stands behind byte {HEADER} */",
-                hex(&i.weights.sha256)
+                "#define {u}_WEIGHTS_PLAN   \"{}\"\n/* 32 bytes of the file at {}: what is computed with which part of the file. A file with the same plan and other\n   values fits this object: onnxc weights MODEL --fits {} */",
+                hex(&i.weights.plan),
+                plan_at(i),
+                plain(&i.weights.file)
             );
         }
         o.push('\n');
@@ -575,6 +589,9 @@ impl Header<'_> {
             args.push(format!("uint64_t *{bytes}"));
             let _ = writeln!(o, "ONNXC_NODISCARD int32_t {m}_workspace_size({});\n", args.join(", "));
         }
+        if i.weights.external {
+            self.weights_check(o);
+        }
         self.manual(o);
         let mut args = self.arguments();
         self.prototype(o, "infer", &args);
@@ -589,6 +606,17 @@ impl Header<'_> {
             self.structs(o);
         }
         let _ = writeln!(o, "extern const onnxc_model {m}_model;");
+    }
+    /// The functions of custom operators, which the application has.
+    fn customs(&self, o: &mut String) {
+        for (symbol, ops) in &self.i.customs {
+            let _ = writeln!(
+                o,
+                "/* Computes {}; you link it. Called by {}_infer, on its thread. 0: done. An ONNXC_E_ code ends the call with it,\n   anything else with ONNXC_E_VALUE; the fault names the node. */\nint32_t {symbol}(const onnxc_custom *call);\n",
+                plain(&ops.join(", ")),
+                self.m
+            );
+        }
     }
     /// The comment before `infer`.
     fn manual(&self, o: &mut String) {
@@ -661,7 +689,7 @@ impl Header<'_> {
         if i.weights.external {
             let _ = writeln!(
                 o,
-                "   weights: the contents of {}, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.",
+                "   weights: the contents of {}, at least {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.",
                 plain(&i.weights.file)
             );
         }
@@ -682,6 +710,32 @@ impl Header<'_> {
             o,
             "   workspace: {size} aligned to {u}_WORKSPACE_ALIGN; contents in and out undefined.\n   Returns ONNXC_OK or a positive ONNXC_E_ code; on error the outputs are unspecified. */"
         );
+    }
+    /// `<m>_weights_check`: what a call cannot check, since it does not know how long the file is.
+    fn weights_check(&self, o: &mut String) {
+        let (i, m, u) = (self.i, self.m, &self.macros);
+        let bytes = |b: &[u8]| b.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(
+            o,
+            "/* ONNXC_OK if these are the bytes of a whole weights file for this object. {m}_infer looks at the head only: check a file that\n   may be cut short or another one before the first call. */"
+        );
+        let _ = writeln!(
+            o,
+            "static inline int32_t {m}_weights_check(const void *weights, uint64_t bytes) {{\n  static const unsigned char head[] = {{{}}};\n  static const unsigned char plan[] = {{{}}};",
+            bytes(&weights_file::signature()),
+            bytes(&i.weights.plan)
+        );
+        let _ = writeln!(
+            o,
+            "  const unsigned char *at = (const unsigned char *)weights;\n  size_t k;\n  if (!at) return ONNXC_E_NULL;\n  if ((uintptr_t)at % {u}_WEIGHTS_ALIGN) return ONNXC_E_ALIGN;\n  if (bytes < {u}_WEIGHTS_SIZE) return ONNXC_E_WEIGHTS;"
+        );
+        for (name, at) in [("head", 0), ("plan", plan_at(i))] {
+            let _ = writeln!(
+                o,
+                "  for (k = 0; k < sizeof {name}; k++)\n    if (at[{at} + k] != {name}[k]) return ONNXC_E_WEIGHTS;"
+            );
+        }
+        o.push_str("  return ONNXC_OK;\n}\n");
     }
     /// `<m>_<t>_dims`, `_len` and `_size` of a tensor whose sizes follow from the dim params.
     fn sizes(&self, o: &mut String, t: &Tensor) {

@@ -1,8 +1,9 @@
 //! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and
 //! the entry functions are all written from this one description.
 
+use super::weights_file;
 use crate::diag::Origin;
-use crate::nest::foreign::DECODE_IMAGE;
+use crate::nest::foreign::{DECODE_IMAGE, Function, symbol};
 use crate::nest::{Buf, Module, State, Stmt, visit};
 use crate::sym::{Dim, Sym, SymTable};
 use crate::tensor::ElemType;
@@ -48,6 +49,10 @@ pub struct Interface {
     pub nodes: Vec<Origin>,
     /// Functions that the object calls and whoever links it provides, beside those of libc and libm.
     pub foreign: Vec<&'static str>,
+    /// Functions of custom operators, in order, with the operators that they compute.
+    pub customs: Vec<(&'static str, Vec<String>)>,
+    /// Where these functions are, for code in memory.
+    pub symbols: Vec<(&'static str, usize)>,
     /// Exported symbols are hidden.
     pub hidden: bool,
     /// Calls report each node to `on_node`.
@@ -99,6 +104,8 @@ impl Interface {
             states: vec![],
             nodes: vec![],
             foreign: foreign(m),
+            customs: customs(m),
+            symbols: vec![],
             hidden: false,
             trace: false,
             syms: m.syms.clone(),
@@ -120,10 +127,27 @@ pub fn heap(modules: &[Module]) -> u64 {
 pub fn foreign(m: &Module) -> Vec<&'static str> {
     let mut found = vec![];
     visit::walk(&m.driver, &mut |s| {
-        if matches!(s, Stmt::Foreign(_)) && found.is_empty() {
+        if let Stmt::Foreign(f) = s
+            && !matches!(f.function, Function::Custom(_))
+            && found.is_empty()
+        {
             found.push(DECODE_IMAGE);
         }
     });
+    found
+}
+
+/// [`Interface::customs`] of a module.
+pub fn customs(m: &Module) -> Vec<(&'static str, Vec<String>)> {
+    let mut found: Vec<(&'static str, Vec<String>)> = vec![];
+    for c in &m.customs {
+        let (symbol, op) = (symbol(&c.symbol), c.origin.op.clone());
+        match found.iter_mut().find(|(s, _)| *s == symbol) {
+            Some((_, ops)) if ops.contains(&op) => {}
+            Some((_, ops)) => ops.push(op),
+            None => found.push((symbol, vec![op])),
+        }
+    }
     found
 }
 
@@ -240,8 +264,10 @@ pub struct Weights {
     pub size: u64,
     /// Alignment.
     pub align: u64,
-    /// SHA-256 of the blob.
-    pub sha256: [u8; 32],
+    /// The plan of the object, which a weights file must have.
+    pub plan: [u8; weights_file::PLAN],
+    /// Number of the plan in the file.
+    pub slot: u32,
     /// True if the caller passes a pointer to the mapped weights file.
     pub external: bool,
     /// Name of that file, without folders.

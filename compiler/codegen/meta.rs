@@ -53,7 +53,7 @@ pub fn build(i: &Interface, checks: &Checks) -> Meta {
     m.put(&i.model_sha256);
     m.u64(i.workspace_max.unwrap_or(u64::MAX));
     m.u64(64);
-    m.u64(if i.weights.external { i.weights.size + super::weights::HEADER } else { 0 });
+    m.u64(if i.weights.external { super::header::weights_size(i) } else { 0 });
     m.u64(64);
     for p in [inputs, outputs, params, nodes] {
         m.pointer(Pointer::Here(p));
@@ -89,11 +89,25 @@ impl Meta {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         self.bytes.len()
     }
-    fn string(&mut self, s: &str) -> usize {
+    pub(super) fn string(&mut self, s: &str) -> usize {
         let at = self.bytes.len();
         self.bytes.extend(s.bytes().filter(|b| *b != 0));
         self.bytes.push(0);
         at
+    }
+    /// So many zeros at a multiple of 8.
+    pub(super) fn zeros(&mut self, n: usize) -> usize {
+        let at = self.align();
+        self.bytes.resize(at + n, 0);
+        at
+    }
+    /// Overwrites what is there.
+    pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    /// Makes the eight bytes there the address of what stands at `to`.
+    pub(super) fn point(&mut self, at: usize, to: usize) {
+        self.pointers.push((at, Pointer::Here(to)));
     }
     fn i64s(&mut self, v: &[i64]) -> usize {
         let at = self.align();

@@ -8,6 +8,7 @@
 pub mod assemble;
 pub mod clif;
 pub mod cpu_level;
+pub mod customs;
 pub mod faults;
 pub mod frame;
 pub mod header;
@@ -20,10 +21,12 @@ pub mod object;
 pub mod rust;
 mod rust_error;
 mod rust_value;
+pub mod share;
 pub mod shared;
 pub mod tile;
 pub mod unwind;
 pub mod weights;
+pub mod weights_file;
 
 /// Maps and sets of what code generation numbers. The keys are its own, not an input's, so the hash may be a
 /// fast one.

@@ -2,6 +2,7 @@
 //! and the writer streams the real bytes when it meets it, so nothing large is ever copied.
 
 use super::assemble::{Assembled, Unit};
+use super::clif;
 use super::meta;
 use super::unwind;
 use super::weights::{ALIGN, Blob};
@@ -88,7 +89,7 @@ pub(super) fn build(
 /// Marks an object of RISC-V as one of the ABI lp64. Its own functions pass no floats to each other's
 /// callers; those of libm would take theirs in registers that this ABI does not use.
 fn soft_float(o: &mut object::write::Object<'_>, imports: &[&str], target: &str) -> Result<()> {
-    if let Some(f) = imports.iter().find(|n| !n.starts_with("mem") && !n.starts_with("onnxc_")) {
+    if let Some(f) = imports.iter().find(|n| clif::is_math(n)) {
         return Error::new(codes::TARGET, format!("the model needs {f} of libm, which the ABI of \"{target}\" calls without floating-point registers"))
             .found_expected(target, "riscv64gc-unknown-none-elf, if the program can have the ABI lp64d")
             .fail();
@@ -176,19 +177,4 @@ impl<W: Write> WritableBuffer for Sink<'_, W> {
             _ => self.out.write_bytes(val),
         }
     }
-}
-
-/// Writes the `<m>.weights` file: SHA-256 of the blob, zeros up to the header's size, the blob.
-pub fn write_weights(weights: &Blob, sha256: &[u8; 32], out: &mut dyn Write) -> std::io::Result<()> {
-    let mut header = [0u8; super::weights::HEADER as usize];
-    header[..32].copy_from_slice(sha256);
-    out.write_all(&header)?;
-    let mut result = Ok(());
-    weights.stream(&mut |b| {
-        if result.is_ok() {
-            result = out.write_all(b);
-        }
-    });
-    result?;
-    out.flush()
 }

@@ -2,14 +2,13 @@
 //! or checks carry the sizes. Here is also `Dialect`, how the header and the module write dims.
 
 use super::header::{
-    MANY, dim_max, fixed_workspace, from_data, from_params, hex, local, plain, prefix, storage, tensors,
-    type_text, weights_size,
+    MANY, dim_max, fixed_workspace, from_data, from_params, hex, local, plain, plan_at, prefix, storage,
+    tensors, type_text, weights_size,
 };
 use super::interface::{DimParam, Interface, Tensor};
 use super::meta::ABI_VERSION;
 use super::rust_error::{self, FAULT_TYPES};
 use super::rust_value::{STRINGS, VALUE};
-use super::weights::HEADER;
 use crate::sym::{Atom, Dim, Sym, View};
 use crate::tensor::ElemType;
 use std::fmt::Write;
@@ -89,6 +88,8 @@ mod size {
 }
 ";
 
+/// What functions of custom operators are called with.
+const CUSTOM: &str = include_str!("rust_custom.rs.txt");
 /// What a call is told beside its arguments.
 const EXEC: &str = include_str!("rust_exec.rs.txt");
 
@@ -208,6 +209,9 @@ pub fn rust_module(i: &Interface) -> String {
     r.sys(&mut o);
     r.constants(&mut o);
     o.push_str(EXEC);
+    if !i.customs.is_empty() {
+        o.push_str(CUSTOM);
+    }
     o.push_str(if r.fixed() { FIXED_WORKSPACE } else { SLICE_WORKSPACE });
     let is_str = |t: &Tensor| {
         t.ty == ElemType::Str || t.described.as_ref().is_some_and(|d| d.key == Some(ElemType::Str))
@@ -449,7 +453,7 @@ mod sys {
         if i.weights.external {
             let _ = writeln!(
                 o,
-                "/// Bytes of the file `{}`.\npub const WEIGHTS_SIZE: usize = {};",
+                "/// Bytes of the file `{}` that a call may read, from its beginning.\npub const WEIGHTS_SIZE: usize = {};",
                 plain(&i.weights.file),
                 weights_size(i)
             );
@@ -460,8 +464,10 @@ mod sys {
             );
             let _ = writeln!(
                 o,
-                "/// SHA-256 of what stands behind byte {HEADER} of the weights file; its first 32 bytes.\npub const WEIGHTS_SHA256: &str = \"{}\";",
-                hex(&i.weights.sha256)
+                "/// The plan of the object: 32 bytes of the weights file at {}. A file with the same plan and other\n/// values fits, too: `onnxc weights MODEL --fits {}`.\npub const WEIGHTS_PLAN: &str =\n    \"{}\";",
+                plan_at(i),
+                plain(&i.weights.file),
+                hex(&i.weights.plan)
             );
         }
     }

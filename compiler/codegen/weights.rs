@@ -1,17 +1,14 @@
 //! The weights blob: every constant that generated code reads, once for all CPU levels, 64-byte aligned, in
-//! table order.
+//! table order. Where it is a file of its own, `weights_file` says what stands around it.
 
+use super::weights_file::WeightsFile;
 use crate::nest::{Buf, Module, Place, visit};
 use crate::tensor::ConstData;
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Alignment of the blob and of each constant.
 pub const ALIGN: u64 = 64;
-
-/// A weights file begins with the SHA-256 of the blob, padded to this many bytes; the blob follows.
-pub const HEADER: u64 = 64;
 
 /// Hashing gigabytes would cost more than it saves: constants up to this size are shared if their contents
 /// are equal, larger ones if they are made the same way from equal data.
@@ -20,12 +17,25 @@ const HASHED: u64 = 1 << 16;
 /// The constants of one or several modules.
 #[derive(Clone, Debug, Default)]
 pub struct Blob {
-    /// Constants in order, with their offsets.
-    pub parts: Vec<(u64, Arc<ConstData>)>,
+    /// A weights file whose blob this one begins with.
+    pub base: Option<Arc<WeightsFile>>,
+    /// Constants in order, behind those of the base.
+    pub parts: Vec<Part>,
     /// Where each module finds its constants, in the order of the modules.
     pub layouts: Vec<Layout>,
     /// Bytes.
     pub size: u64,
+}
+
+/// A constant of the blob.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Its first byte.
+    pub offset: u64,
+    /// Its buffer.
+    pub name: String,
+    /// Its contents.
+    pub data: Arc<ConstData>,
 }
 
 /// Where each constant of a module lies.
@@ -44,8 +54,16 @@ impl Layout {
 impl Blob {
     /// Lays out the constants that the kernels of the drivers read.
     pub fn new(modules: &[Module]) -> Blob {
-        let mut blob = Blob::default();
-        let mut shared = Shared::default();
+        Blob::default().filled(modules, Shared::default())
+    }
+    /// The same for a file whose values may change later: whether two constants share their bytes must not
+    /// hang on values that they merely begin with, such as the zeros of every fresh bias. Constants that the
+    /// base holds are not repeated.
+    pub fn for_file(modules: &[Module], base: Option<Arc<WeightsFile>>) -> Blob {
+        let blob = Blob { size: base.as_ref().map_or(0, |b| b.size()), base, ..Blob::default() };
+        blob.filled(modules, Shared { by_name: true, ..Shared::default() })
+    }
+    fn filled(mut self, modules: &[Module], mut shared: Shared) -> Blob {
         for m in modules {
             let mut layout = Layout::default();
             visit::walk(&m.driver, &mut |s| {
@@ -56,64 +74,80 @@ impl Blob {
                 for b in read {
                     let b = m.storage(b);
                     if let Place::Const(c) = &m.bufs[b].place {
-                        layout.offsets.entry(b).or_insert_with(|| blob.place(c, &mut shared) as i64);
+                        let place = || self.place(&m.bufs[b].name, c, &mut shared) as i64;
+                        layout.offsets.entry(b).or_insert_with(place);
                     }
                 }
             });
-            blob.layouts.push(layout);
+            self.layouts.push(layout);
         }
-        blob
+        self
     }
     /// Offset of a constant, which is put at the end unless it is there already.
-    fn place(&mut self, c: &Arc<ConstData>, shared: &mut Shared) -> u64 {
-        if let Some(at) = shared.find(c) {
+    fn place(&mut self, name: &str, c: &Arc<ConstData>, shared: &mut Shared) -> u64 {
+        if let Some(at) = shared.find(name, c) {
+            return at;
+        }
+        if let Some(at) = self.base.as_ref().and_then(|b| b.find(name, c)) {
+            shared.insert(name, c, at);
             return at;
         }
         let at = self.size;
-        self.parts.push((at, c.clone()));
+        self.parts.push(Part { offset: at, name: name.to_owned(), data: c.clone() });
         self.size = (at + c.byte_len()).next_multiple_of(ALIGN);
-        shared.insert(c, at);
+        shared.insert(name, c, at);
         at
     }
     /// Hands the whole blob to `sink` in pieces of bounded size.
     pub fn stream(&self, sink: &mut dyn FnMut(&[u8])) {
         let mut at = 0u64;
-        for (offset, c) in &self.parts {
-            sink(&[0u8; ALIGN as usize][..(offset - at) as usize]);
-            c.stream(sink);
-            at = offset + c.byte_len();
+        if let Some(base) = &self.base {
+            base.blob().chunks(1 << 20).for_each(&mut *sink);
+            at = base.size();
+        }
+        for part in &self.parts {
+            sink(&[0u8; ALIGN as usize][..(part.offset - at) as usize]);
+            part.data.stream(sink);
+            at = part.offset + part.data.byte_len();
         }
         sink(&[0u8; ALIGN as usize][..(self.size - at) as usize]);
-    }
-    /// SHA-256 of the blob.
-    pub fn sha256(&self) -> [u8; 32] {
-        let mut h = Sha256::new();
-        self.stream(&mut |b| h.update(b));
-        h.finalize().into()
     }
 }
 
 /// What is in the blob already.
 #[derive(Default)]
 struct Shared {
+    /// Small constants are one only if they have one name, too: the same constant on two CPU levels. So must
+    /// large ones whose elements are all equal; other large ones are not equal by chance.
+    by_name: bool,
     by_ptr: HashMap<*const ConstData, u64>,
-    by_hash: HashMap<[u8; 32], u64>,
-    large: HashMap<u64, Vec<(Arc<ConstData>, u64)>>,
+    by_hash: HashMap<([u8; 32], String), u64>,
+    large: HashMap<u64, Vec<Large>>,
 }
 
+/// A large constant, with its name and offset.
+type Large = (Arc<ConstData>, String, u64);
+
 impl Shared {
-    fn find(&self, c: &Arc<ConstData>) -> Option<u64> {
+    /// What small constants are found by beside their hash.
+    fn name(&self, name: &str) -> String {
+        if self.by_name { name.to_owned() } else { String::new() }
+    }
+    fn find(&self, name: &str, c: &Arc<ConstData>) -> Option<u64> {
+        let same = |(known, called, _): &&Large| {
+            known.same_origin(c) && (!self.by_name || called == name || !c.is_splat())
+        };
         let like = || match c.byte_len() {
-            n if n <= HASHED => self.by_hash.get(&c.hash()).copied(),
-            n => self.large.get(&n)?.iter().find(|(known, _)| known.same_origin(c)).map(|(_, at)| *at),
+            n if n <= HASHED => self.by_hash.get(&(c.hash(), self.name(name))).copied(),
+            n => self.large.get(&n)?.iter().find(same).map(|(_, _, at)| *at),
         };
         self.by_ptr.get(&Arc::as_ptr(c)).copied().or_else(like)
     }
-    fn insert(&mut self, c: &Arc<ConstData>, at: u64) {
+    fn insert(&mut self, name: &str, c: &Arc<ConstData>, at: u64) {
         self.by_ptr.insert(Arc::as_ptr(c), at);
         match c.byte_len() {
-            n if n <= HASHED => drop(self.by_hash.insert(c.hash(), at)),
-            n => self.large.entry(n).or_default().push((c.clone(), at)),
+            n if n <= HASHED => drop(self.by_hash.insert((c.hash(), self.name(name)), at)),
+            n => self.large.entry(n).or_default().push((c.clone(), name.to_owned(), at)),
         }
     }
 }

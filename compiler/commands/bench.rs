@@ -22,6 +22,7 @@ pub fn bench(a: &BenchArgs) -> Result<()> {
         &source(model)?,
         &a.common,
         Options { cpu: Some(a.cpu.clone()), opt: a.opt(), ..Options::default() },
+        a.custom_library.as_deref(),
     )?;
     r.choose(&a.sizes)?;
     let settings = bench::Settings {

@@ -13,6 +13,11 @@ use std::path::{Path, PathBuf};
 pub fn compile(a: &CompileArgs) -> Result<()> {
     let Some(model) = &a.model else { return Error::new(codes::OPTION, "no model given").fail() };
     let options = a.options();
+    if a.weights == Some(Weights::Embed) && a.weights_from.is_some() {
+        return Error::new(codes::OPTION, "--weights-from shares a file, and --weights embed asks for none")
+            .help("leave out one of them")
+            .fail();
+    }
     let src = source(model)?;
     let kinds =
         if a.emit.is_empty() { vec!["obj", "header"] } else { a.emit.iter().map(String::as_str).collect() };
@@ -32,11 +37,7 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
         return stopped(pipeline::run(&src, &options)?, &output, stdout);
     }
     let label = format!("onnxc: compiling {}", src.name);
-    let weights = match &options.weights {
-        Weights::Embed => None,
-        Weights::File(Some(p)) => Some(p.clone()),
-        Weights::File(None) => Some(output.with_extension("weights")),
-    };
+    let weights = options.weights_path(&output);
     let inputs = |external: &[PathBuf]| -> Vec<PathBuf> {
         let folder = src.folder.clone().unwrap_or_default();
         std::iter::once(model.clone()).chain(external.iter().map(|f| folder.join(f))).collect()
@@ -73,10 +74,10 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
                     .fail(),
             };
         }
-        let external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
-        let inputs = inputs(&external);
-        let written = emit::write_all(&c, &kinds, &output, weights.as_deref(), &inputs)?;
-        depfile(&inputs)?;
+        let mut external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
+        let written = emit::write_all(&c, &kinds, &output, weights.as_deref(), &inputs(&external))?;
+        external.extend(options.weights_read());
+        depfile(&inputs(&external))?;
         if let Some((cache, key)) = &cache {
             let made = Made {
                 name: &c.interface.name,

@@ -44,6 +44,7 @@ pub fn inspect(a: &InspectArgs) -> Result<()> {
             dims: options.dims.clone(),
             dim_expressions: options.dim_expressions,
             capacities: None,
+            customs: options.customs.clone(),
         },
     )?;
     let sizes = random::sizes(&c.interface, &random::named_sizes(&c.interface, &a.sizes)?);

@@ -11,6 +11,7 @@ pub mod report;
 pub mod run;
 pub mod shell;
 pub mod verify;
+pub mod weights;
 
 use crate::arrays::{self, Array};
 use crate::cli::values::ArrayFile;
@@ -76,11 +77,11 @@ fn with_progress<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// A model compiled into memory, for the highest CPU level of this machine unless `options` say otherwise.
-fn runner(src: &Source, common: &ModelArgs, options: Options) -> Result<Runner> {
+fn runner(src: &Source, common: &ModelArgs, options: Options, library: Option<&Path>) -> Result<Runner> {
     let options = common.apply(options);
     let c = with_progress(&format!("onnxc: compiling {}", src.name), || pipeline::compile(src, &options))?;
     warn(&c, common.message_format);
-    Runner::new(c).map(Runner::in_place)
+    Runner::with_library(c, library).map(Runner::in_place)
 }
 
 fn native() -> Options {

@@ -85,6 +85,7 @@ pub fn per_node(a: &VerifyArgs, set: Option<Vec<Array>>) -> Result<()> {
             &src,
             &a.common,
             Options { cpu: Some(a.cpu.clone()), opt: a.opt(), taps: part.to_vec(), ..Options::default() },
+            a.custom_library.as_deref(),
         )?;
         let (inputs, want) = match &known {
             Some(k) => k,
@@ -122,6 +123,7 @@ fn plan(src: &Source, a: &VerifyArgs) -> Result<Plan> {
             dims: a.common.dims.clone(),
             dim_expressions: a.common.dim_expressions,
             capacities: None,
+            customs: a.common.customs.clone(),
         },
     )?;
     if !model.errors.is_empty() {

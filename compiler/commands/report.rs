@@ -19,7 +19,12 @@ pub fn report(a: &ReportArgs) -> Result<()> {
             .help("choose another name with -o")
             .fail();
     }
-    let mut r = runner(&src, &a.common, Options { cpu: Some(a.cpu.clone()), ..Options::default() })?;
+    let mut r = runner(
+        &src,
+        &a.common,
+        Options { cpu: Some(a.cpu.clone()), ..Options::default() },
+        a.custom_library.as_deref(),
+    )?;
     r.choose(&a.sizes)?;
     let c = r.compiled();
     let settings = bench::Settings {

@@ -14,7 +14,7 @@ const SHOWN: usize = 8;
 
 /// Runs the command.
 pub fn run(a: &RunArgs) -> Result<()> {
-    let mut r = runner(&source(&a.model)?, &a.common, native())?;
+    let mut r = runner(&source(&a.model)?, &a.common, native(), a.custom_library.as_deref())?;
     r.choose(&a.sizes)?;
     check_outputs(&r, &a.outputs)?;
     let mut given = given_inputs(&r, &a.inputs)?;

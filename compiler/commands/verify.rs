@@ -18,6 +18,7 @@ pub fn verify(a: &VerifyArgs) -> Result<()> {
         &source(&a.model)?,
         &a.common,
         Options { cpu: Some(a.cpu.clone()), opt: a.opt(), ..Options::default() },
+        a.custom_library.as_deref(),
     )?;
     let mut sets = vec![];
     for d in &a.data {

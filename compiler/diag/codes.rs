@@ -46,6 +46,8 @@ codes! {
     OPTION = 204, "an option does not fit", "See `onnxc --help`.";
     TARGET = 205, "the target is not supported", "See `onnxc --help` for the list of targets and CPU levels.";
     WEIGHTS_SIZE = 206, "the weights are too large to embed", "Use --weights file.";
+    WEIGHTS_FILE = 207, "a weights file is damaged or is none", "--weights-from and --fits take a file that onnxc wrote with --weights file, whole and by the same version.";
+    WEIGHTS_FIT = 208, "the weights do not fit what was compiled", "`onnxc weights` replaces values, not code: model, flags and compiler must be those of the object, and what the compiler made part of the code must not change. The rows say what differs. Compile the object again, or keep that value.";
     LIMIT = 210, "a limit of the compiler is exceeded", "The rows say what was found and what the limit is; `onnxc explain limits` lists all limits. They keep the time and memory of the compiler in proportion to the model's file.";
     VERIFY_FAILED = 301, "outputs differ from the reference", "The rows name the tensor and the largest difference.";
     RUN_INPUT = 302, "an input does not fit the model", "The rows name the type and shape that the model expects.";

@@ -137,6 +137,9 @@ pub struct NodeData {
     pub origin: Origin,
 }
 
+/// Gets the name and contents of a constant, and may put others in their place.
+pub type Replace<'a> = dyn FnMut(&str, &Arc<ConstData>) -> Option<Arc<ConstData>> + 'a;
+
 impl Graph {
     /// Constant data of a value.
     pub fn constant(&self, v: Value) -> Option<&Arc<ConstData>> {
@@ -166,6 +169,19 @@ impl Graph {
             known: Known::Const(data.clone()),
             def: Def::Const(data),
         })
+    }
+    /// Visits the constants in order, those of nested graphs included, and replaces what `f` replaces.
+    pub fn each_constant(&mut self, f: &mut Replace<'_>) {
+        for v in self.values.values_mut() {
+            if let Def::Const(c) = &v.def
+                && let Some(new) = f(&v.name, c)
+            {
+                (v.known, v.def) = (Known::Const(new.clone()), Def::Const(new));
+            }
+        }
+        for n in self.nodes.values_mut() {
+            n.subgraphs.iter_mut().for_each(|(_, g)| g.each_constant(f));
+        }
     }
     /// Makes every use of `old` (inputs, outputs, captures of subgraphs) a use of `new`.
     pub fn replace_uses(&mut self, old: Value, new: Value) {

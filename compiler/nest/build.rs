@@ -17,8 +17,10 @@ impl Module {
             workspace: Dim::constant(0),
             heap: HEAP,
             end: None,
+            customs: vec![],
             reasons: Reasons::default(),
             math: Math::Default,
+            optimize: Optimize::Speed,
             texts: None,
             driver: vec![],
             inputs: vec![],
@@ -80,7 +82,7 @@ impl Module {
     pub fn element_bits(&self, b: Buf) -> u32 {
         let bits = self.bufs[b].ty.bits();
         match self.bufs[self.storage(b)].place {
-            Place::Temp | Place::Room | Place::Arena(_) => bits.max(8),
+            Place::Temp | Place::Growable | Place::Arena(_) => bits.max(8),
             _ => bits,
         }
     }
@@ -502,7 +504,7 @@ impl Expr {
         Expr::Fma(Box::new(a), Box::new(b), Box::new(c))
     }
     /// Products and a sum, see [`Expr::Dot`].
-    pub fn dot(g: Group, a: Expr, b: Expr, c: Expr) -> Self {
+    pub fn dot(g: DotKind, a: Expr, b: Expr, c: Expr) -> Self {
         Expr::Dot(g, Box::new(a), Box::new(b), Box::new(c))
     }
     /// Bytes of a text.

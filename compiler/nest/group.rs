@@ -4,7 +4,7 @@ use crate::tensor::ElemType;
 
 /// What a factor of [`Expr::Dot`](super::Expr::Dot) is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Group {
+pub enum DotKind {
     /// Four bytes, of a unsigned (0..=255), of b signed; sums are i32, modulo 2^32.
     Bytes,
     /// Two signed integers of 16 bits; sums are i32, modulo 2^32.
@@ -13,23 +13,23 @@ pub enum Group {
     Halves,
 }
 
-impl Group {
+impl DotKind {
     /// All of them.
-    pub const ALL: [Group; 3] = [Group::Bytes, Group::Words, Group::Halves];
+    pub const ALL: [DotKind; 3] = [DotKind::Bytes, DotKind::Words, DotKind::Halves];
     /// Its operation in texts.
     pub fn name(self) -> &'static str {
         match self {
-            Group::Bytes => "dot4",
-            Group::Words => "dot2i",
-            Group::Halves => "dot2",
+            DotKind::Bytes => "dot4",
+            DotKind::Words => "dot2i",
+            DotKind::Halves => "dot2",
         }
     }
     /// Type of the sum.
     pub fn sum(self) -> ElemType {
-        if self == Group::Halves { ElemType::F32 } else { ElemType::I32 }
+        if self == DotKind::Halves { ElemType::F32 } else { ElemType::I32 }
     }
     /// Parts of a factor.
     pub fn size(self) -> i64 {
-        if self == Group::Bytes { 4 } else { 2 }
+        if self == DotKind::Bytes { 4 } else { 2 }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! module = sym* buf* kernel* driver
 //! buf    = name, ElemType (storage), Dim* (logical shape), layout, place
-//! place  = input n | output n | const c | temp | room | view of buf | pointer sym | arena slot
+//! place  = input n | output n | const c | temp | growable | view of buf | pointer sym | arena slot
 //! kernel = name, origin, stmt*
 //! driver = stmt*                                   -- what `infer` does: checks, sizes, If, While, Call kernel
 //! stmt   = For(kind, var, lo Dim, hi Dim, stmt*)   kind = seq | par | vec(n) | unroll
@@ -15,7 +15,7 @@
 //!        | Define(sym, expr, lo, hi)               -- driver: a run-time size or address; checked against lo..=hi
 //!        | Check(expr, status)                     -- leave with a status if false
 //!        | Call(kernel)                            -- driver only
-//!        | Foreign(function, from buf, to buf)     -- driver only: a function that the object does not have
+//!        | Foreign(function, from bufs, to bufs)   -- driver only: a function that the object does not have
 //! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*]) | Address(buf)
 //!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(group, e, e, e) | Select(c, e, e) | Cast(type, e)
 //!        | Let(reg, e, in e) | With(sym, e, extent, in e)
@@ -39,9 +39,10 @@
 //! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are
 //!    constants after unrolling.
 //!    A `Define` may redefine a size that is in scope. Every buffer whose shape or address depends on the
-//!    size then has undefined contents; a size that a nested body redefined is undefined behind it. A `room`
-//!    (scratch with elements to spare, of which views show the first ones) is the exception: it keeps its
-//!    contents while its size, and the sizes of all rooms defined together with it, are unchanged.
+//!    size then has undefined contents; a size that a nested body redefined is undefined behind it. A
+//!    `growable` buffer (scratch with elements to spare, of which views show the first ones) is the
+//!    exception: it keeps its contents while its size, and the sizes of all growable buffers defined together
+//!    with it, are unchanged.
 //! 7. Types of less than a byte are packed in inputs, outputs and constants, and take a byte each in scratch:
 //!    nobody stores to a packed buffer. Outputs are packed through a view that has whole bytes
 //!    ([`Module::view_as`]). A view of another element type sees the bits of the elements; a store to one
@@ -82,7 +83,7 @@ pub mod visit;
 
 pub use build::KernelBuilder;
 pub use foreign::Foreign;
-pub use group::Group;
+pub use group::DotKind;
 pub use reasons::{Reason, Reasons, Subject};
 
 use crate::diag::Origin;
@@ -137,6 +138,24 @@ pub enum Math {
     Fast,
 }
 
+/// What code is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Optimize {
+    /// Time of a call.
+    #[default]
+    Speed,
+    /// Bytes of the object: constants stand in it once and as large as they are, and no algorithm comes in
+    /// several versions.
+    Size,
+}
+
+impl Optimize {
+    /// Whether an algorithm may add constants and code to gain time.
+    pub fn may_grow(self) -> bool {
+        self == Optimize::Speed
+    }
+}
+
 /// [`Module::heap`] unless the user says otherwise, in bytes.
 pub const HEAP: i64 = 16 << 20;
 
@@ -165,10 +184,14 @@ pub struct Module {
     /// The end of the memory for these buffers, which the driver defines first: the workspace of a call may
     /// be larger than [`Module::workspace`], or have less of this memory (stage Placed).
     pub end: Option<Sym>,
+    /// Operators that the user provides.
+    pub customs: Vec<foreign::Custom>,
     /// What the driver's checks are about.
     pub reasons: Reasons,
     /// What passes may do to floats.
     pub math: Math,
+    /// What passes choose algorithms for.
+    pub optimize: Optimize,
     /// Memory for texts that kernels make, where they make any.
     pub texts: Option<Texts>,
     /// What `infer` does.
@@ -262,10 +285,10 @@ pub enum Place {
     Temp,
     /// Scratch with elements to spare, which keeps its contents while its size stays: see rule 6. Not placed
     /// yet.
-    Room,
+    Growable,
     /// The same memory as another buffer with as many bytes: both row-major (a reshape), or of one memory
     /// order and one shape but for the innermost dimension, whose elements are of other types (quads of
-    /// bytes). Of a room, its first bytes.
+    /// bytes). Of a growable buffer, its first bytes.
     View(Buf),
     /// Memory of the caller that a descriptor points to: it begins at the value of a symbol that the driver
     /// defines. Read only.
@@ -386,7 +409,8 @@ pub enum Stmt {
         status: Status,
     },
     Call(Kernel),
-    /// Calls a function that whoever links the object provides; leaves with `E_VALUE` if it fails.
+    /// Calls a function that whoever links the object provides; leaves if it fails: with `E_VALUE`, or what a
+    /// custom operator returns.
     Foreign(Foreign),
 }
 
@@ -447,7 +471,7 @@ pub enum Expr {
     Fma(Box<Expr>, Box<Expr>, Box<Expr>),
     /// a . b + c: the parts of a, an i32, times those of b, each with its counterpart, all products added to
     /// c. Parts lie side by side in memory and come together by way of views as i32.
-    Dot(Group, Box<Expr>, Box<Expr>, Box<Expr>),
+    Dot(DotKind, Box<Expr>, Box<Expr>, Box<Expr>),
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).
     Cast(ElemType, Box<Expr>),

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 mod expr;
 mod lex;
 
+pub use expr::{BINARY, UNARY};
 use lex::{Tok, Token};
 
 /// Finds a constant by its short hash.
@@ -156,8 +157,10 @@ impl<'a> Parser<'a> {
     }
     fn module(&mut self) -> Result<()> {
         if self.eat("dims") {
-            while !matches!(self.peek(), Tok::Word("let" | "buf" | "workspace" | "kernel" | "driver"))
-                || matches!(self.second(), Tok::Punct("<="))
+            while !matches!(
+                self.peek(),
+                Tok::Word("let" | "custom" | "buf" | "workspace" | "kernel" | "driver")
+            ) || matches!(self.second(), Tok::Punct("<="))
             {
                 self.param()?;
             }
@@ -171,6 +174,15 @@ impl<'a> Parser<'a> {
             let definition = self.dim()?;
             let s = self.m.syms.define_derived(name, definition);
             self.sizes.insert(name.to_owned(), s);
+        }
+        while self.eat("custom") {
+            match self.next() {
+                Tok::Quoted(text) => match foreign::Custom::read(text) {
+                    Some(c) => self.m.customs.push(c),
+                    None => return self.fail("the text of a custom operator"),
+                },
+                _ => return self.fail("the text of a custom operator"),
+            }
         }
         loop {
             match self.next() {
@@ -256,7 +268,7 @@ impl<'a> Parser<'a> {
                 Place::Const(c)
             }
             "temp" => Place::Temp,
-            "room" => Place::Room,
+            "growable" => Place::Growable,
             "pointer" => {
                 let d = self.dim()?;
                 let Some(s) = d.as_sym() else { return self.fail("the symbol of an address") };
@@ -428,13 +440,24 @@ impl<'a> Parser<'a> {
                 }
             }
             "foreign" => {
-                let Some(function) = foreign::Function::from_name(self.word("the name of a function")?)
-                else {
-                    return self.fail("the name of a function");
+                let function = if self.eat("custom") {
+                    foreign::Function::Custom(self.number()?)
+                } else {
+                    match foreign::Function::from_name(self.word("the name of a function")?) {
+                        Some(f) => f,
+                        None => return self.fail("the name of a function"),
+                    }
                 };
-                let from = self.buf_named()?;
-                self.want("to")?;
-                Ok(Stmt::Foreign(Foreign { function, from, to: self.buf_named()? }))
+                let mut from = vec![];
+                while !self.eat("to") {
+                    from.push(self.buf_named()?);
+                    self.eat(",");
+                }
+                let mut to = vec![self.buf_named()?];
+                while self.eat(",") {
+                    to.push(self.buf_named()?);
+                }
+                Ok(Stmt::Foreign(Foreign { function, from, to }))
             }
             "call" => {
                 let n = self.word("the name of a kernel")?;
@@ -536,7 +559,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-const STATUS: &[Status] = &[
+/// Statuses that a check may leave with.
+pub const STATUS: &[Status] = &[
     Status::Null,
     Status::Align,
     Status::Dim,

@@ -18,6 +18,8 @@
 //!   call gemm
 //! ```
 
+pub mod plan;
+
 use super::*;
 use crate::sym::text::{display_with, quote};
 use std::collections::{HashMap, HashSet};
@@ -58,6 +60,8 @@ struct Printer<'a> {
     kernels: HashMap<Kernel, String>,
     kernel_names: HashSet<String>,
     heads: Option<HashMap<usize, String>>,
+    /// Where constants lie, for the text of a plan.
+    offsets: plan::Offsets<'a>,
     indent: usize,
 }
 
@@ -77,6 +81,7 @@ impl<'a> Printer<'a> {
             kernels: HashMap::new(),
             kernel_names: HashSet::new(),
             heads: None,
+            offsets: None,
             indent: 0,
         }
     }
@@ -89,7 +94,8 @@ impl<'a> Printer<'a> {
     }
     fn module(&mut self) {
         let m = self.m;
-        self.line(&format!("nest v1 {} stage={}", m.name, format!("{:?}", m.stage).to_lowercase()));
+        let name = if self.offsets.is_some() { "plan" } else { m.name.as_str() };
+        self.line(&format!("nest v1 {name} stage={}", format!("{:?}", m.stage).to_lowercase()));
         if !m.dim_params.is_empty() {
             let list: Vec<String> = m
                 .dim_params
@@ -106,6 +112,9 @@ impl<'a> Printer<'a> {
         for (s, d) in m.syms.derived() {
             let text = self.dim(*d);
             self.line(&format!("let {} = {text}", self.sizes[s].1));
+        }
+        for c in &m.customs {
+            self.line(&format!("custom '{}'", c.text()));
         }
         // Buffers in order of use: inputs, outputs, then as the kernels meet them.
         let mut order: Vec<Buf> = m.inputs.iter().chain(&m.outputs).copied().collect();
@@ -147,7 +156,10 @@ impl<'a> Printer<'a> {
         if let Some(n) = self.bufs.get(&b) {
             return n.clone();
         }
-        let n = unique(&self.m.bufs[b].name, &mut self.names);
+        let n = match self.offsets {
+            Some(_) => format!("b{}", self.bufs.len()),
+            None => unique(&self.m.bufs[b].name, &mut self.names),
+        };
         self.bufs.insert(b, n.clone());
         n
     }
@@ -155,7 +167,10 @@ impl<'a> Printer<'a> {
         if let Some(n) = self.kernels.get(&k) {
             return n.clone();
         }
-        let n = unique(&self.m.kernels[k].name, &mut self.kernel_names);
+        let n = match self.offsets {
+            Some(_) => format!("k{}", self.kernels.len()),
+            None => unique(&self.m.kernels[k].name, &mut self.kernel_names),
+        };
         self.kernels.insert(k, n.clone());
         n
     }
@@ -172,9 +187,12 @@ impl<'a> Printer<'a> {
         let place = match &d.place {
             Place::Input(i) => format!("input {i}"),
             Place::Output(i) => format!("output {i}"),
-            Place::Const(c) => format!("const #{}", c.short_hash()),
+            Place::Const(c) => match self.offsets {
+                Some(offset) => format!("const {:?}", offset(b)),
+                None => format!("const #{}", c.short_hash()),
+            },
             Place::Temp => "temp".into(),
-            Place::Room => "room".into(),
+            Place::Growable => "growable".into(),
             Place::Pointer(s) => format!("pointer {}", self.dim((*s).into())),
             Place::View(of) => format!("view {}", self.name(*of)),
             Place::Arena(s) => {
@@ -191,6 +209,7 @@ impl<'a> Printer<'a> {
         let origin = d.origin.short().replace(char::is_control, " ");
         let scheduled = if d.scheduled && self.m.stage == Stage::Built { " scheduled" } else { "" };
         let narrow = if d.narrow { " narrow" } else { "" };
+        let origin = if self.offsets.is_some() { String::new() } else { origin };
         let head = format!("kernel {}{work}{scheduled}{narrow} ; {origin}", self.kernel_name(k));
         self.line(head.trim_end());
         self.indent += 1;
@@ -340,7 +359,14 @@ impl<'a> Printer<'a> {
                 self.line(&t);
             }
             Stmt::Foreign(f) => {
-                let t = format!("foreign {} {} to {}", f.function.name(), self.name(f.from), self.name(f.to));
+                let number = match f.function {
+                    foreign::Function::Custom(n) => format!(" {n}"),
+                    _ => String::new(),
+                };
+                let mut names =
+                    |list: &[Buf]| list.iter().map(|b| self.name(*b)).collect::<Vec<_>>().join(", ");
+                let (from, to) = (names(&f.from), names(&f.to));
+                let t = format!("foreign {}{number} {from} to {to}", f.function.name());
                 self.line(&t);
             }
             Stmt::Call(k) => {
@@ -460,8 +486,8 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     n
 }
 
-/// Operators that print between their operands.
-pub(super) fn infix(op: BinOp) -> Option<&'static str> {
+/// How an operation is written between its operands, if it is.
+pub fn infix(op: BinOp) -> Option<&'static str> {
     Some(match op {
         BinOp::Add => "+",
         BinOp::Sub => "-",

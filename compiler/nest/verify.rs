@@ -23,7 +23,7 @@ pub struct Limits {
     /// Lanes of 32 bits that a vector has: 1 where there are none.
     pub lanes: u32,
     /// Dot products.
-    pub groups: Vec<Group>,
+    pub groups: Vec<DotKind>,
 }
 
 /// Checks a module; fails with a bug that lists the faults, each with its kernel and statement.
@@ -175,10 +175,10 @@ impl Verifier<'_> {
                     ));
                 }
             }
-            Place::Temp | Place::Room if m.stage == Stage::Placed => {
+            Place::Temp | Place::Growable if m.stage == Stage::Placed => {
                 self.fault(format!("buffer \"{name}\" has no place"))
             }
-            Place::Temp | Place::Room => {}
+            Place::Temp | Place::Growable => {}
             Place::Pointer(s) => {
                 if m.syms.kind(*s) != SymKind::Runtime || d.layout != Layout::RowMajor {
                     self.fault(format!(
@@ -321,12 +321,15 @@ impl Verifier<'_> {
                 }
                 Stmt::Foreign(f) => {
                     self.statement(s);
-                    self.known(
-                        &m.bufs[f.to].dims.iter().flat_map(|d| d.syms()).collect(),
-                        "a call of a function",
-                        false,
-                    );
-                    self.written.insert(m.storage(f.to));
+                    self.custom(f);
+                    for b in &f.to {
+                        self.known(
+                            &m.bufs[*b].dims.iter().flat_map(|d| d.syms()).collect(),
+                            "a call of a function",
+                            false,
+                        );
+                        self.written.insert(m.storage(*b));
+                    }
                 }
                 Stmt::Define { sym, .. } => {
                     if m.syms.kind(*sym) != SymKind::Runtime {
@@ -367,6 +370,17 @@ impl Verifier<'_> {
             }
         }
         self.known(&free, "a statement of the driver", false);
+    }
+    /// Operands of a custom operator are those that it names.
+    fn custom(&mut self, f: &Foreign) {
+        let foreign::Function::Custom(n) = f.function else { return };
+        let count = |mask: &[bool]| mask.iter().filter(|given| **given).count();
+        let fits = self.m.customs.get(n as usize).is_some_and(|c| {
+            (count(&c.inputs), count(&c.outputs)) == (f.from.len(), f.to.len()) && !f.to.is_empty()
+        });
+        if !fits {
+            self.fault(format!("custom operator {n} has other operands"));
+        }
     }
     /// Dims in use depend on parameters and on sizes defined so far.
     fn known(&mut self, free: &HashSet<Sym>, who: &str, early: bool) {

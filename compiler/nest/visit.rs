@@ -107,18 +107,18 @@ impl Stmt {
             _ => vec![],
         }
     }
-    /// The buffer that a statement of the driver writes without a kernel.
-    pub fn writes(&self) -> Option<Buf> {
+    /// The buffers that a statement of the driver writes without a kernel.
+    pub fn writes(&self) -> Vec<Buf> {
         match self {
-            Stmt::Foreign(f) => Some(f.to),
-            _ => None,
+            Stmt::Foreign(f) => f.to.clone(),
+            _ => vec![],
         }
     }
     /// Buffers that the statement itself reads, or takes the address of.
     pub fn loads(&self) -> Vec<Buf> {
         let mut out = vec![];
         if let Stmt::Foreign(f) = self {
-            out.push(f.from);
+            out.extend(&f.from);
         }
         if let Some(e) = self.expr() {
             e.walk(&mut |e| {

@@ -89,6 +89,7 @@ pub fn import(
         deprecated: BTreeSet::new(),
         broken: scopes::Broken::new(),
         unresolved: false,
+        customs: options.customs.iter().map(|d| (d.clone(), false)).collect(),
         origin: origin.clone(),
     };
     declared::check(&m, ir, &origin, &mut cx.findings);
@@ -99,6 +100,7 @@ pub fn import(
     cx.broken = scopes::check_graph(g, ir, &origin, &mut cx.findings);
     let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
+    cx.unused_customs();
     let dim_params = cx.dims(&graph, options);
     std::mem::take(&mut cx.external.warnings).into_iter().for_each(|w| cx.findings.push(w));
     if cx.unresolved && !cx.findings.has_errors() {
@@ -135,6 +137,8 @@ pub(super) struct Frame {
 pub(super) struct Import {
     pub(super) ir: i64,
     functions: Functions,
+    /// Operators that the user provides, and whether a node is one.
+    pub(super) customs: Vec<(ops::custom::Declaration, bool)>,
     pub(super) external: External,
     pub(super) syms: SymTable,
     pub(super) findings: Findings,

@@ -53,6 +53,8 @@ pub struct ImportOptions {
     pub dim_expressions: bool,
     /// There are `--alias`: a dimension whose name ends with this may be a capacity, which lowering makes.
     pub capacities: Option<&'static str>,
+    /// `--custom` arguments.
+    pub customs: Vec<crate::ops::custom::Declaration>,
 }
 
 impl ImportOptions {

@@ -9,8 +9,9 @@ use super::{attributes, scopes};
 use crate::diag::{Error, Failure, Origin, Result, codes};
 use crate::graph::{Def, Graph, NodeData, Value, ValueData};
 use crate::ops::{self, AttrValue, Attrs, Known};
-use crate::tensor::{ConstData, ValueType};
-use std::collections::HashMap;
+use crate::sym::Sym;
+use crate::tensor::{ConstData, TensorType, ValueType};
+use std::collections::{HashMap, HashSet};
 
 impl Import {
     pub(super) fn node(&mut self, flat: &FlatNode, hints: &HashMap<String, ValueType>) -> Result<()> {
@@ -61,7 +62,16 @@ impl Import {
             return Ok(());
         };
         let constant = dom.is_empty() && op == "Constant";
-        let schema = match ops::find(&dom, &op, opset) {
+        let is = |d: &ops::custom::Declaration| ops::is_domain(&d.domain, &dom) && d.op == op;
+        let custom = self.customs.iter_mut().find(|(d, _)| is(d)).map(|(d, used)| {
+            *used = true;
+            d.clone()
+        });
+        let found = match &custom {
+            Some(_) => Ok(ops::custom::schema_of(&dom, &op)),
+            None => ops::find(&dom, &op, opset),
+        };
+        let schema = match found {
             Ok(schema) => schema,
             Err(_) if constant => {
                 match ops::schema::versions("", "Constant").iter().rev().find(|s| s.since <= opset) {
@@ -104,7 +114,10 @@ impl Import {
         if !at.sound {
             return Ok(());
         }
-        let parsed = parse(schema, inputs.len(), n_outputs, &at.origin, values, &subgraphs);
+        let parsed = match &custom {
+            Some(d) => self.custom(d, &values, &subgraphs, &p.output[..n_outputs], hints, &at.origin),
+            None => parse(schema, inputs.len(), n_outputs, &at.origin, values, &subgraphs),
+        };
         let Some(op) = self.absorb(parsed, &mut at)? else { return Ok(()) };
         if resolved {
             let fits = self.types_fit(schema, &inputs, &at.origin);
@@ -130,6 +143,32 @@ impl Import {
         g.nodes.push(NodeData { op, schema, attrs, inputs, outputs, subgraphs, origin: at.origin });
         g.order.push(n);
         Ok(())
+    }
+    /// A node of an operator that the user provides.
+    fn custom(
+        &self,
+        d: &ops::custom::Declaration,
+        values: &[(String, AttrValue)],
+        subgraphs: &[(String, Graph)],
+        outputs: &[String],
+        hints: &HashMap<String, ValueType>,
+        origin: &Origin,
+    ) -> Result<ops::Op> {
+        if let Some((name, _)) = subgraphs.first() {
+            let title = format!("attribute \"{name}\" of a custom operator has no form in C");
+            return Error::new(codes::OP_ATTRIBUTE, title)
+                .at(origin)
+                .found_expected("a graph", "numbers, strings or lists of them")
+                .help("make the node a model-local function of operators that ONNX has")
+                .fail();
+        }
+        let g = &self.frames[0].graph;
+        let inputs = g.inputs.iter().filter_map(|v| g.values[*v].ty.as_ref()?.as_tensor());
+        let params: HashSet<Sym> = inputs.flat_map(|t| t.dims.iter().flat_map(|d| d.syms())).collect();
+        let known = |t: &&TensorType| t.dims.iter().all(|d| d.syms().iter().all(|s| params.contains(s)));
+        let declared = |n: &String| hints.get(n)?.as_tensor().filter(known).cloned();
+        let declared = outputs.iter().map(declared).collect();
+        Ok(ops::Op::Custom(ops::custom::Custom::new(d, values, declared, origin)?))
     }
     /// Takes the errors of a step; the node is broken if there are any.
     fn absorb<T>(&mut self, r: Result<T>, at: &mut Position) -> Result<Option<T>> {
@@ -252,6 +291,19 @@ impl Import {
             .or_insert_with(|| (origin.clone(), 0, why.to_owned()));
         e.1 += 1;
     }
+    /// `--custom` of operators that the model does not have.
+    pub(super) fn unused_customs(&mut self) {
+        for (d, _) in self.customs.iter().filter(|(_, used)| !used) {
+            let name = ops::qualified(&d.domain, &d.op);
+            let title = format!("--custom has no effect: the model has no node {name}");
+            let e = Error::warning(codes::OPTION, title).at(&self.origin);
+            self.findings.push(
+                e.found_expected(name, "a domain and an operator as the model names them").help(
+                    "onnxc inspect lists the operators; leave the flag out if the model needs it no more",
+                ),
+            );
+        }
+    }
     pub(super) fn report_unknown(&mut self) {
         if self.unknown.is_empty() {
             return;
@@ -275,7 +327,7 @@ impl Import {
                 format!("{n} node{}, first: {first}; {why}", if *n == 1 { "" } else { "s" }),
             );
         }
-        self.findings.push(e.help("docs/operators.md lists the supported operators; a model-local function with this domain and name is used if the model has one"));
+        self.findings.push(e.help("docs/operators.md lists the supported operators; a model-local function with this domain and name is used if the model has one, and --custom calls a function of yours"));
     }
     fn constant_node(
         &mut self,

@@ -8,8 +8,8 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::foreign::{Foreign, Function};
-use crate::nest::{Expr, Stmt};
+use crate::nest::Expr;
+use crate::nest::foreign::Function;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use onnxc_runtime::image::PixelFormat;
@@ -38,11 +38,11 @@ impl Operator for ImageDecoder {
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (from, to) = (cx.input(0), cx.output(0));
         let shape = cx.temp("shape", ElemType::I64, vec![Dim::constant(3)]);
-        cx.m.driver.push(Stmt::Foreign(Foreign { function: Function::ImageShape(self.0), from, to: shape }));
+        cx.m.call_foreign(Function::ImageShape(self.0), vec![from], vec![shape]);
         for (i, d) in cx.dims(to).into_iter().take(2).enumerate() {
             cx.define(d, Expr::Load { buf: shape, at: vec![Dim::from(i)] });
         }
-        cx.m.driver.push(Stmt::Foreign(Foreign { function: Function::ImagePixels(self.0), from, to }));
+        cx.m.call_foreign(Function::ImagePixels(self.0), vec![from], vec![to]);
         Ok(())
     }
 }

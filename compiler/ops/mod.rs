@@ -107,6 +107,12 @@ pub fn qualified(domain: &str, name: &str) -> String {
     if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }
 }
 
+/// True if both are one domain: ONNX's own has two names.
+pub fn is_domain(a: &str, b: &str) -> bool {
+    let short = |d: &'_ str| if d == "ai.onnx" { String::new() } else { d.to_owned() };
+    short(a) == short(b)
+}
+
 /// The name with its domain as messages show it: `Relu`, `com.microsoft.Gelu`.
 pub fn dotted(domain: &str, name: &str) -> String {
     if domain.is_empty() { name.to_owned() } else { format!("{domain}.{name}") }

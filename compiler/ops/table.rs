@@ -9,6 +9,7 @@ ops! {
     Complex = complex;
     Control = control;
     Composite = composite;
+    Custom = custom;
     Contrib = contrib;
     Shape = shape;
     Fill = fill;

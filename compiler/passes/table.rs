@@ -365,6 +365,14 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
+        name: "read_panels",
+        group: Group::Memory,
+        holds: "Tensors whose rows are looked up, and which are multiplied, stand in the object once.",
+        why: "Schedules made the panels that products read.",
+        run: |m, _| nest::memory::read_panels::run(m),
+        ..PER_LEVEL
+    },
+    NestPass {
         name: "place_memory",
         group: Group::Memory,
         level: O0,

@@ -221,6 +221,19 @@ pub enum DimOption {
     Within(Range),
 }
 
+impl DimOption {
+    /// As it is given for a dimension of this name.
+    pub fn text(&self, name: &str) -> String {
+        match self {
+            DimOption::Bind(n) => format!("{name}={n}"),
+            DimOption::Within(r) => {
+                let lo = r.lo.map_or(String::new(), |l| format!("{l}<="));
+                format!("{lo}{name}{}", r.hi.map_or(String::new(), |h| format!("<={h}")))
+            }
+        }
+    }
+}
+
 /// Reads `N=4`, `N<=32`, `N>=1` or `1<=N<=32`: the dimension's name and what is asked.
 pub fn parse_dim_option(text: &str) -> Result<(String, DimOption), String> {
     let bad = || format!("\"{text}\" is not of the form N=4, N<=32, N>=1 or 1<=N<=32");

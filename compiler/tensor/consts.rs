@@ -125,6 +125,13 @@ impl ConstData {
             hash: OnceLock::new(),
         })
     }
+    /// What it is a rearrangement of, and which.
+    pub fn remapped(&self) -> Option<(&Arc<ConstData>, &Remap)> {
+        match &self.store {
+            Store::Remap(src, map) => Some((src, map)),
+            _ => None,
+        }
+    }
     /// The same data under another shape with as many elements.
     pub fn reshaped(&self, dims: Vec<i64>) -> Option<Self> {
         if count(&dims)? != self.count() {

@@ -40,8 +40,8 @@ def _dim(name, size):
     return (f"{low}<=" if low is not None else "") + name + (f"<={high}" if high is not None else "")
 
 
-def compile(model, *, output=None, threads=1, cpu="native", dims=None, math=None, opt=None, heap=None, weights=None, taps=(),
-            aliases=None, trace=False, dim_expressions=False, strict=False, cache=None, args=()):
+def compile(model, *, output=None, threads=1, cpu="native", dims=None, math=None, optimize=None, opt=None,
+            heap=None, weights=None, taps=(), aliases=None, trace=False, dim_expressions=False, strict=False, cache=None, args=()):
     """Compiles a model for this machine and loads it.
 
     model: path of a file, bytes, or an onnx.ModelProto (without external data).
@@ -49,12 +49,12 @@ def compile(model, *, output=None, threads=1, cpu="native", dims=None, math=None
     threads: how many threads a call uses. Each parallel part of a call costs some 50 us in Python.
     dims: {"N": 4} fixes a dimension, {"N": (1, 32)} bounds it; None on either side for no bound.
     aliases: {"present.*": "past.*"}: state in place. taps: inner tensors that become outputs.
-    cpu, math, opt, heap, weights ("embed" or "file"), trace, dim_expressions, strict: as for the program, see `onnxc --help`.
+    cpu, math, optimize, opt, heap, weights ("embed" or "file"), trace, dim_expressions, strict: as for the program, see `onnxc --help`.
     cache: a folder with compiled models, shared by processes; default: the one that the variable ONNXC_CACHE names, if any.
     args: more arguments of the program.
     """
     flags = ["--cpu", cpu]
-    for name, value in (("--math", math), ("--heap", heap), ("--weights", weights), ("--cache", cache)):
+    for name, value in (("--math", math), ("--optimize", optimize), ("--heap", heap), ("--weights", weights), ("--cache", cache)):
         if value is not None:
             flags += [name, os.fspath(value) if name == "--cache" else str(value)]
     if opt is not None:

@@ -227,7 +227,7 @@ pub struct onnxc_model {
     pub workspace_size: u64,
     /// Alignment of the workspace.
     pub workspace_align: u64,
-    /// Bytes of the weights file; 0 where weights are embedded.
+    /// Bytes of the weights file that a call may read; 0 where weights are embedded.
     pub weights_size: u64,
     /// Alignment of the weights.
     pub weights_align: u64,

@@ -182,11 +182,11 @@ impl Model {
             weights: None,
         })
     }
-    /// With the weights that [`Model::needs_weights`] asks for. [`Status::Weights`] if the size is another,
+    /// With the weights that [`Model::needs_weights`] asks for. [`Status::Weights`] if they are too few,
     /// [`Status::Align`] if the alignment is.
     pub fn with_weights(mut self, weights: impl Into<Arc<Weights>>) -> Result<Model, Status> {
         let weights = weights.into();
-        if weights.len() as u64 != self.raw.weights_size {
+        if (weights.len() as u64) < self.raw.weights_size {
             return Err(Status::Weights);
         }
         if !weights.is_aligned(self.raw.weights_align) {

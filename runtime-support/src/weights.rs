@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 /// A mapped weights file, read-only. Generated code compares its head with the model (`ONNXC_E_WEIGHTS`).
+/// The file may be larger than the model needs: it has an index, and other models may share it.
 ///
 /// The file must not be written to or cut short while it is mapped. Rust code never sees the bytes, only
 /// their address.
@@ -20,7 +21,7 @@ pub struct Weights(MmapRaw);
 pub enum WeightsError {
     /// The file cannot be opened or mapped.
     Io(io::Error),
-    /// It has another size than the model declares.
+    /// It has less bytes than the model declares.
     Size {
         /// `weights_size` of the model.
         expected: u64,
@@ -39,7 +40,7 @@ impl fmt::Display for WeightsError {
         match self {
             WeightsError::Io(e) => write!(f, "cannot map the weights file: {e}"),
             WeightsError::Size { expected, found } => {
-                write!(f, "the weights file has {found} bytes, the model expects {expected}")
+                write!(f, "the weights file has {found} bytes, the model expects at least {expected}")
             }
             WeightsError::Align { expected } => {
                 write!(f, "the weights file cannot be mapped at a multiple of {expected} bytes")
@@ -64,14 +65,14 @@ impl From<io::Error> for WeightsError {
 }
 
 impl Weights {
-    /// Maps a file of exactly `size` bytes, aligned to `align`: `weights_size` and `weights_align` of the
+    /// Maps the first `size` bytes of a file, aligned to `align`: `weights_size` and `weights_align` of the
     /// model (`<M>_WEIGHTS_SIZE`, `<M>_WEIGHTS_ALIGN` in the header).
     pub fn open(path: impl AsRef<Path>, size: u64, align: u64) -> Result<Weights, WeightsError> {
         let file = File::open(path)?;
         let found = file.metadata()?.len();
         let len = usize::try_from(size)
             .ok()
-            .filter(|_| found == size)
+            .filter(|_| found >= size)
             .ok_or(WeightsError::Size { expected: size, found })?;
         let w = Weights(MmapOptions::new().len(len).map_raw_read_only(&file)?);
         if w.is_aligned(align) { Ok(w) } else { Err(WeightsError::Align { expected: align }) }
@@ -102,14 +103,15 @@ mod tests {
     fn sizes_are_checked() {
         let path = std::env::temp_dir().join(format!("onnxc-runtime-sizes-{}.weights", std::process::id()));
         std::fs::write(&path, vec![9u8; 1000]).unwrap();
-        let w = Weights::open(&path, 1000, 64).unwrap();
-        assert!(w.len() == 1000 && w.is_aligned(64) && !w.is_empty());
-        for size in [0, 999, 1001, u64::MAX] {
+        for size in [999, 1000] {
+            let w = Weights::open(&path, size, 64).unwrap();
+            assert!(w.len() as u64 == size && w.is_aligned(64) && !w.is_empty());
+        }
+        for size in [1001, u64::MAX] {
             let e = Weights::open(&path, size, 64).unwrap_err();
             assert!(matches!(e, WeightsError::Size { expected, found: 1000 } if expected == size), "{e}");
         }
         assert!(matches!(Weights::open(&path, 1000, 1 << 62), Err(WeightsError::Align { .. })));
-        drop(w);
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(Weights::open(&path, 1000, 64), Err(WeightsError::Io(_))));
     }

@@ -8,6 +8,7 @@ use onnxc::nest::{Math, Module, parse, print};
 use onnxc::pipeline::{self, NEST_PASSES};
 use onnxc::sym::Sym;
 use onnxc::target::Target;
+use onnxc::tensor::consts::Remap;
 use onnxc::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
 use std::path::Path;
@@ -67,6 +68,9 @@ fn setting(head: &str) -> Result<Setting, String> {
             s.dims.push((name.to_owned(), n.parse().map_err(|_| line)?));
         } else if let Some((name, rest)) = line.strip_prefix("const ").and_then(|d| d.split_once(" : ")) {
             s.constants.insert(name.to_owned(), Arc::new(constant(rest).ok_or(line)?));
+        } else if let Some((name, rest)) = line.strip_prefix("const ").and_then(|d| d.split_once(" = ")) {
+            let data = panels(rest, &s.constants).ok_or(line)?;
+            s.constants.insert(name.to_owned(), Arc::new(data));
         } else if line == "same" {
             s.same = true;
         }
@@ -85,6 +89,19 @@ fn constant(text: &str) -> Option<ConstData> {
         .collect::<Option<_>>()?;
     let a = numbers(seed.trim().parse().ok()?, ElemType::from_short(ty.trim())?, dims);
     ConstData::new(a.ty, a.dims, a.data)
+}
+
+/// `panels of w by 32`, of a matrix that stands before.
+fn panels(text: &str, constants: &HashMap<String, Arc<ConstData>>) -> Option<ConstData> {
+    let (of, by) = text.strip_prefix("panels of ")?.split_once(" by ")?;
+    let (of, by): (_, i64) = (constants.get(of)?, by.parse().ok()?);
+    let [rows, columns] = *of.dims() else { return None };
+    let map = Remap {
+        dims: vec![(rows + by - 1) / by, columns, by],
+        offset: vec![0, 0],
+        coeff: vec![vec![by, 0, 1], vec![0, 1, 0]],
+    };
+    ConstData::remap(of.clone(), map)
 }
 
 fn numbers(seed: u64, ty: ElemType, dims: Vec<i64>) -> Array {

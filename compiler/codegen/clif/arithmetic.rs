@@ -5,7 +5,7 @@ use super::convert::scalar_type;
 use super::expr::Val;
 use super::func::Emit;
 use crate::diag::Result;
-use crate::nest::{BinOp, Group, Scalar, Status, UnOp};
+use crate::nest::{BinOp, DotKind, Scalar, Status, UnOp};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I16X8, I32, I64};
@@ -22,11 +22,11 @@ impl Emit<'_, '_> {
         Val { v, ..a }
     }
     /// Of words in vectors and scalars; part by part, of scalars, where only tiles have the instruction.
-    pub(super) fn dot(&mut self, g: Group, a: Val, b: Val, c: Val) -> Val {
+    pub(super) fn dot(&mut self, g: DotKind, a: Val, b: Val, c: Val) -> Val {
         match g {
-            Group::Bytes => self.dot_of_bytes(a, b, c),
-            Group::Words => self.dot_of_words(a, b, c),
-            Group::Halves => self.dot_of_halves(a, b, c),
+            DotKind::Bytes => self.dot_of_bytes(a, b, c),
+            DotKind::Words => self.dot_of_words(a, b, c),
+            DotKind::Halves => self.dot_of_halves(a, b, c),
         }
     }
     fn dot_of_bytes(&mut self, a: Val, b: Val, c: Val) -> Val {

@@ -34,7 +34,7 @@ pub(super) struct Sized {
 
 /// One `call` under construction.
 pub(super) struct Driver<'a, 'm> {
-    entry: &'a Entry<'m>,
+    pub(super) entry: &'a Entry<'m>,
     /// The frame.
     pub frame: Value,
     /// Scratch for tasks.
@@ -42,7 +42,7 @@ pub(super) struct Driver<'a, 'm> {
     /// The caller's `exec`.
     pub exec: Value,
     /// Its `on_node`, in objects that trace.
-    hook: Option<Value>,
+    pub(super) hook: Option<Value>,
     workspace: Value,
     /// Bytes of the workspace.
     end: Value,
@@ -241,7 +241,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         Ok(())
     }
     /// Forgets what another path may have changed and loads what the next statement needs.
-    fn refresh(&self, e: &mut Emit, loads: &[Buf], dims: &[Dim]) -> Result<()> {
+    pub(super) fn refresh(&self, e: &mut Emit, loads: &[Buf], dims: &[Dim]) -> Result<()> {
         let m = self.entry.m;
         e.scopes = vec![Scope::default()];
         e.vars.retain(|s, _| m.syms.kind(*s) != SymKind::Runtime);
@@ -337,10 +337,15 @@ impl<'a, 'm> Driver<'a, 'm> {
     }
     /// Calls a function that the object does not have. Buffers are whole; nobody else runs meanwhile.
     fn foreign(&self, e: &mut Emit, f: &Foreign) -> Result<()> {
+        if let Function::Custom(n) = f.function {
+            return self.custom(e, n, f);
+        }
         let m = self.entry.m;
-        let dims = m.bufs[f.to].dims.clone();
-        let size = Dim::product(m.bufs[f.from].dims.iter().copied());
-        self.refresh(e, &[f.from, f.to], &dims)?;
+        let (&[from], &[to]) = (&f.from[..], &f.to[..]) else { return e.bug("a call with other buffers") };
+        let result = to;
+        let dims = m.bufs[to].dims.clone();
+        let size = Dim::product(m.bufs[from].dims.iter().copied());
+        self.refresh(e, &[from, to], &dims)?;
         let base = |e: &mut Emit, b: Buf| -> Result<Value> {
             match base_of(m, self.entry.frame, self.entry.weights, b) {
                 Some((w, 0)) => Ok(e.words[&w]),
@@ -348,7 +353,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                 None => e.bug(format!("buffer {} has no place", m.bufs[b].name)),
             }
         };
-        let (from, to) = (base(e, f.from)?, base(e, f.to)?);
+        let (from, to) = (base(e, from)?, base(e, to)?);
         let size = e.dim(size)?;
         let (format, shape, pixels) = match f.function {
             Function::ImageShape(p) => (p, to, e.b.ins().iconst(I64, 0)),
@@ -360,13 +365,14 @@ impl<'a, 'm> Driver<'a, 'm> {
                 }
                 (p, shape, to)
             }
+            Function::Custom(_) => return e.bug("a custom operator is no decoder"),
         };
         let format = e.b.ins().iconst(I32, format as i64);
         let status = e.call_imported(DECODE_IMAGE, &[from, size, format, shape, pixels]);
         let ok = e.b.ins().icmp_imm_s(IntCC::Equal, status, 0);
         let row = Check::new(
             Status::Value,
-            format!("{} cannot be made: the bytes are no image of the format", quoted(&m.bufs[f.to].name)),
+            format!("{} cannot be made: the bytes are no image of the format", quoted(&m.bufs[result].name)),
         );
         e.require_plain(ok, row)
     }
@@ -384,12 +390,13 @@ impl<'a, 'm> Driver<'a, 'm> {
             None => e.b.ins().iconst(I64, 1),
         };
         let exec = self.exec;
+        let of = (&data.origin, data.name.as_str());
         if let Some(hook) = self.hook {
-            self.entry.tell(e, [hook, exec], k, false);
+            self.entry.tell(e, [hook, exec], of, false);
         }
         self.entry.launch(e, k, n, trip, [self.frame, self.ctx, exec])?;
         if let Some(hook) = self.hook {
-            self.entry.tell(e, [hook, exec], k, true);
+            self.entry.tell(e, [hook, exec], of, true);
         }
         Ok(())
     }

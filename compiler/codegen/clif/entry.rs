@@ -5,11 +5,13 @@
 use super::driver::{Driver, early};
 use super::fault::{EXEC_SIZE, EXEC_WORKSPACE};
 use super::func::{Emit, Libm, Scope, signature};
+use crate::codegen::customs::Texts;
 use crate::codegen::faults::{self, Check, Checks, Writer, general, quoted};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::from_data;
 use crate::codegen::interface::{Interface, Tensor};
 use crate::codegen::weights::Layout;
+use crate::codegen::weights_file::{self, PLANS_AT, SIZE_AT};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Status, Stmt, visit};
 use crate::sym::{Atom, Dim, SymKind, SymTable, View};
@@ -45,12 +47,18 @@ pub const WORKSPACE_SIZE: u32 = 0x4000_0005;
 pub const DISPATCH: u32 = 0x4000_0006;
 /// Which level the CPU has (codegen/cpu_level.rs).
 pub const CPU_LEVEL: u32 = 0x4000_0007;
+/// What runs a kernel that may be several tasks.
+pub const LAUNCH: u32 = 0x4000_0008;
+/// Code that several kernels share: this, plus the number of the first of them.
+pub const SHARED: u32 = 0x2000_0000;
 /// `call` of variant 0; those of the others follow.
 pub const CALL_OF: u32 = 0x5000_0000;
 /// The embedded weights among the data objects.
 pub const WEIGHTS: u32 = 0;
 /// The word that remembers the CPU's level.
 pub const CPU_LEVEL_WORD: u32 = 1;
+/// What custom operators are told of themselves.
+pub const CUSTOMS: u32 = 2;
 
 /// Tasks are worth their start from this many scalar operations on.
 const GRAIN: i64 = 60_000;
@@ -113,6 +121,7 @@ pub fn signature_of(isa: &dyn TargetIsa, i: &Interface, number: u32) -> Signatur
             s.returns.clear();
             s
         }
+        LAUNCH => entry_signature(isa, 6),
         WORKSPACE_FOR => entry_signature(isa, 2),
         INFER => entry_signature(isa, infer_params(i)),
         INFER_EXEC => entry_signature(isa, infer_params(i) + 1),
@@ -139,6 +148,8 @@ pub struct Entry<'a> {
     pub refuses: Option<&'a str>,
     /// The checks of all variants.
     pub checks: Rc<RefCell<Checks>>,
+    /// What custom operators are told of themselves.
+    pub customs: &'a [Texts],
     /// Which kernels write the buffers.
     pub makers: &'a HashMap<Buf, Kernel>,
 }
@@ -155,6 +166,7 @@ impl Entry<'_> {
             CALL => self.call(&mut e, &p)?,
             DISPATCH => self.dispatch(&mut e, &p)?,
             TASK => self.task(&mut e, &p),
+            LAUNCH => self.launch_code(&mut e, &p)?,
             WORKSPACE_FOR => self.workspace_for(&mut e, &p)?,
             WORKSPACE_SIZE => self.workspace_size(&mut e, &p),
             INFER => self.infer(&mut e, &p, false),
@@ -376,6 +388,34 @@ impl Entry<'_> {
         }
         Ok(())
     }
+    /// Compares the head of the weights file with what the object was compiled for.
+    fn weights_file(&self, e: &mut Emit, weights: Value) -> Result<()> {
+        let w = &self.interface.weights;
+        let file = quoted(&w.file);
+        let equal = |e: &mut Emit, at: usize, want: &[u8]| {
+            let mut differ = e.b.ins().iconst(I64, 0);
+            for (k, word) in want.as_chunks::<8>().0.iter().enumerate() {
+                let found = self.load(e, weights, (at + 8 * k) as i32);
+                let want = e.b.ins().iconst(I64, i64::from_le_bytes(*word));
+                let other = e.b.ins().bxor(found, want);
+                differ = e.b.ins().bor(differ, other);
+            }
+            e.b.ins().icmp_imm_s(IntCC::Equal, differ, 0)
+        };
+        let (version, size) = (weights_file::VERSION, w.size);
+        let ok = equal(e, 0, &weights_file::signature());
+        let text = format!("the weights are no weights file of version {version}: expected {file}");
+        e.require_plain(ok, Check::new(Status::Weights, text))?;
+        let at = PLANS_AT + weights_file::PLAN * w.slot as usize;
+        let ok = equal(e, at, &w.plan);
+        let text = format!("the weights are those of another model or compilation: expected {file}");
+        e.require_plain(ok, Check::new(Status::Weights, text))?;
+        let found = self.load(e, weights, SIZE_AT as i32);
+        let ok = e.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, found, size as i64);
+        let text = format!("the weights have %lld bytes: those of {file} have {size}");
+        let check = Check::new(Status::Weights, text).with_values(1);
+        e.require_check(ok, check, &mut |_| Ok((vec![found], None)))
+    }
     /// `call(inputs, outputs, dims, out_dims, weights, workspace, exec)`.
     fn call(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         let [inputs, outputs, dims, out_dims, weights, workspace, exec] = p[..] else {
@@ -426,20 +466,8 @@ impl Entry<'_> {
             weights
         } else if self.interface.weights.external {
             aligned(e, weights, "the weights")?;
-            // The file begins with its SHA-256: eight bytes of it tell the right file from a wrong one.
-            let found = self.load(e, weights, 0);
-            let want = i64::from_le_bytes(std::array::from_fn(|k| self.interface.weights.sha256[k]));
-            let want = e.b.ins().iconst(I64, want);
-            let ok = e.b.ins().icmp(IntCC::Equal, found, want);
-            let file = quoted(&self.interface.weights.file);
-            e.require_plain(
-                ok,
-                Check::new(
-                    Status::Weights,
-                    format!("the weights are not those of this model, which are in {file}"),
-                ),
-            )?;
-            e.b.ins().iadd_imm_s(weights, super::super::weights::HEADER as i64)
+            self.weights_file(e, weights)?;
+            e.b.ins().iadd_imm_s(weights, weights_file::HEADER as i64)
         } else {
             let name = e.b.func.declare_imported_user_function(UserExternalName {
                 namespace: DATA_NAMESPACE,
@@ -572,7 +600,7 @@ impl Entry<'_> {
         let (row, shown) = self.words().capacity(t);
         e.require_check(ok, row, &mut |e| Ok((shown.iter().map(|d| e.dim(*d)).collect::<Result<_>>()?, None)))
     }
-    /// Runs a kernel of `n` iterations: at once, or as tasks of the caller's `parallel_for`.
+    /// Runs a kernel of `n` iterations.
     pub(super) fn launch(
         &self,
         e: &mut Emit,
@@ -584,50 +612,17 @@ impl Entry<'_> {
         let data = &self.m.kernels[k];
         let f = self.local(e, k.as_u32());
         let zero = e.b.ins().iconst(I64, 0);
+        let done = e.b.create_block();
         let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN)
             || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
-        let done = e.b.create_block();
-        if !small {
-            let (has_exec, parallel, serial) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
-            e.b.ins().brif(exec, has_exec, &[], serial, &[]);
-            e.b.switch_to_block(has_exec);
-            e.b.seal_block(has_exec);
-            let run = self.load(e, exec, 16);
-            let most = self.load(e, exec, 24);
-            let work = e.dim(data.work)?;
-            let grain = e.b.ins().iconst(I64, GRAIN);
-            let tasks = e.b.ins().udiv(work, grain);
-            let bound = e.b.ins().iconst(I64, MAX_TASKS);
-            let tasks = e.b.ins().umin(tasks, bound);
-            let free = e.b.ins().icmp_imm_s(IntCC::Equal, most, 0);
-            let most = e.b.ins().select(free, bound, most);
-            let tasks = e.b.ins().umin(tasks, most);
-            let tasks = e.b.ins().umin(tasks, n);
-            let several = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, tasks, 1);
-            let have = e.b.ins().icmp_imm_s(IntCC::NotEqual, run, 0);
-            let go = e.b.ins().band(several, have);
-            e.b.ins().brif(go, parallel, &[], serial, &[]);
-            e.b.switch_to_block(parallel);
-            e.b.seal_block(parallel);
+        let call = if small {
+            e.b.ins().call(f, &[frame, zero, n])
+        } else {
             let address = e.b.ins().func_addr(I64, f);
-            for (i, v) in [address, frame, n, tasks, zero].into_iter().enumerate() {
-                self.store(e, v, ctx, 8 * i as i32);
-            }
-            let user = self.load(e, exec, 8);
-            let task = self.local(e, TASK);
-            let task = e.b.ins().func_addr(I64, task);
-            let mut sig = entry_signature(self.isa, 4);
-            sig.returns.clear();
-            let sig = e.b.import_signature(sig);
-            e.b.ins().call_indirect(sig, run, &[user, tasks, task, ctx]);
-            let flags = e.flags();
-            let status = e.b.ins().load(I32, flags, ctx, 32);
-            self.leave_if(e, status, k);
-            e.b.ins().jump(done, &[]);
-            e.b.switch_to_block(serial);
-            e.b.seal_block(serial);
-        }
-        let call = e.b.ins().call(f, &[frame, zero, n]);
+            let work = e.dim(data.work)?;
+            let launch = self.local(e, LAUNCH);
+            e.b.ins().call(launch, &[address, frame, n, work, exec, ctx])
+        };
         let status = e.b.inst_results(call)[0];
         self.leave_if(e, status, k);
         e.b.ins().jump(done, &[]);
@@ -666,6 +661,51 @@ impl Entry<'_> {
         e.leave(status, Check { status: None, ..Check::new(Status::Value, "") }.at(at), (vec![], None));
         e.b.switch_to_block(go);
         e.b.seal_block(go);
+    }
+    /// `launch(kernel, frame, n, work, exec, ctx)`: runs a kernel of `n` iterations and so much work, at once
+    /// or as tasks of the caller's `parallel_for`.
+    fn launch_code(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
+        let [kernel, frame, n, work, exec, ctx] = p[..] else {
+            return e.bug("launch takes six arguments");
+        };
+        let zero = e.b.ins().iconst(I64, 0);
+        let (has_exec, parallel, serial) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(exec, has_exec, &[], serial, &[]);
+        e.b.switch_to_block(has_exec);
+        let run = self.load(e, exec, 16);
+        let most = self.load(e, exec, 24);
+        let grain = e.b.ins().iconst(I64, GRAIN);
+        let tasks = e.b.ins().udiv(work, grain);
+        let bound = e.b.ins().iconst(I64, MAX_TASKS);
+        let tasks = e.b.ins().umin(tasks, bound);
+        let free = e.b.ins().icmp_imm_s(IntCC::Equal, most, 0);
+        let most = e.b.ins().select(free, bound, most);
+        let tasks = e.b.ins().umin(tasks, most);
+        let tasks = e.b.ins().umin(tasks, n);
+        let several = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, tasks, 1);
+        let have = e.b.ins().icmp_imm_s(IntCC::NotEqual, run, 0);
+        let go = e.b.ins().band(several, have);
+        e.b.ins().brif(go, parallel, &[], serial, &[]);
+        e.b.switch_to_block(parallel);
+        for (i, v) in [kernel, frame, n, tasks, zero].into_iter().enumerate() {
+            self.store(e, v, ctx, 8 * i as i32);
+        }
+        let user = self.load(e, exec, 8);
+        let task = self.local(e, TASK);
+        let task = e.b.ins().func_addr(I64, task);
+        let mut sig = entry_signature(self.isa, 4);
+        sig.returns.clear();
+        let sig = e.b.import_signature(sig);
+        e.b.ins().call_indirect(sig, run, &[user, tasks, task, ctx]);
+        let flags = e.flags();
+        let status = e.b.ins().load(I32, flags, ctx, 32);
+        e.b.ins().return_(&[status]);
+        e.b.switch_to_block(serial);
+        let sig = e.b.import_signature(signature(self.isa));
+        let call = e.b.ins().call_indirect(sig, kernel, &[frame, zero, n]);
+        let status = e.b.inst_results(call)[0];
+        e.b.ins().return_(&[status]);
+        Ok(())
     }
     /// Task `i` of `tasks`: iterations `n*i/tasks .. n*(i+1)/tasks`. Of several failures one is kept.
     fn task(&self, e: &mut Emit, p: &[Value]) {

@@ -2,21 +2,21 @@
 
 use super::expr::Val;
 use super::private::Users;
-use crate::codegen::frame::{Frame, Word};
+use crate::codegen::frame::{Frame, Word, buffers, symbols};
 use crate::codegen::tile;
 use crate::codegen::weights::Layout;
 use crate::codegen::{Map, Set};
 use crate::diag::{Failure, Result};
 use crate::nest::bounds::Bounds;
 use crate::nest::foreign::DECODE_IMAGE;
-use crate::nest::{Buf, Kernel, LoopKind, Module, Reg, Status, Stmt, visit};
+use crate::nest::{Buf, Kernel, LoopKind, Module, Reg, Status, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{self, I32, I64};
 use cranelift_codegen::ir::{
     AbiParam, Block, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature,
-    UserExternalName, UserFuncName, Value,
+    StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value,
 };
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
@@ -133,11 +133,26 @@ pub fn signature(isa: &dyn TargetIsa) -> Signature {
     s
 }
 
+/// Functions of libm that code may call.
+const MATH: &[&str] = &[
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp", "expm1", "fmod",
+    "log", "log1p", "pow", "sin", "sinh", "tan", "tanh",
+];
+
+/// True for a function of libm.
+pub fn is_math(name: &str) -> bool {
+    MATH.contains(&name)
+}
+
 /// Signature of a function that the object does not have.
 pub fn imported_signature(isa: &dyn TargetIsa, name: &str) -> Signature {
     let mut s = Signature::new(isa.default_call_conv());
     if name == DECODE_IMAGE {
         s.params = [I64, I64, I32, I64, I64].map(AbiParam::new).to_vec();
+        s.returns = vec![AbiParam::new(I32)];
+    } else if !is_math(name) {
+        // A custom operator.
+        s.params = vec![AbiParam::new(I64)];
         s.returns = vec![AbiParam::new(I32)];
     } else {
         let n = if matches!(name, "pow" | "fmod" | "atan2") { 2 } else { 1 };
@@ -199,6 +214,42 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     Ok(KernelCode { func, libm, tile, tiles, no_tiles })
 }
 
+/// A kernel whose code is that of others: makes the frame `own` of it and calls `code`, a local function.
+pub fn stub(s: &Setting<'_>, k: Kernel, own: &Frame, code: u32) -> Result<Function> {
+    let (m, isa) = (s.m, s.isa);
+    let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
+    let mut fcx = FunctionBuilderContext::new();
+    let b = FunctionBuilder::new(&mut func, &mut fcx);
+    let (mut e, p) = Emit::start(m, s.frame, s.weights, isa, b);
+    let slot = e.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, own.size(), 3));
+    for (i, word) in own.words.iter().enumerate() {
+        let place = match word {
+            Word::Start(b) => crate::codegen::frame::base_of(m, s.frame, s.weights, *b),
+            word => Some((*word, 0)),
+        };
+        let Some((offset, at)) = place.and_then(|(w, at)| s.frame.offset(w).zip(Some(at))) else {
+            return e.bug(format!("{word:?} of {} is not in the frame", m.kernels[k].name));
+        };
+        let flags = e.flags();
+        let mut v = e.b.ins().load(I64, flags, e.frame, offset);
+        if at != 0 {
+            v = e.b.ins().iadd_imm_s(v, at);
+        }
+        e.b.ins().stack_store(I64, v, slot, 8 * i as i32);
+    }
+    let frame = e.b.ins().stack_addr(I64, slot, 0);
+    let sig = e.b.import_signature(signature(isa));
+    let name = UserExternalName { namespace: super::entry::LOCAL_NAMESPACE, index: code };
+    let name = ExternalName::user(e.b.func.declare_imported_user_function(name));
+    let code = e.b.import_function(ExtFuncData { name, signature: sig, colocated: true, patchable: false });
+    let call = e.b.ins().call(code, &[frame, p[1], p[2]]);
+    let status = e.b.inst_results(call)[0];
+    e.b.ins().return_(&[status]);
+    e.b.seal_all_blocks();
+    e.b.finalize(isa.frontend_config());
+    Ok(func)
+}
+
 impl<'a, 'b> Emit<'a, 'b> {
     /// Opens a function; its parameters, of which the first is the frame.
     pub fn start(
@@ -255,29 +306,13 @@ impl Emit<'_, '_> {
     /// Reads every word of the frame that the kernel needs.
     fn load_words(&mut self, body: &[Stmt]) -> Result<()> {
         let mut need = vec![];
-        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
+        for b in buffers(body) {
             match crate::codegen::frame::base_of(self.m, self.frame_plan, self.weights, b) {
                 Some((w, _)) => need.push(w),
                 None => return self.bug(format!("buffer {} has no place", self.m.bufs[b].name)),
             }
         }
-        let mut syms = std::collections::BTreeSet::new();
-        let mut dims = vec![];
-        visit::walk(body, &mut |s| {
-            s.clone().map_dims(&mut |d| {
-                dims.push(d);
-                d
-            });
-        });
-        dims.iter().for_each(|d| syms.extend(d.syms()));
-        need.extend(
-            syms.into_iter().filter(|s| crate::codegen::frame::is_frame_sym(self.m, *s)).map(Word::Sym),
-        );
-        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
-            for d in &self.m.bufs[b].dims {
-                need.extend(d.syms().into_iter().map(Word::Sym));
-            }
-        }
+        need.extend(symbols(self.m, body).into_iter().map(Word::Sym));
         for w in need {
             if self.words.contains_key(&w) {
                 continue;

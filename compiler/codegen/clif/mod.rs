@@ -9,6 +9,7 @@
 mod accumulators;
 mod arithmetic;
 mod convert;
+mod custom;
 mod dispatch;
 mod driver;
 pub mod entry;
@@ -27,5 +28,7 @@ mod stmt;
 mod text;
 mod trace;
 
-pub use func::{KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, kernel};
-pub use private::Users;
+pub use func::{
+    KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, is_math, kernel, stub,
+};
+pub use private::{Users, is_private};

@@ -39,6 +39,11 @@ impl Users {
     }
 }
 
+/// True if a kernel's body has this form.
+pub fn is_private(m: &Module, k: Kernel, users: &Users) -> bool {
+    find(m, k, users).is_some()
+}
+
 /// The kernel's body in this form; `None` if it is not, or if the part does not belong to the iteration
 /// alone.
 pub(super) fn find<'a>(m: &'a Module, k: Kernel, users: &Users) -> Option<Private<'a>> {

@@ -7,7 +7,8 @@
 use super::entry::Entry;
 use super::func::Emit;
 use crate::codegen::faults::{self, Check};
-use crate::nest::{Kernel, Status};
+use crate::diag::Origin;
+use crate::nest::Status;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, Value};
@@ -31,9 +32,14 @@ impl Entry<'_> {
         hook
     }
     /// Calls `on_node`, if there is one; what it returns but 0 ends the call.
-    pub(super) fn tell(&self, e: &mut Emit, [hook, exec]: [Value; 2], k: Kernel, end: bool) {
-        let data = &self.m.kernels[k];
-        let Some(node) = self.interface.node_of(&data.origin) else { return };
+    pub(super) fn tell(
+        &self,
+        e: &mut Emit,
+        [hook, exec]: [Value; 2],
+        (origin, name): (&Origin, &str),
+        end: bool,
+    ) {
+        let Some(node) = self.interface.node_of(origin) else { return };
         let (call, stop, go) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
         e.b.ins().brif(hook, call, &[], go, &[]);
         e.b.switch_to_block(call);
@@ -60,8 +66,7 @@ impl Entry<'_> {
         let status = e.b.ins().iconst(I32, i64::from(Status::Cancelled as u8));
         e.leave(
             status,
-            Check::new(Status::Cancelled, "on_node stopped the call")
-                .at(faults::node(&data.origin, &data.name)),
+            Check::new(Status::Cancelled, "on_node stopped the call").at(faults::node(origin, name)),
             (vec![], None),
         );
         e.b.switch_to_block(go);

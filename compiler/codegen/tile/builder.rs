@@ -43,7 +43,7 @@ pub struct Builder {
     made: Map<(Op, Value, Value), Value>,
     conditions: Set<Value>,
     /// Vectors and masks whose lanes are all alike.
-    alike: Set<Value>,
+    uniform: Set<Value>,
     /// Functions may use tables, where the vectors have them: other results than those of levels that have
     /// none.
     pub(super) tables: bool,
@@ -65,7 +65,7 @@ impl Builder {
             known: Map::default(),
             made: Map::default(),
             conditions: Set::default(),
-            alike: Set::default(),
+            uniform: Set::default(),
             tables: false,
         }
     }
@@ -109,18 +109,18 @@ impl Builder {
         let def = self.fresh(class);
         let b = self.f.blocks.len() - 1;
         self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, literal: None, def: Some(def) });
-        self.note_alike(op, args, def);
+        self.note_uniform(op, args, def);
         def
     }
-    fn note_alike(&mut self, op: Op, args: &[Value], def: Value) {
-        let each = |b: &Builder| args.iter().all(|a| b.alike.contains(a));
+    fn note_uniform(&mut self, op: Op, args: &[Value], def: Value) {
+        let each = |b: &Builder| args.iter().all(|a| b.uniform.contains(a));
         let alike = match op {
             Op::Const(_) | Op::Splat(_) | Op::SplatFloat => true,
             Op::FirstLanes(n) => n == 0 || n >= self.lanes(),
             Op::Broadcast(_) => args.is_empty(),
             Op::Un(Un::Narrow(_), _) => false,
             // A mask that shrinks is alike if it was.
-            Op::Bin(Bin::Permute, _) => args.last().is_some_and(|a| self.alike.contains(a)),
+            Op::Bin(Bin::Permute, _) => args.last().is_some_and(|a| self.uniform.contains(a)),
             Op::Bin(..)
             | Op::Un(..)
             | Op::Fma { .. }
@@ -133,12 +133,12 @@ impl Builder {
             _ => false,
         };
         if alike {
-            self.alike.insert(def);
+            self.uniform.insert(def);
         }
     }
     /// True if all lanes of a vector or mask are known to be alike.
-    pub fn is_alike(&self, v: Value) -> bool {
-        self.alike.contains(&v)
+    pub fn is_uniform(&self, v: Value) -> bool {
+        self.uniform.contains(&v)
     }
     fn constant(&mut self, op: Op, class: Class) -> Value {
         if let Some(v) = self.known.get(&op) {
@@ -147,7 +147,7 @@ impl Builder {
         let def = self.fresh(class);
         self.hoisted.push(Node { op, args: vec![], mem: None, literal: None, def: Some(def) });
         self.known.insert(op, def);
-        self.note_alike(op, &[], def);
+        self.note_uniform(op, &[], def);
         def
     }
     /// 32 bits in all lanes.
@@ -310,7 +310,7 @@ impl Builder {
         true
     }
     /// The same, a number of bytes apart that a register holds.
-    pub(super) fn store_lanes_apart(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: Value) {
+    pub(super) fn store_lanes_strided(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: Value) {
         let each = if form == Form::B64 { 2 } else { 4 };
         let (mut part, mut base) = (v, self.address(mem));
         for lane in 0..n {

@@ -17,7 +17,7 @@ use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
 use std::fmt::Write;
-pub use translate::{Arg, Misfit, NOT_INSIDE, Tile, translate};
+pub use translate::{Arg, Misfit, NOT_INSIDE, Tile, told_by_constants, translate};
 
 /// The machine code of a tile, position-independent, without relocations, and what it does to its frame.
 pub fn compile(f: &Func) -> Result<(Vec<u8>, Steps)> {

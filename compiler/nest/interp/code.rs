@@ -113,7 +113,7 @@ pub(super) enum Node {
     Compare32(BinOp, Box<(Node, Node)>),
     Bin(BinOp, ElemType, Box<(Node, Node)>),
     Fma(bool, Box<(Node, Node, Node)>),
-    Dot(Group, Box<(Node, Node, Node)>),
+    Dot(DotKind, Box<(Node, Node, Node)>),
     Select(Box<(Node, Node, Node)>),
     Cast(ElemType, ElemType, Box<Node>),
     LoadPair(Box<Access>),

@@ -195,7 +195,7 @@ impl Compiler<'_> {
             }
             Stmt::Prefetch { .. } => Op::Nothing,
             Stmt::Check { cond, status } => Op::Check(self.truth(cond)?, *status),
-            Stmt::Foreign(f) => Op::Foreign(*f),
+            Stmt::Foreign(f) => Op::Foreign(f.clone()),
             Stmt::Call(k) => {
                 if self.in_kernel {
                     return msg("a call inside a kernel");

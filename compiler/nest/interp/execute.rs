@@ -227,9 +227,9 @@ impl State<'_> {
 }
 
 /// The bits of a dot product and a sum.
-fn dot(g: Group, a: u32, b: u32, c: u32) -> u32 {
+fn dot(g: DotKind, a: u32, b: u32, c: u32) -> u32 {
     match g {
-        Group::Bytes => {
+        DotKind::Bytes => {
             let products = a
                 .to_le_bytes()
                 .into_iter()
@@ -237,12 +237,12 @@ fn dot(g: Group, a: u32, b: u32, c: u32) -> u32 {
                 .map(|(x, y)| i32::from(x) * i32::from(y as i8));
             products.fold(c as i32, i32::wrapping_add) as u32
         }
-        Group::Words => {
+        DotKind::Words => {
             let part = |x: u32, upper: bool| i32::from((if upper { x >> 16 } else { x }) as i16);
             let products = [false, true].map(|u| part(a, u) * part(b, u));
             products.into_iter().fold(c as i32, i32::wrapping_add) as u32
         }
-        Group::Halves => {
+        DotKind::Halves => {
             let half = |x: u32, upper: bool| f32::from_bits(if upper { x & 0xffff_0000 } else { x << 16 });
             let sum = half(a, true).mul_add(half(b, true), f32::from_bits(c));
             half(a, false).mul_add(half(b, false), sum).to_bits()

@@ -121,8 +121,8 @@ impl State<'_> {
         let o = &self.m.bufs[own];
         if own != buf {
             let (own_dims, own_strides, n) = self.geometry(own)?;
-            // Of a room, and what has become of it, views show the first elements.
-            let part = matches!(o.place, Place::Room | Place::Arena(_)) && len < n;
+            // of a growable buffer, and of what has become of it, views show the first elements.
+            let part = matches!(o.place, Place::Growable | Place::Arena(_)) && len < n;
             if n != len && !part {
                 return msg(format!("{buf} of {len} bytes is a view of {own} \"{}\" of {n} bytes", o.name));
             }
@@ -159,7 +159,7 @@ impl State<'_> {
                     ));
                 }
             }
-            Place::Output(_) | Place::Temp | Place::Room => {
+            Place::Output(_) | Place::Temp | Place::Growable => {
                 self.mem[region].grow(len);
             }
             Place::Arena(s) => {
@@ -263,10 +263,15 @@ impl State<'_> {
         self.outside(a)
     }
     pub(super) fn foreign(&mut self, f: &Foreign) -> Res<()> {
+        let (&[from], &[to], false) =
+            (&f.from[..], &f.to[..], matches!(f.function, foreign::Function::Custom(_)))
+        else {
+            return msg("nothing says what a custom operator computes: the interpreter cannot run it");
+        };
         let place = |s: &Shape| (s.region, s.base, s.base + s.len, s.dims.clone());
-        let (region, first, end, _) = place(self.shape(f.from.as_u32() as usize)?);
+        let (region, first, end, _) = place(self.shape(from.as_u32() as usize)?);
         let from = self.mem[region].bytes().get(first..end).unwrap_or(&[]).to_vec();
-        let (region, first, end, dims) = place(self.shape(f.to.as_u32() as usize)?);
+        let (region, first, end, dims) = place(self.shape(to.as_u32() as usize)?);
         let Some(data) = f.function.run(&from, &dims) else { return leave(Status::Value) };
         match &mut self.mem[region] {
             Region::Own(bytes) if data.len() == end - first && end <= bytes.len() => {

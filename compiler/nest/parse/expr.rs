@@ -2,7 +2,8 @@
 
 use super::*;
 
-const UNARY: &[UnOp] = &[
+/// Operations that are written `name(x)`.
+pub const UNARY: &[UnOp] = &[
     UnOp::Neg,
     UnOp::Abs,
     UnOp::Sign,
@@ -36,7 +37,8 @@ const UNARY: &[UnOp] = &[
     UnOp::IsInf,
 ];
 
-const BINARY: &[BinOp] = &[
+/// Operations on two values: written between them, or `name(x, y)`.
+pub const BINARY: &[BinOp] = &[
     BinOp::Add,
     BinOp::Sub,
     BinOp::Mul,
@@ -287,7 +289,7 @@ impl Parser<'_> {
         }
         self.want(",")?;
         let c = self.boxed()?;
-        if let Some(g) = Group::ALL.into_iter().find(|g| g.name() == w) {
+        if let Some(g) = DotKind::ALL.into_iter().find(|g| g.name() == w) {
             return Ok(Expr::Dot(g, a, b, c));
         }
         match w {

@@ -391,7 +391,9 @@ struct Out {
 fn in_workspace(cx: &mut LowerCx, b: Buf) -> Buf {
     let owner = cx.m.storage(b);
     let (dims, ty) = (cx.dims(b), cx.elem(b));
-    if matches!(cx.m.bufs[owner].place, Place::Temp | Place::Room) && !cx.m.is_recast(b) || is_empty(&dims) {
+    if matches!(cx.m.bufs[owner].place, Place::Temp | Place::Growable) && !cx.m.is_recast(b)
+        || is_empty(&dims)
+    {
         return b;
     }
     let own = cx.m.temp(format!("{}.own", cx.m.bufs[b].name), ty, dims);

@@ -1,10 +1,10 @@
 //! Values around loops that grow behind their end: data of sequences that a body inserts to, tables of those
 //! that it appends to, slices that a loop collects (`collect`).
 //!
-//! Such a value is the beginning of a room, and a turn stores what it adds behind it. What is there is moved
-//! only where something does not fit any more: then that room becomes half as large again as it must be, and
-//! all rooms of the loop, which may move, step aside and come back. So the elements that are copied are a few
-//! times those that are added, however many turns there are.
+//! Such a value is the beginning of a growable buffer, and an iteration stores what it adds behind it. What
+//! is there is moved only where something does not fit any more: then that buffer becomes half as large again
+//! as it must be, and all growable buffers of the loop, which may move, are copied aside and back. So the
+//! elements that are copied are a few times those that are added, however many iterations there are.
 
 use super::control::{Held, define, size_symbol};
 use super::{Frame, Lower};
@@ -19,7 +19,7 @@ use crate::tensor::TensorType;
 use std::collections::HashSet;
 
 /// Memory with elements to spare.
-pub(super) struct Room {
+pub(super) struct GrowableBuffer {
     buf: Buf,
     /// Elements that fit.
     size: Sym,
@@ -129,8 +129,8 @@ impl<'a> Lower<'a> {
         }
         Ok(out)
     }
-    /// As [`Lower::hold`], at the beginning of a room.
-    pub(super) fn hold_in_room(
+    /// As [`Lower::hold`], at the beginning of a growable buffer.
+    pub(super) fn hold_growable(
         &mut self,
         name: &str,
         t: &TensorType,
@@ -139,12 +139,12 @@ impl<'a> Lower<'a> {
     ) -> Held {
         let size = size_symbol(self, &format!("{name}_room"));
         define(self, size, Dim::product(first.iter().copied()));
-        let buf = self.m.buf(name, t.elem, vec![Dim::sym(size)], Place::Room);
+        let buf = self.m.buf(name, t.elem, vec![Dim::sym(size)], Place::Growable);
         let mut held = self.hold(name, t, varies, first);
-        // The buffer that was made shows the beginning of the room.
+        // The buffer that was made shows the beginning of the growable one.
         self.m.bufs[held.buf].place = Place::View(buf);
         self.resized.insert(buf);
-        held.room = Some(Room { buf, size });
+        held.growable = Some(GrowableBuffer { buf, size });
         held
     }
     /// What the insertions of `chain` make of a carried value, whose next value is `v`.
@@ -176,14 +176,14 @@ impl<'a> Lower<'a> {
     /// these are, lie in memory that stays, and come back once all sizes are defined. Nothing does if nothing
     /// grows.
     pub(super) fn make_room(&mut self, list: &[(&Held, Next)]) -> Vec<(Buf, Buf, Dim)> {
-        let rooms: Vec<(&Room, &Appended)> = list
-            .iter()
-            .filter_map(
-                |(h, n)| if let (Some(r), Next::Appended(a)) = (&h.room, n) { Some((r, a)) } else { None },
-            )
-            .collect();
+        let rooms: Vec<(&GrowableBuffer, &Appended)> =
+            list.iter()
+                .filter_map(|(h, n)| {
+                    if let (Some(r), Next::Appended(a)) = (&h.growable, n) { Some((r, a)) } else { None }
+                })
+                .collect();
         let need = |a: &Appended| Dim::product(a.dims.iter().copied());
-        let full = |(r, a): &(&Room, &Appended)| Expr::cmp_index(BinOp::Gt, need(a), r.size);
+        let full = |(r, a): &(&GrowableBuffer, &Appended)| Expr::cmp_index(BinOp::Gt, need(a), r.size);
         let Some(any) = rooms.iter().map(full).reduce(|a, b| Expr::bin(BinOp::Or, a, b)) else {
             return vec![];
         };
@@ -226,9 +226,9 @@ impl<'a> Lower<'a> {
             });
         });
     }
-    /// Stores what a turn adds, where there is room.
+    /// Stores what an iteration adds, where it fits.
     pub(super) fn append(&mut self, h: &Held, a: &Appended) {
-        let Some(room) = &h.room else { return };
+        let Some(room) = &h.growable else { return };
         for p in &a.pieces {
             match p {
                 Piece::Elements(at, x) => {

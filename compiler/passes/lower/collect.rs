@@ -85,7 +85,7 @@ impl<'a> Lower<'a> {
         let mut varies = vec![true];
         varies.extend(slice.dims.iter().map(|d| !self.known_outside(&[*d])));
         let zeros = vec![Dim::constant(0); dims.len()];
-        let h = self.hold_in_room(name, &TensorType::new(slice.elem, dims), &varies, &zeros);
+        let h = self.hold_growable(name, &TensorType::new(slice.elem, dims), &varies, &zeros);
         // Nothing yet: no element is stored, but what the first iteration copies is there.
         let ty = slice.elem.compute();
         self.m.map(h.buf, &self.model.origin.element(format!("scan output \"{name}\"")), |k, _| k.zero(ty));

@@ -6,7 +6,7 @@
 //! (`passes/nest/memory/place_memory/dynamic`). So inside a body a carried value is seen under sizes that are
 //! defined once, at the body's begin, and so is a result after the operator.
 
-use super::append_buffers::{Chain, Next, Room};
+use super::append_buffers::{Chain, GrowableBuffer, Next};
 use super::collect::Collected;
 use super::{Frame, Lower, explain, insert_checks};
 use crate::diag::{Failure, Origin, Result};
@@ -26,7 +26,7 @@ pub(super) struct Held {
     /// Its own sizes, which bodies define again: one for each dimension that changes.
     pub sizes: Vec<Option<Sym>>,
     /// What it is the beginning of, if it is appended to.
-    pub room: Option<Room>,
+    pub growable: Option<GrowableBuffer>,
 }
 
 /// What a body runs under.
@@ -117,7 +117,7 @@ impl<'a> Lower<'a> {
         if varies.contains(&true) {
             self.resized.insert(buf);
         }
-        Held { buf, sizes, room: None }
+        Held { buf, sizes, growable: None }
     }
     /// Gives held values the sizes of new ones, all at once, and then their contents.
     pub(super) fn renew(&mut self, list: &[(&Held, Next)]) {
@@ -230,7 +230,7 @@ impl<'a> Lower<'a> {
             let h = match f.bufs[v] {
                 // Known sizes: right into the output.
                 Some(b) if !varies.contains(&true) => {
-                    Held { buf: b, sizes: vec![None; t.rank()], room: None }
+                    Held { buf: b, sizes: vec![None; t.rank()], growable: None }
                 }
                 _ => self.hold(&name, &t, &varies, &zeros),
             };
@@ -292,7 +292,7 @@ impl<'a> Lower<'a> {
             let name = &inner.g.values[*v].name;
             let grows = chains.get(k).is_some_and(Option::is_some) && varies.contains(&true);
             held.push(if grows {
-                self.hold_in_room(name, &own, &varies, &have)
+                self.hold_growable(name, &own, &varies, &have)
             } else {
                 self.hold(name, &own, &varies, &have)
             });
@@ -355,7 +355,7 @@ impl<'a> Lower<'a> {
         for (k, h) in held.iter().enumerate() {
             let v = inner.g.outputs[first + k];
             match chains.get(k) {
-                Some(Some(chain)) if h.room.is_some() => {
+                Some(Some(chain)) if h.growable.is_some() => {
                     let next = self.appended(inner, v, chain, &owners)?;
                     done.push((h, next));
                 }

@@ -4,7 +4,7 @@ use super::floats::Lanes;
 use super::{Fit, NOT_INSIDE, Translate, Val};
 use crate::codegen::math::{self, Floats};
 use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
-use crate::nest::{BinOp, Buf, Expr, Group, Scalar, UnOp, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Scalar, UnOp, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -79,7 +79,7 @@ impl Translate<'_> {
             Expr::Index(_) | Expr::Address(_) => Err("an index as a number"),
             Expr::Load { buf, at } => {
                 let ty = self.m.bufs[*buf].ty;
-                if let Some(v) = self.turned(*buf, at) {
+                if let Some(v) = self.transposed(*buf, at) {
                     return Ok(Val { v, ty });
                 }
                 let a = self.access(*buf, at)?;
@@ -113,9 +113,9 @@ impl Translate<'_> {
             Expr::Dot(g, a, b, c) => {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
                 let v = match g {
-                    Group::Bytes => self.b.vector(Op::Dot, &[c.v, a.v, b.v], None),
-                    Group::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
-                    Group::Words => {
+                    DotKind::Bytes => self.b.vector(Op::Dot, &[c.v, a.v, b.v], None),
+                    DotKind::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
+                    DotKind::Words => {
                         let products = self.b.bin(Bin::MulAddPairs, a.v, b.v);
                         self.b.bin(Bin::IAdd, products, c.v)
                     }

@@ -5,7 +5,7 @@ use super::expr::form;
 use super::{Fit, NOT_INSIDE};
 use crate::codegen::tile::Vectors;
 use crate::codegen::{Map, Set};
-use crate::nest::{Expr, Group, LoopKind, Module, Reg, Stmt, visit};
+use crate::nest::{DotKind, Expr, LoopKind, Module, Reg, Stmt, visit};
 use crate::target::Dot;
 use std::collections::HashSet;
 
@@ -88,10 +88,10 @@ fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
 fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
     match e {
         Expr::Text(..) => Err("a text"),
-        Expr::Dot(Group::Halves, ..) if !vectors.caps.bf16 => {
+        Expr::Dot(DotKind::Halves, ..) if !vectors.caps.bf16 => {
             Err("a dot product of bf16 on a level that has none")
         }
-        Expr::Dot(Group::Bytes, ..) if vectors.caps.dot != Dot::Quads => {
+        Expr::Dot(DotKind::Bytes, ..) if vectors.caps.dot != Dot::Quads => {
             Err("a dot product of bytes on a level that has none")
         }
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),

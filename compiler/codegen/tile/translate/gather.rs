@@ -28,7 +28,7 @@ impl Translate<'_> {
             return Err("an index into what may be empty");
         }
         let index = self.value(value)?;
-        let uniform = self.b.is_alike(index.v) || !self.varies(value);
+        let uniform = self.b.is_uniform(index.v) || !self.varies(value);
         let to = if self.b.is_long() { ElemType::I64 } else { ElemType::I32 };
         let index = self.cast(to, index)?.v;
         let bits = self.b.index_bits();
@@ -90,7 +90,7 @@ impl Translate<'_> {
     /// True if an access is more than a pointer that loops move: lanes that are not neighbours, indices from
     /// memory.
     pub(super) fn is_gather(&self, a: &Access, form: Form) -> bool {
-        (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && !self.is_apart(a, form)
+        (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && !self.is_strided(a, form)
             || !a.bound.is_empty()
     }
     /// What lanes read at such an access.

@@ -20,15 +20,15 @@ impl Translate<'_> {
             (_, Some(n)) if n <= 0 => Ok(()),
             (LoopKind::Unroll, Some(n)) => {
                 if n == i64::from(self.b.lanes()) && self.lane.is_none() && self.mask.is_none() {
-                    self.turn_columns(var, lo, body)?;
+                    self.transpose_columns(var, lo, body)?;
                 }
                 for i in 0..n {
-                    if !self.turned.is_empty() {
+                    if !self.transposed.is_empty() {
                         self.turning = i as usize;
                     }
                     self.with(var, lo + i, |t| t.block(body))?;
                 }
-                self.turned.clear();
+                self.transposed.clear();
                 Ok(())
             }
             (LoopKind::Unroll, None) => Err("an unrolled loop without constant bounds"),

@@ -2,7 +2,7 @@
 
 use super::access::Access;
 use super::expr::{bits_of, is_long};
-use super::{Fit, Misfit, Place, Translate, Val, Waiting};
+use super::{Fit, Misfit, NEAR, Place, Translate, Val, Waiting};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Un, Value, Width};
 use crate::codegen::tile::isa;
@@ -27,8 +27,8 @@ impl Translate<'_> {
         if self.is_gather(a, form) {
             return self.gathered(a, form);
         }
-        if self.is_apart(a, form) {
-            return self.apart(a, form);
+        if self.is_strided(a, form) {
+            return self.load_strided(a, form);
         }
         if a.lane.is_none() {
             return self.lane_by_lane(a, form);
@@ -48,12 +48,12 @@ impl Translate<'_> {
             // Narrow vectors of 256-bit code are loaded as a whole or not at all.
             let parts = self.b.has(Op::LoadFirst(form, 1));
             let first = parts && mask.is_some_and(|k| self.b.lanes_of(k).is_some());
-            if let Some(k) = mask.filter(|k| parts && !first && self.b.is_alike(*k)) {
+            if let Some(k) = mask.filter(|k| parts && !first && self.b.is_uniform(*k)) {
                 let v = self.b.only_if(k, |b| b.load(form, mem, None));
                 self.loaded.insert(key, (a.storage, v));
                 return Ok(v);
             }
-            let masked = mask.is_some_and(|k| parts || !self.b.is_alike(k));
+            let masked = mask.is_some_and(|k| parts || !self.b.is_uniform(k));
             if !first && !isa::machine(self.b.width()).has(form, false, masked) {
                 return Err("a load that these vectors do not have");
             }
@@ -89,7 +89,7 @@ impl Translate<'_> {
     }
     /// The same for small integers as floats: converted once, as they are loaded once.
     pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
-        if self.is_gather(a, form) || self.is_apart(a, form) || a.lane.is_none() {
+        if self.is_gather(a, form) || self.is_strided(a, form) || a.lane.is_none() {
             let v = self.load_form(a, form)?;
             return Ok(self.b.un(Un::ToFloat, v));
         }
@@ -125,7 +125,7 @@ impl Translate<'_> {
         self.mask.is_some_and(|k| self.b.is_condition(k))
     }
     /// Stores lane after lane, `step` elements apart.
-    fn store_apart(&mut self, form: Form, mem: Mem, v: Value, step: i64) -> Fit<()> {
+    fn store_strided(&mut self, form: Form, mem: Mem, v: Value, step: i64) -> Fit<()> {
         const FAR: Misfit = "a store that steps too far";
         if form == Form::F16 {
             return Err("a store of f16 that are no neighbours");
@@ -210,7 +210,7 @@ impl Translate<'_> {
                     }
                     self.b.store(form, mem, value, self.mask);
                 } else {
-                    self.store_apart(form, mem, v, 1)?;
+                    self.store_strided(form, mem, v, 1)?;
                 }
             }
             Some(0)
@@ -223,7 +223,7 @@ impl Translate<'_> {
             Some(0) => return Err("a store of one element in lanes"),
             Some(step) => {
                 let (form, v) = self.to_storage(ty, v)?;
-                self.store_apart(form, mem, v, step)?;
+                self.store_strided(form, mem, v, step)?;
             }
             None => {
                 let (form, v) = self.to_storage(ty, v)?;
@@ -231,7 +231,7 @@ impl Translate<'_> {
                 let Count::Run(step) = self.count(a.step * i64::from(form.bytes()))? else {
                     return Err(LANES);
                 };
-                self.b.store_lanes_apart(form, mem, v, n, step);
+                self.b.store_lanes_strided(form, mem, v, n, step);
             }
         }
         self.stored(a.storage);
@@ -254,7 +254,6 @@ impl Translate<'_> {
     /// For `store u8(i32(round(min(max(x, lo), hi))) + z)` where 255 is the upper limit: the number without
     /// that limit, which the store has.
     fn near_byte(&mut self, buf: Buf, value: &Expr) -> Fit<Option<Value>> {
-        const FAR: f64 = (1 << 30) as f64;
         let (Expr::Cast(ElemType::U8, x), ElemType::U8) = (value, self.m.bufs[buf].ty) else {
             return Ok(None);
         };
@@ -278,8 +277,8 @@ impl Translate<'_> {
             && lo.to_f64() + zero as f64 >= 0.0
             && lo.to_f64().fract() == 0.0
             && hi.to_f64() + zero as f64 == 255.0
-            && zero.abs() < FAR as i64;
-        if !limits || self.bounds.of(self.m, inner).is_none_or(|b| b.0 < -FAR || b.1 > FAR) {
+            && zero.abs() < NEAR as i64;
+        if !limits || self.bounds.of(self.m, inner).is_none_or(|b| b.0 < -NEAR || b.1 > NEAR) {
             return Ok(None);
         }
         let v = self.value(x)?;

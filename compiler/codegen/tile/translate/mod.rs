@@ -35,6 +35,29 @@ use expr::{bits_of, is_long};
 use gather::Bound;
 use std::rc::Rc;
 
+/// Values up to this magnitude become integers without limits of their own.
+const NEAR: f64 = (1 << 30) as f64;
+
+/// Everything that code of a body takes from the values of constants: whether floats that become integers are
+/// known to be numbers, and to be near. What asks [`Bounds`] here for something else is to add it.
+pub fn told_by_constants(m: &Module, body: &[Stmt]) -> Vec<bool> {
+    let mut out = vec![];
+    let bounds = Bounds::of_sums(m, body);
+    visit::walk_exprs(body, &mut |e| {
+        let Expr::Cast(to, x) = e else { return };
+        if !to.is_int() || !m.type_of(x).is_float() {
+            return;
+        }
+        x.walk(&mut |x| {
+            let range = bounds.of(m, x);
+            out.extend([range.is_some(), range.is_some_and(|r| r.0 >= -NEAR && r.1 <= NEAR)]);
+        });
+    });
+    // Lists of statements inside are offered as bodies, too.
+    body.iter().flat_map(Stmt::bodies).for_each(|b| out.extend(told_by_constants(m, b)));
+    out
+}
+
 /// A leaf nest as a function, and what to call it with.
 pub struct Tile {
     /// The function.
@@ -143,7 +166,7 @@ fn attempt(
         streams: Map::default(),
         loaded: Map::default(),
         waiting: None,
-        turned: Map::default(),
+        transposed: Map::default(),
         turning: 0,
         lane: None,
         mask: None,
@@ -234,7 +257,7 @@ struct Translate<'a> {
     /// Stores that wait until all vectors of an iteration are computed.
     waiting: Option<Vec<Waiting>>,
     /// Columns of the unrolled loop that is being translated, by the access that reads them.
-    turned: Map<(Buf, usize), Vec<Value>>,
+    transposed: Map<(Buf, usize), Vec<Value>>,
     /// The iteration of that loop.
     turning: usize,
     lane: Option<Lane>,

@@ -76,11 +76,11 @@ impl Translate<'_> {
         (parts.len() <= most && loads).then_some(parts)
     }
     /// True for accesses that [`Translate::apart`] knows.
-    pub(super) fn is_apart(&self, a: &Access, form: Form) -> bool {
+    pub(super) fn is_strided(&self, a: &Access, form: Form) -> bool {
         (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && self.vectors_of(a, form).is_some()
     }
     /// What lanes at known distances read.
-    pub(super) fn apart(&mut self, a: &Access, form: Form) -> Fit<Value> {
+    pub(super) fn load_strided(&mut self, a: &Access, form: Form) -> Fit<Value> {
         const FAR: &str = "a load that steps too far";
         let Some(parts) = self.vectors_of(a, form) else { return Err("lanes too far apart for shuffles") };
         let (mem, lanes) = (self.mem(a)?, i64::from(self.b.lanes()));

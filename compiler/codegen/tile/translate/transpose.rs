@@ -12,7 +12,7 @@ use crate::tensor::ElemType;
 impl Translate<'_> {
     /// Loads what the body of an unrolled loop with as many iterations as lanes, `for var in lo..`, reads in
     /// columns; iteration `turning` finds it in `turned`.
-    pub(super) fn turn_columns(&mut self, var: Sym, lo: Dim, body: &[Stmt]) -> Fit<()> {
+    pub(super) fn transpose_columns(&mut self, var: Sym, lo: Dim, body: &[Stmt]) -> Fit<()> {
         let lanes = self.b.lanes();
         let [Stmt::For { kind: LoopKind::Vec(n), var: lane, lo: start, hi, body }] = body else {
             return Ok(());
@@ -50,12 +50,12 @@ impl Translate<'_> {
                 Some(d) => d.2.clone(),
                 None => {
                     let mut rows = self.rows(buf, at, (var, lo), *lane, across)?;
-                    self.turn(&mut rows);
+                    self.transpose(&mut rows);
                     done.push((buf, at, rows.clone()));
                     rows
                 }
             };
-            self.turned.insert((buf, at.as_ptr() as usize), rows);
+            self.transposed.insert((buf, at.as_ptr() as usize), rows);
         }
         Ok(())
     }
@@ -97,12 +97,12 @@ impl Translate<'_> {
         Ok(rows)
     }
     /// What stands for a load where a loop has turned what it reads.
-    pub(super) fn turned(&self, buf: Buf, at: &[Dim]) -> Option<Value> {
-        self.turned.get(&(buf, at.as_ptr() as usize))?.get(self.turning).copied()
+    pub(super) fn transposed(&self, buf: Buf, at: &[Dim]) -> Option<Value> {
+        self.transposed.get(&(buf, at.as_ptr() as usize))?.get(self.turning).copied()
     }
     /// Lane i of vector k becomes lane k of vector i: pairs of blocks change places, of half the size each
     /// time.
-    fn turn(&mut self, v: &mut [Value]) {
+    fn transpose(&mut self, v: &mut [Value]) {
         let lanes = v.len();
         let (iota, bits) = (self.b.iota(), self.b.index_bits());
         let words = if bits == Bits::B64 { 2 } else { 1 };

@@ -17,7 +17,7 @@ use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, Contraction, ProductKind, depends};
 use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::{Uses, as_map, fresh_regs, is_temp, peel, put, relocate};
+use crate::passes::nest::analysis::shape::{Uses, as_map, fresh_regs, is_temp, peel, relocate, substitute};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract;
 use crate::passes::nest::schedule::lanes;
@@ -241,7 +241,7 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     if m.storage(pv.b.0) == last {
         std::mem::swap(&mut pv.a, &mut pv.b);
     }
-    let [(depth, keys)] = pv.depth.as_slice() else { return None };
+    let [(depth, keys)] = pv.reduction.as_slice() else { return None };
     if m.storage(pv.a.0) != last || m.storage(pv.b.0) == last || dims.last() != Some(keys) {
         return None;
     }
@@ -293,7 +293,7 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
 }
 
 fn store_of(p: &Contraction) -> Option<(Buf, Vec<Dim>)> {
-    p.tail
+    p.epilogue
         .iter()
         .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
 }
@@ -303,7 +303,7 @@ fn put_parts(p: &mut Contraction, f: &dyn Fn(Sym) -> Option<Dim>) {
     let sub = |d: &Dim| d.subst(&mut |s| f(s));
     p.a.1 = p.a.1.iter().map(sub).collect();
     p.b.1 = p.b.1.iter().map(sub).collect();
-    p.tail = std::mem::take(&mut p.tail).into_iter().map(|s| s.map_dims(&mut |d| sub(&d))).collect();
+    p.epilogue = std::mem::take(&mut p.epilogue).into_iter().map(|s| s.map_dims(&mut |d| sub(&d))).collect();
 }
 
 /// What both contractions of a merged kernel need to be emitted for a block of rows.
@@ -373,7 +373,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         });
         map_stores(s, &|buf, at| bufs.contains(&m.storage(buf)).then(|| (scratch, here(last(buf, at)))))
     };
-    g.qk.tail = std::mem::take(&mut g.qk.tail).into_iter().map(|s| redirect(m, s)).collect();
+    g.qk.epilogue = std::mem::take(&mut g.qk.epilogue).into_iter().map(|s| redirect(m, s)).collect();
     g.pv.a = (
         scratch,
         here(position(m, g.pv.a.0, &g.pv.a.1, &dims).and_then(|p| p.last().copied()).unwrap_or_default()),
@@ -405,7 +405,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
                 Expr::Acc { reg, .. } if reg == acc => Expr::bin(BinOp::Mul, e, scale.clone()),
                 e => e,
             };
-            g.pv.tail = std::mem::take(&mut g.pv.tail)
+            g.pv.epilogue = std::mem::take(&mut g.pv.epilogue)
                 .into_iter()
                 .map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| scaled(e))))
                 .collect();
@@ -446,7 +446,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
         rest = rest.floor_div(*hi);
     }
-    let body = put(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+    let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
     let body = match inside {
         Some((j, count)) => vec![Stmt::For { kind: LoopKind::Seq, var: j, lo: zero, hi: count, body }],
         None => body,
@@ -502,7 +502,7 @@ fn pieces(total: Dim) -> (Dim, Dim) {
 }
 
 fn work(m: &Module, g: &Group) -> Dim {
-    let of = |p: &Contraction| Dim::product(p.loops.iter().chain(&p.depth).map(|l| l.1)) * 2;
+    let of = |p: &Contraction| Dim::product(p.loops.iter().chain(&p.reduction).map(|l| l.1)) * 2;
     let softmax = Dim::product(g.dims.iter().copied()) * 8;
     m.syms.simplify((of(&g.qk) + of(&g.pv)).floor_div(8) + softmax)
 }
@@ -515,11 +515,11 @@ fn emit(m: &mut Module, b: &Block, from: Dim, count: Dim, facts: Facts) -> Vec<S
         let r = m.syms.loop_var("r", zero, count);
         let body: Vec<Stmt> = fresh_regs(m, body);
         let body = lanes::rows(m, &body, facts.into(), lanes::SUMS);
-        let body = put(m, body, &|s| (s == b.local).then(|| Dim::sym(r)));
+        let body = substitute(m, body, &|s| (s == b.local).then(|| Dim::sym(r)));
         out.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi: count, body });
     }
     out.extend(tiles::of_rows(m, &b.pv.0, &b.pv.1, count));
-    put(m, out, &|s| (s == b.first).then_some(from))
+    substitute(m, out, &|s| (s == b.first).then_some(from))
 }
 
 /// A buffer and where.

@@ -1,5 +1,5 @@
-//! separable_pooling: windows over an image that comes from the caller in planes, and whose result goes
-//! there.
+//! separable_pooling: windows over an image that comes from the caller with channels first, and whose result
+//! goes there.
 //!
 //! Turning such an image to channels innermost and back takes longer than pooling it. What a window does - a
 //! maximum, a sum - it does first to the rows of the window, then to its columns:
@@ -60,7 +60,7 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
     Ok(())
 }
 
-/// The window along one dimension: element `step o + apart k + first` of the image for result o and tap k.
+/// The window along one dimension: element `step o + dilation k + first` of the image for result o and tap k.
 struct Side {
     var: Sym,
     tap: Option<Sym>,
@@ -68,19 +68,19 @@ struct Side {
     size: i64,
     step: i64,
     taps: i64,
-    apart: i64,
+    dilation: i64,
     first: i64,
 }
 
 impl Side {
     fn position(&self, o: impl Into<Dim>, k: impl Into<Dim>) -> Dim {
-        o.into() * self.step + k.into() * self.apart + self.first
+        o.into() * self.step + k.into() * self.dilation + self.first
     }
     /// The taps of a result that lie in the image.
     fn inside(&self, o: i64) -> (i64, i64) {
         let base = self.step * o + self.first;
-        let hi = (self.size - base + self.apart - 1).div_euclid(self.apart).clamp(0, self.taps);
-        let lo = (self.apart - 1 - base).div_euclid(self.apart).clamp(0, hi);
+        let hi = (self.size - base + self.dilation - 1).div_euclid(self.dilation).clamp(0, self.taps);
+        let lo = (self.dilation - 1 - base).div_euclid(self.dilation).clamp(0, hi);
         (lo, hi)
     }
 }
@@ -98,13 +98,13 @@ struct Pool {
     weights: Option<(Buf, Vec<Dim>)>,
     init: Scalar,
     acc: Reg,
-    tail: Vec<Stmt>,
+    epilogue: Vec<Stmt>,
     /// Kernels that make a padded copy for this one alone.
     padding: Vec<Kernel>,
 }
 
 fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
-    let Window { loops, acc: reg, init, taps, op, read: (src, at), weight: weights, tail } =
+    let Window { loops, acc: reg, init, taps, op, read: (src, at), weight: weights, epilogue: tail } =
         window(&m.kernels[k].body)?;
     if weights.as_ref().is_some_and(|(buf, _)| !matches!(m.bufs[*buf].place, Place::Const(_))) {
         return None;
@@ -142,7 +142,7 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
             size,
             step: step.as_const().filter(|s| *s > 0)?,
             taps: count,
-            apart,
+            dilation: apart,
             first: rest.as_const()? - before[i - 2],
         })
     };
@@ -179,7 +179,7 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
         weights,
         init,
         acc: reg,
-        tail,
+        epilogue: tail,
         padding,
     })
 }
@@ -256,7 +256,7 @@ fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
 
 /// Elements that all windows along a side span, and those of them that the image has.
 fn span(side: &Side) -> (i64, i64, i64) {
-    let width = side.step * (side.results - 1) + side.apart * (side.taps - 1) + 1;
+    let width = side.step * (side.results - 1) + side.dilation * (side.taps - 1) + 1;
     (width, (-side.first).clamp(0, width), (side.size - side.first).clamp(0, width))
 }
 
@@ -324,7 +324,8 @@ fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     }));
     let taps: Vec<(Sym, i64)> = [y, x].into_iter().filter_map(|s| Some((s.tap?, s.taps))).collect();
     let tap = |s: &Side| s.tap.map_or(Dim::constant(0), Dim::sym);
-    let at = own.at(Dim::sym(y.var) * y.step + tap(y) * y.apart, Dim::sym(x.var) * x.step + tap(x) * x.apart);
+    let at = own
+        .at(Dim::sym(y.var) * y.step + tap(y) * y.dilation, Dim::sym(x.var) * x.step + tap(x) * x.dilation);
     let weight = p
         .weights
         .as_ref()
@@ -347,7 +348,7 @@ fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
 fn results(p: &Pool, plane: &Plane, sum: Vec<Stmt>) -> Vec<Stmt> {
     let put = |d: Dim| d.subst(&mut |s| p.outer.iter().position(|o| *o == Some(s)).map(|i| plane.at[i]));
     let mut body = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: p.init.into() }];
-    body.extend(sum.into_iter().chain(p.tail.iter().cloned()).map(|s| s.map_dims(&mut |d| put(d))));
+    body.extend(sum.into_iter().chain(p.epilogue.iter().cloned()).map(|s| s.map_dims(&mut |d| put(d))));
     nest(&[(p.y.var, p.y.results), (p.x.var, p.x.results)], body)
 }
 
@@ -403,7 +404,7 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let t = m.syms.loop_var("k", zero, Dim::constant(x.taps));
     let read = Expr::Load {
         buf: rows.buf,
-        at: rows.at(y.var.into(), Dim::sym(x.var) * x.step + Dim::sym(t) * x.apart),
+        at: rows.at(y.var.into(), Dim::sym(x.var) * x.step + Dim::sym(t) * x.dilation),
     };
     let step = Stmt::Set { reg: p.acc, at: vec![], value: Expr::bin(p.op, Expr::acc(p.acc), read) };
     inside.extend(results(

@@ -1,7 +1,7 @@
 //! strassen: products of matrices with fewer multiplications (Strassen: Gaussian Elimination is not Optimal).
 //!
-//! Rows, columns and the depth of `C = A B`, B constant, are cut into halves, and seven products of sums of
-//! the halves take the place of eight products of the halves.
+//! Rows, columns and the reduction of `C = A B`, B constant, are cut into halves, and seven products of sums
+//! of the halves take the place of eight products of the halves.
 //!
 //! ```text
 //! A11 + A22, A21 - A11, A12 - A22, A11, A22, A21 + A22, A11 + A12                V  [7][pairs of rows][K / 2]
@@ -11,16 +11,16 @@
 //! C11 = M1 + M4 - M5 + M7   C12 = M3 + M5   C21 = M2 + M4   C22 = M1 - M2 + M3 + M6, and the epilogue
 //! ```
 //!
-//! The halves of the depth are its first and its second one. Of rows and columns, neighbours belong together:
-//! row 2i with row 2i + 1, a panel of 32 columns with the next. So what a row holds reaches its neighbour
-//! only, and threads share the work by pairs of panels. An odd last row has itself as its neighbour. A kernel
-//! of its own makes V, since all panels read it. Sums of weights are made where they are multiplied, once for
-//! all rows of a tile: units that add stand idle there. Weights stay packed as contractions have them, so
-//! that a few rows, which this does not pay for, use the same ones: where run time counts the rows, the
-//! driver chooses (`worth`).
+//! The halves of the reduction are its first and its second one. Of rows and columns, neighbours belong
+//! together: row 2i with row 2i + 1, a panel of 32 columns with the next. So what a row holds reaches its
+//! neighbour only, and threads share the work by pairs of panels. An odd last row has itself as its
+//! neighbour. A kernel of its own makes V, since all panels read it. Sums of weights are made where they are
+//! multiplied, once for all rows of a tile: units that add stand idle there. Weights stay packed as
+//! contractions have them, so that a few rows, which this does not pay for, use the same ones: where run time
+//! counts the rows, the driver chooses (`worth`).
 //!
-//! One parallel loop runs over groups of rows and pairs of panels. Each goes through the depth block by
-//! block; the last products of a block ask memory for the next one.
+//! One parallel loop runs over groups of rows and pairs of panels. Each goes through the reduction block by
+//! block; the last products of a block prefetch the next one.
 //!
 //! Each row is divided by its largest magnitude before the sums, and its results are multiplied by it
 //! (outside scaling: Ballard, Benson, Druinsky, Lipshitz, Schwartz: Improving the Numerical Stability of Fast
@@ -46,8 +46,8 @@ use crate::tensor::ElemType;
 
 /// Columns of a panel.
 const PANEL: i64 = 32;
-/// Steps of a block of the depth at most, and pairs of rows of a group: what four products of a group need of
-/// V stays in the second-level cache, beside a block of a pair of panels and the next one.
+/// Steps of a block of the reduction at most, and pairs of rows of a group: what four products of a group
+/// need of V stays in the second-level cache, beside a block of a pair of panels and the next one.
 const BLOCK: i64 = 512;
 const GROUP: i64 = 108;
 /// Rows of a tile where run time counts them.
@@ -70,7 +70,7 @@ const LEAST_SCALE: f32 = 1e-37;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if level.facts.caps.bits < 512 || m.math != Math::Default {
+    if level.facts.caps.bits < 512 || m.math != Math::Default || !m.optimize.may_grow() {
         return Ok(());
     }
     let uses = Uses::new(m);
@@ -89,7 +89,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
                 .unwrap_or(i)
         })
         .collect();
-    let mut sums: Vec<Option<Left>> = vec![];
+    let mut sums: Vec<Option<LeftOperand>> = vec![];
     for ((k, l), first) in layers.iter().zip(first) {
         let made = sums.get(first).copied().flatten();
         sums.push(rewrite(m, *k, l, made));
@@ -99,7 +99,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 
 /// The left operand as the products read it.
 #[derive(Clone, Copy)]
-struct Left {
+struct LeftOperand {
     /// V.
     sums: Buf,
     /// The largest magnitude of each row, and its reciprocal (0: the row is not finite): [2][rows].
@@ -114,9 +114,9 @@ struct Layer {
     rows: Dim,
     /// Columns.
     n: (Sym, i64),
-    /// The depth.
+    /// The reduction.
     k: (Sym, i64),
-    /// Steps of a block of half the depth.
+    /// Steps of a block of half the reduction.
     block: i64,
     /// How many rows it pays for, at least and at most, if only run time tells whether there are so many.
     asks: Option<(i64, i64)>,
@@ -127,7 +127,7 @@ fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
     if parts.product != ProductKind::Fma || parts.is_exact(m) {
         return None;
     }
-    let [(k, depth)] = parts.depth.as_slice() else { return None };
+    let [(k, depth)] = parts.reduction.as_slice() else { return None };
     let (k, depth) = (*k, depth.as_const()?);
     let of_b: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| depends(&parts.b.1, l.0)).collect();
     let [(n, columns)] = of_b.as_slice() else { return None };
@@ -144,8 +144,8 @@ fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
     }
     let loops: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| l.0 != n).collect();
     let rows = Dim::product(loops.iter().map(|l| l.1));
-    // One of eight products is saved. Sums of P take a share that falls with the depth, those of A one that
-    // falls with the columns, and a few hundredths are lost anyway: what is left has to be worth it.
+    // One of eight products is saved. Sums of P take a share that falls with the reduction, those of A one
+    // that falls with the columns, and a few hundredths are lost anyway: what is left has to be worth it.
     if SUMS * (8 * columns + 5 * depth) > depth * columns {
         return None;
     }
@@ -246,7 +246,7 @@ fn least_groups(columns: i64) -> i64 {
 
 /// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the
 /// left operand, if an earlier product has it. Gives it back.
-fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Left>) -> Option<Left> {
+fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> Option<LeftOperand> {
     let Packed { buf: w, outer, .. } =
         constant_panels(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?.place(m);
     if !outer.is_empty() {
@@ -312,7 +312,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Left>) -> Option<L
 }
 
 /// A kernel that finds the largest magnitude of each row, and one that makes V.
-fn left_operand(m: &mut Module, k: Kernel, l: &Layer) -> Left {
+fn left_operand(m: &mut Module, k: Kernel, l: &Layer) -> LeftOperand {
     let (name, origin) = (format!("{}.v", m.kernels[k].name), m.kernels[k].origin.clone());
     let (half, pairs) = (l.k.1 / 2, l.rows.ceil_div(2));
     // An odd number of cache lines from row to row: else rows would share few sets of a cache.
@@ -333,7 +333,7 @@ fn left_operand(m: &mut Module, k: Kernel, l: &Layer) -> Left {
             kb.store(scale, &[Dim::constant(1), at[0]], Expr::select(finite, reciprocal, Expr::f32(0.0)));
         });
     });
-    let left = Left { sums, scale };
+    let left = LeftOperand { sums, scale };
     m.kernel(&name, &origin, |kb| {
         kb.nest(LoopKind::Par, &[pairs, Dim::constant(half)], |kb, at| {
             left_factors(kb, l, left, (at[0], at[1]))
@@ -355,7 +355,7 @@ fn named(kb: &mut KernelBuilder, value: Dim, limit: Dim, f: &mut dyn FnMut(&mut 
 struct Group {
     /// Weights, the left operand, products.
     w: Buf,
-    left: Left,
+    left: LeftOperand,
     p: Buf,
     /// The part of scratch.
     slot: Dim,
@@ -377,7 +377,7 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
                 kb.nest(LoopKind::Par, &[g.count, panel], |kb, at| {
                     let acc = kb.acc(Expr::f32(0.0));
                     kb.range(LoopKind::Seq, "k", 0, l.block, |kb, c| {
-                        // The last products ask for the next block, early enough and not so early that it is
+                        // The last products prefetch the next block, early enough and not so early that it is
                         // gone again.
                         if let Some(asked) = f.asks {
                             let (next, (y, x)) = (b + 1, asked(e));
@@ -431,7 +431,7 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
     }
 }
 
-/// A half of the depth and a half of the columns, of product number e.
+/// A half of the reduction and a half of the columns, of product number e.
 type Quarter = fn(Dim) -> (Dim, Dim);
 
 /// Products one after the other whose right factors are of one form.
@@ -440,7 +440,7 @@ struct Factors {
     count: i64,
     first: Quarter,
     second: Option<(BinOp, Quarter)>,
-    /// What memory is asked for meanwhile.
+    /// What is prefetched meanwhile.
     asks: Option<Quarter>,
 }
 
@@ -464,7 +464,7 @@ const FACTORS: [Factors; 3] = [
 ];
 
 /// The left factors that belong to these, in step `c` of pair `t` of rows.
-fn left_factors(kb: &mut KernelBuilder, l: &Layer, left: Left, (t, c): (Dim, Dim)) {
+fn left_factors(kb: &mut KernelBuilder, l: &Layer, left: LeftOperand, (t, c): (Dim, Dim)) {
     let last = if l.is_even(kb.m) { t * 2 + 1 } else { (t * 2 + 1).min(l.rows - 1) };
     let scales = [t * 2, last].map(|r| kb.load(left.scale, &[Dim::constant(1), r])).map(|e| kb.let_(e));
     let [a11, a12, a21, a22] =
@@ -505,7 +505,7 @@ fn finish(
     }
     for (r, c, value) in results {
         let value = kb.let_(value * kb.load(scale, &[Dim::constant(0), r]));
-        for s in fresh_regs(kb.m, &l.parts.tail) {
+        for s in fresh_regs(kb.m, &l.parts.epilogue) {
             let s = finished(s, l.parts.acc, &value, &|s| if s == l.n.0 { Some(c) } else { l.row(r, s) });
             let s = s.map_dims(&mut |d| kb.m.syms.simplify(d));
             kb.push(s);

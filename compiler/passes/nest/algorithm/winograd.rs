@@ -46,7 +46,7 @@ use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
-use transform::{ask, input, output, packed, transformed, weights};
+use transform::{input, output, packed, prefetch_weights, transformed, weights};
 
 /// Iterations of the parallel loop at most, and so copies of V and M.
 const SLOTS: i64 = 32;
@@ -73,7 +73,7 @@ const TRANSFORM: i64 = 100;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if level.facts.lanes == 1 || m.math == Math::Strict {
+    if level.facts.lanes == 1 || m.math == Math::Strict || !m.optimize.may_grow() {
         return Ok(());
     }
     let kernels = visit::calls(&m.driver);
@@ -112,9 +112,9 @@ struct Layer {
 fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
     let ([an, ac, ay, ax], [wk, wc, wy, wx]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
     let of = |list: &[(Sym, Dim)], d: &Dim| d.as_sym().and_then(|s| list.iter().copied().find(|l| l.0 == s));
-    let (c, ky, kx) = (of(&p.depth, ac)?, of(&p.depth, wy)?, of(&p.depth, wx)?);
+    let (c, ky, kx) = (of(&p.reduction, ac)?, of(&p.reduction, wy)?, of(&p.reduction, wx)?);
     let kk = of(&p.loops, wk)?;
-    if p.depth.len() != 3
+    if p.reduction.len() != 3
         || ac != wc
         || ky.1.as_const() != Some(3)
         || kx.1.as_const() != Some(3)
@@ -147,7 +147,7 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
     }
     // Vectors run along channels on both sides.
     let (out, at) = p
-        .tail
+        .epilogue
         .iter()
         .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
     if stride(m, p.a.0, &p.a.1, c.0) != Some(1) || stride(m, out, at, kk.0) != Some(1) {
@@ -432,7 +432,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                 if p.fresh {
                     kb.range(LoopKind::Seq, "e", 0, 36, |kb, e| {
                         kb.nest(LoopKind::Par, &[images, tiles, constant(width)], |kb, o| products(kb, e, o));
-                        ask(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
+                        prefetch_weights(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
                     });
                 } else {
                     kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| {

@@ -7,7 +7,7 @@ use crate::sym::{Answer, Dim, Sym};
 use std::collections::{BTreeMap, HashMap};
 
 /// How often a `while` loop is taken to run: a search, or a way down a tree.
-const WHILE_TURNS: i64 = 8;
+const WHILE_TRIPS: i64 = 8;
 
 /// Work of bringing four bytes into a core that another one wrote, or of taking the memory for them from
 /// there, in scalar operations as `KernelData::work` counts: with several threads this is what small kernels
@@ -25,8 +25,8 @@ pub fn work(m: &Module, body: &[Stmt]) -> Dim {
     let mut waits = false;
     visit::walk(&nest.body, &mut |s| waits |= matches!(s, Stmt::While { .. }));
     let mut first = nest.loops.iter().map(|l| (l.0, Dim::constant(0))).collect();
-    let inner = turns(&nest.body, &mut first).unwrap_or(Dim::constant(1));
-    let turns = if waits { WHILE_TURNS } else { 1 };
+    let inner = trip_count(&nest.body, &mut first).unwrap_or(Dim::constant(1));
+    let turns = if waits { WHILE_TRIPS } else { 1 };
     let operations =
         Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
     operations + touched(m, &nest, &first) * MOVE
@@ -70,20 +70,20 @@ fn accesses(body: &[Stmt], first: &HashMap<Sym, Dim>, loops: &mut Vec<(Sym, Dim)
 /// How often loops run their innermost bodies, loops beside each other together; `None` without loops. Bounds
 /// that depend on a loop outside are taken as in its first iteration, those that depend on a number from
 /// memory as with the greatest.
-pub(crate) fn turns(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option<Dim> {
+pub(crate) fn trip_count(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option<Dim> {
     let mut sum: Option<Dim> = None;
     for s in body {
         let inside = if let Stmt::For { var, lo, hi, body, .. } = s {
             let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());
             let (lo, hi) = (at_first(lo), at_first(hi));
             first.insert(*var, lo);
-            Some(turns(body, first).unwrap_or(Dim::constant(1)) * (hi - lo).max(1))
+            Some(trip_count(body, first).unwrap_or(Dim::constant(1)) * (hi - lo).max(1))
         } else {
             if let Stmt::With { sym, extent, .. } = s {
                 let most = extent.subst(&mut |s| first.get(&s).copied());
                 first.insert(*sym, most);
             }
-            s.bodies().into_iter().filter_map(|b| turns(b, first)).reduce(|a, b| a + b)
+            s.bodies().into_iter().filter_map(|b| trip_count(b, first)).reduce(|a, b| a + b)
         };
         sum = match (sum, inside) {
             (Some(a), Some(b)) => Some(a + b),

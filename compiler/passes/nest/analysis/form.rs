@@ -11,7 +11,7 @@
 //! gather               a map that reads elements at positions from memory
 //! ```
 
-use crate::nest::{BinOp, Buf, Expr, Group, LoopKind, Module, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, LoopKind, Module, Reg, Scalar, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Loops, Map, as_map, peel, seq_loops};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -86,20 +86,20 @@ pub(crate) struct Contraction {
     /// The sum.
     pub acc: Reg,
     /// The `seq` nest.
-    pub depth: Loops,
+    pub reduction: Loops,
     /// Factors.
     pub a: (Buf, Vec<Dim>),
     /// See `a`.
     pub b: (Buf, Vec<Dim>),
     /// Where B is a sum or a difference of two elements of its buffer: the second one.
     pub with: Option<(BinOp, Vec<Dim>)>,
-    /// What each row asks memory for while its sum runs: a share of the lines from here on. The last
+    /// What each row prefetches while its sum runs: a share of the lines from here on. The last
     /// subscript moves on with the row, by its share.
-    pub ask: Option<(Buf, Vec<Dim>)>,
+    pub prefetch: Option<(Buf, Vec<Dim>)>,
     /// What the sum begins with, if not with zero.
     pub start: Option<Expr>,
     /// Lets and the store.
-    pub tail: Vec<Stmt>,
+    pub epilogue: Vec<Stmt>,
     /// True if the kernel has nothing else.
     pub whole: bool,
     /// How factors come to the sum.
@@ -109,11 +109,11 @@ pub(crate) struct Contraction {
 impl Contraction {
     /// True if each step has one element of each operand, and nothing is asked of memory.
     pub fn is_plain(&self) -> bool {
-        self.with.is_none() && self.ask.is_none()
+        self.with.is_none() && self.prefetch.is_none()
     }
     /// Where the result goes.
     pub fn store(&self) -> Option<(Buf, Vec<Dim>)> {
-        self.tail
+        self.epilogue
             .iter()
             .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
     }
@@ -122,7 +122,7 @@ impl Contraction {
     pub fn is_exact(&self, m: &Module) -> bool {
         let mut found = m.regs[self.acc].whole.is_some();
         visit::walk_exprs(
-            &self.tail,
+            &self.epilogue,
             &mut |e| found |= matches!(e, Expr::Cast(t, x) if t.is_int() && matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)),
         );
         found
@@ -141,7 +141,7 @@ pub(crate) enum ProductKind {
     /// Of groups; of bytes, the unsigned ones are those of B if `swapped`.
     Dot {
         /// What a group is.
-        group: Group,
+        group: DotKind,
         /// A and B have changed places.
         swapped: bool,
     },
@@ -252,7 +252,7 @@ fn sum(body: &[Stmt]) -> Option<Sum<'_>> {
     })
 }
 
-/// A contraction, also where B is a sum of two elements or the sum asks for memory: what passes make.
+/// A contraction, also where B is a sum of two elements or the sum prefetches: what passes make.
 fn any_contraction(body: &[Stmt]) -> Option<Contraction> {
     let nest = peel(body);
     let Sum { init, acc, steps, step, tail } = sum(&nest.body)?;
@@ -286,13 +286,13 @@ fn any_contraction(body: &[Stmt]) -> Option<Contraction> {
     Some(Contraction {
         loops: nest.loops,
         acc,
-        depth: steps,
+        reduction: steps,
         a,
         b,
         with,
-        ask,
+        prefetch: ask,
         start: None,
-        tail,
+        epilogue: tail,
         whole: true,
         product,
     })
@@ -308,7 +308,7 @@ pub(crate) struct ByteSum {
     /// See `a`.
     pub b: (Buf, Vec<Dim>),
     /// The `seq` nest.
-    pub depth: Loops,
+    pub reduction: Loops,
 }
 
 /// The sum of bytes that a nest begins with, if nothing else changes it.
@@ -336,7 +336,7 @@ pub(crate) fn byte_sum(m: &Module, body: &[Stmt]) -> Option<ByteSum> {
     let mut sets = 0;
     visit::walk(&nest.body, &mut |s| sets += usize::from(matches!(s, Stmt::Set { reg: x, .. } if x == reg)));
     let alone = r == reg && old == reg && sets == 1;
-    Some(ByteSum { acc: *reg, a: operand(a)?, b: operand(b)?, depth }).filter(|_| alone)
+    Some(ByteSum { acc: *reg, a: operand(a)?, b: operand(b)?, reduction: depth }).filter(|_| alone)
 }
 
 /// One element in each step, combined with what is there; or its product with another one, added.
@@ -357,7 +357,7 @@ pub(crate) struct Window {
     /// What it is multiplied by.
     pub weight: Option<(Buf, Vec<Dim>)>,
     /// Lets and stores.
-    pub tail: Vec<Stmt>,
+    pub epilogue: Vec<Stmt>,
 }
 
 /// The nest as a window, also where it is a contraction.
@@ -384,7 +384,7 @@ pub(crate) fn window(body: &[Stmt]) -> Option<Window> {
         op,
         read,
         weight,
-        tail,
+        epilogue: tail,
     })
 }
 
@@ -400,7 +400,7 @@ pub(crate) struct PooledContraction {
     /// The sum of products.
     pub sum: Reg,
     /// Its loops.
-    pub depth: Loops,
+    pub reduction: Loops,
     /// The step of the sum.
     pub step: Expr,
     /// The image.
@@ -410,7 +410,7 @@ pub(crate) struct PooledContraction {
     /// What follows a sum, up to the step of the pooling.
     pub then: Vec<Stmt>,
     /// Lets and stores.
-    pub tail: Vec<Stmt>,
+    pub epilogue: Vec<Stmt>,
 }
 
 /// The nest as a pooled contraction.
@@ -437,12 +437,12 @@ pub(crate) fn pooled_contraction(body: &[Stmt]) -> Option<PooledContraction> {
         pooled: (*reg, init.clone()),
         window,
         sum: *sum,
-        depth,
+        reduction: depth,
         step: step.clone(),
         a: (*a, at_a.clone()),
         w: (*w, at_w.clone()),
         then: then.to_vec(),
-        tail: tail.to_vec(),
+        epilogue: tail.to_vec(),
     })
 }
 

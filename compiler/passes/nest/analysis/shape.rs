@@ -298,7 +298,7 @@ pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) ->
     const ENOUGH: i64 = 64;
     let zero = Dim::constant(0);
     let ones: Vec<Sym> = loops.iter().filter(|l| l.1.as_const() == Some(1)).map(|l| l.0).collect();
-    let mut body = put(m, body, &|s| ones.contains(&s).then_some(zero));
+    let mut body = substitute(m, body, &|s| ones.contains(&s).then_some(zero));
     let loops: Vec<(Sym, Dim)> = loops.iter().copied().filter(|l| l.1.as_const() != Some(1)).collect();
     if loops.is_empty() {
         return body;
@@ -321,12 +321,12 @@ pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) ->
         of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
         rest = rest.floor_div(*hi);
     }
-    let body = put(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+    let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
     vec![Stmt::For { kind: LoopKind::Par, var: all, lo: zero, hi: total, body }]
 }
 
 /// A body with dims in place of loop variables.
-pub(crate) fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
+pub(crate) fn substitute(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
     let body: Vec<Stmt> = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| f(s)))).collect();
     let mut ranges = vec![];
     visit::walk(&body, &mut |s| {

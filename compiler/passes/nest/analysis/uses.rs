@@ -212,7 +212,7 @@ impl Uses {
             Stmt::Call(k) => {
                 free &= !visit::stores(&m.kernels[*k].body).into_iter().any(|b| reads.contains(&m.storage(b)))
             }
-            s => free &= s.writes().is_none_or(|b| !reads.contains(&m.storage(b))),
+            s => free &= !s.writes().into_iter().any(|b| reads.contains(&m.storage(b))),
         });
         free
     }

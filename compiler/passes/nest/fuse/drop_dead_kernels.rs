@@ -50,10 +50,10 @@ impl Needed {
                 self.bufs.contains(&b) || matches!(m.bufs[b].place, Place::Output(_))
             }),
             Stmt::Define { sym, .. } => self.sizes.contains(sym),
-            Stmt::Foreign(f) => {
-                let b = m.storage(f.to);
+            Stmt::Foreign(f) => f.to.iter().any(|b| {
+                let b = m.storage(*b);
                 self.bufs.contains(&b) || matches!(m.bufs[b].place, Place::Output(_))
-            }
+            }),
             Stmt::If { then, els, .. } => !then.is_empty() || !els.is_empty(),
             _ => true,
         }

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Vectors along three or six channels would leave most lanes empty (`fill_vectors` fills them partly, with
-//! multiplications by zero). The image comes in planes, so vectors run along the pooled row instead: each
-//! lane has a window of sums, which differ in where they begin, and pooling is an operation on whole vectors.
-//! The unpooled image is never stored, and the result stays in planes: the next convolution takes its
+//! multiplications by zero). The image comes with channels first, so vectors run along the pooled row
+//! instead: each lane has a window of sums, which differ in where they begin, and pooling is an operation on
+//! whole vectors. The unpooled image is never stored, and the result stays so: the next convolution takes its
 //! elements one by one wherever they lie.
 
 use crate::diag::Result;
@@ -21,7 +21,7 @@ use crate::tensor::ElemType;
 
 /// Channels that fill half of the longest vector: with as many, vectors run along channels.
 const FEW: i64 = 8;
-/// Channels of an image that a caller gives in planes.
+/// Channels of an image that a caller gives with channels first.
 const COLOURS: i64 = 4;
 /// Results of a window: their sums are registers.
 const WINDOW: i64 = 4;
@@ -48,7 +48,7 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
 
 /// The body of a pooling kernel with the convolution before it inside, and that convolution.
 fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>)> {
-    let Window { loops, acc, init, taps, op, read: (image, at), weight: None, tail } =
+    let Window { loops, acc, init, taps, op, read: (image, at), weight: None, epilogue: tail } =
         window(&m.kernels[pool].body)?
     else {
         return None;
@@ -59,7 +59,7 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
         return None;
     }
     let p = contraction(&m.kernels[*conv].body).filter(|p| p.product == ProductKind::Fma)?;
-    let [lets @ .., Stmt::Store { buf, at: to, value }] = p.tail.as_slice() else { return None };
+    let [lets @ .., Stmt::Store { buf, at: to, value }] = p.epilogue.as_slice() else { return None };
     if *buf != image || !lets.iter().all(|s| matches!(s, Stmt::Let { .. })) {
         return None;
     }
@@ -97,14 +97,14 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
         && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
     let stored = tail.iter().all(|s| !matches!(s, Stmt::Store { buf, at, .. } if stride(m, *buf, at, row.0) != Some(1) || m.bufs[*buf].ty != ElemType::F32));
-    let numbers = p.depth.iter().all(|d| d.1.as_const().is_some());
+    let numbers = p.reduction.iter().all(|d| d.1.as_const().is_some());
     if !long || !constant || !stored || !numbers || !in_planes(m, uses, p.a.0) {
         return None;
     }
     let step =
         p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: p.b.0, at: w }, Expr::acc(p.acc));
     let sum = p
-        .depth
+        .reduction
         .iter()
         .rev()
         .fold(Stmt::Set { reg: p.acc, at: vec![], value: step }, |s, (var, hi)| seq(*var, *hi, vec![s]));

@@ -33,7 +33,7 @@ const WIDTHS: [i64; 3] = [32, 48, 64];
 const BANDS: i64 = 4;
 /// Bytes of a band that stay in the first-level cache.
 const NEAR: i64 = L1 * 11 / 12;
-/// Bytes of the maker's weights at most: tiles of a kernel of its own ask memory for more of them in time.
+/// Bytes of the maker's weights at most: tiles of a kernel of its own prefetch more of them in time.
 const NEAR_WEIGHTS: i64 = L2 / 4;
 /// Multiply-adds that take as long as an element of the image on its way to an outer cache and back,
 /// measured.
@@ -122,7 +122,7 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
         || !is_temp(m, image)
         || uses.readers(image) != [k]
         || uses.pinned(image)
-        || d.tail.iter().any(|s| s.loads().contains(&image))
+        || d.epilogue.iter().any(|s| s.loads().contains(&image))
     {
         return None;
     }
@@ -134,7 +134,7 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
             let first = found.next()?;
             found.next().is_none().then_some(*first)
         };
-        let (loop_, tap) = (own(&d.loops)?, own(&d.depth)?);
+        let (loop_, tap) = (own(&d.loops)?, own(&d.reduction)?);
         let (step, rest) = at.linear_in(loop_.0)?;
         let (dilation, rest) = rest.linear_in(tap.0)?;
         let (step, dilation, taps) = (step.as_const()?, dilation.as_const()?, tap.1.as_const()?);
@@ -165,7 +165,7 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
         uses.writers(image).iter().partition(|w| contraction(&m.kernels[**w].body).is_some());
     let [maker] = makers.as_slice() else { return None };
     let p = contraction(&m.kernels[*maker].body).filter(|p| p.product == ProductKind::Fma)?;
-    let at = p.tail.iter().find_map(|s| {
+    let at = p.epilogue.iter().find_map(|s| {
         if let Stmt::Store { buf, at, .. } = s { (*buf == image).then(|| at.clone()) } else { None }
     })?;
     let [pn, pc, py, px] = at.as_slice() else { return None };
@@ -188,7 +188,7 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     let [along] = along.as_slice() else { return None };
     if p.b.1[*along].as_sym() != Some(pc)
         || depends(&p.a.1, pc)
-        || p.depth.iter().any(|l| l.1.as_const().is_none())
+        || p.reduction.iter().any(|l| l.1.as_const().is_none())
     {
         return None;
     }
@@ -220,7 +220,7 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
             }
             _ => fine = false,
         }
-        fine &= uses.may_move(m, *f, k) && copies::apart(m, *f, image, &within);
+        fine &= uses.may_move(m, *f, k) && copies::disjoint(m, *f, image, &within);
     }
     let border = (top, left) != (0, 0) || (high, wide) != padded;
     if !fine || border && fill.is_none() {
@@ -258,7 +258,7 @@ struct Cut {
 
 /// Cuts the work so that a few threads get equal shares; `None` where it is better left as two kernels.
 fn cut(p: &Pair) -> Option<Cut> {
-    let depth: i64 = p.make.0.depth.iter().filter_map(|d| d.1.as_const()).product();
+    let depth: i64 = p.make.0.reduction.iter().filter_map(|d| d.1.as_const()).product();
     if 4 * depth * p.channels > NEAR_WEIGHTS {
         return None;
     }
@@ -333,7 +333,8 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let band =
         m.temp(format!("{name}.band"), ElemType::F32, [slots, high, p.padded.1, cut.width].map(constant));
-    let work = |q: &Contraction| (Dim::product(q.loops.iter().chain(&q.depth).map(|l| l.1)) * 2).floor_div(8);
+    let work =
+        |q: &Contraction| (Dim::product(q.loops.iter().chain(&q.reduction).map(|l| l.1)) * 2).floor_div(8);
     let work = work(&p.make.0) + work(&p.follow.0);
     let id = m.kernel(&name, &origin, |kb| {
         kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {

@@ -52,7 +52,7 @@ fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
     };
     if *map_kernel == k
         || !uses.may_move(m, *map_kernel, k)
-        || parts.tail.iter().any(|s| s.loads().contains(t))
+        || parts.epilogue.iter().any(|s| s.loads().contains(t))
     {
         return None;
     }
@@ -83,12 +83,12 @@ fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
                             .iter()
                             .position(|c| *c == Some(s))
                             .and_then(|d| at[d].as_sym())
-                            .filter(|v| parts.depth.iter().any(|l| l.0 == *v));
+                            .filter(|v| parts.reduction.iter().any(|l| l.0 == *v));
                         let dim = depth.and_then(|v| wat.iter().position(|d| d.as_sym() == Some(v)));
                         // A whole dimension of the weights.
                         match dim.filter(|d| {
                             parts
-                                .depth
+                                .reduction
                                 .iter()
                                 .any(|l| wat[*d].as_sym() == Some(l.0) && l.1 == m.bufs[*w].dims[*d])
                         }) {

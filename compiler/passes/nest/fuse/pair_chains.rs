@@ -106,7 +106,7 @@ fn join(m: &mut Module, group: &[Kernel]) {
     // for each other.
     let turns = group
         .iter()
-        .filter_map(|k| cost::turns(&m.kernels[*k].body, &mut HashMap::new()))
+        .filter_map(|k| cost::trip_count(&m.kernels[*k].body, &mut HashMap::new()))
         .fold(Dim::constant(0), |n, t| n + t);
     let work = (turns * 2).floor_div(4);
     let d = m.syms.loop_var("d", Dim::constant(0), count);

@@ -14,7 +14,7 @@ use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::conv_pool;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
-use apart::{copy_image, turn_result};
+use apart::{copy_image, transpose_result};
 use std::collections::{HashMap, HashSet};
 
 /// Channels that fill half of a vector.
@@ -56,8 +56,9 @@ pub fn run(m: &mut Module) -> Result<()> {
     follow(m, &kernels, &mut chosen, &may);
     let planes: HashSet<Buf> = conv_pool::planes(m, &kernels).into_iter().collect();
     let uses = Uses::new(m);
-    chosen
-        .retain(|b| !comes_in_planes(m, &uses, *b) && !stays_in_planes(m, &uses, *b) && !planes.contains(b));
+    chosen.retain(|b| {
+        !comes_channels_first(m, &uses, *b) && !stays_channels_first(m, &uses, *b) && !planes.contains(b)
+    });
     flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| unflatten::rewrite(m, f));
     for b in chosen {
         let rank = m.bufs[b].dims.len();
@@ -112,8 +113,8 @@ fn written_in_parts(m: &Module) -> HashSet<Buf> {
     m.bufs.keys().filter(|b| uses.writers(*b).len() > 1).collect()
 }
 
-/// True for an image of enough channels that the caller takes in planes.
-fn leaves_in_planes(m: &Module, b: Buf) -> bool {
+/// True for an image of enough channels that the caller takes with channels first.
+fn leaves_channels_first(m: &Module, b: Buf) -> bool {
     let d = &m.bufs[b];
     matches!(d.place, Place::Output(_))
         && (3..=5).contains(&d.dims.len())
@@ -121,15 +122,15 @@ fn leaves_in_planes(m: &Module, b: Buf) -> bool {
 }
 
 /// True for a temporary of enough channels whose planes are read under another shape.
-fn viewed_in_planes(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
+fn viewed_channels_first(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
     viewed.contains(&b)
         && (3..=5).contains(&m.bufs[b].dims.len())
         && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST)
         && !spatial_is_one(m, b)
 }
 
-/// A convolution whose image the caller takes in planes, or a reader under another shape, stores it for
-/// itself, and a map turns it: vectors run along channels, which no tile could store one by one, or whose
+/// A convolution whose image the caller takes with channels first, or a reader under another shape, stores it
+/// for itself, and a map turns it: vectors run along channels, which no tile could store one by one, or whose
 /// vectors are fuller.
 fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
@@ -148,9 +149,9 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
         .iter()
         .any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
-    let planes = leaves_in_planes(m, out)
-        || viewed_in_planes(m, out, viewed)
-        || taps && few_leave_in_planes(m, a, out);
+    let planes = leaves_channels_first(m, out)
+        || viewed_channels_first(m, out, viewed)
+        || taps && few_leave_channels_first(m, a, out);
     if !planes
         || a == w
         || at_w.len() != from.len()
@@ -163,13 +164,13 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     // Of a depthwise convolution image and result have the same innermost dimension.
     let depthwise = is_depthwise(&nest.loops, &from, &at_w);
     if taps || apart || depthwise || is_ragged(m, a, out, w) {
-        turn_result(m, k, out, viewed, shared);
+        transpose_result(m, k, out, viewed, shared);
     }
 }
 
-/// True for an image of few channels that the caller takes in planes, made of one whose channels are
-/// innermost.
-fn few_leave_in_planes(m: &Module, image: Buf, out: Buf) -> bool {
+/// True for an image of few channels that the caller takes with channels first, made of one whose channels
+/// are innermost.
+fn few_leave_channels_first(m: &Module, image: Buf, out: Buf) -> bool {
     let (from, to) = (&m.bufs[image], &m.bufs[out]);
     let few = matches!(to.place, Place::Output(_))
         && to.dims.len() == 4
@@ -179,7 +180,7 @@ fn few_leave_in_planes(m: &Module, image: Buf, out: Buf) -> bool {
     }
     // At most a few outputs of a model come here.
     let uses = Uses::new(m);
-    !comes_in_planes(m, &uses, image) && !stays_in_planes(m, &uses, image)
+    !comes_channels_first(m, &uses, image) && !stays_channels_first(m, &uses, image)
 }
 
 /// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly
@@ -187,7 +188,7 @@ fn few_leave_in_planes(m: &Module, image: Buf, out: Buf) -> bool {
 fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     // What it takes to pack an element of the image, and to turn one of the result, in steps of a sum.
     const PACK: i64 = 5;
-    const TURN: i64 = 12;
+    const TRANSPOSE_COST: i64 = 12;
     const LANES: i64 = 16;
     let known = |b: Buf| m.bufs[b].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>();
     let (Some(from), Some(to), Some(w)) = (known(image), known(out), known(weights)) else { return false };
@@ -197,7 +198,7 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     let depth: i64 = w[1..].iter().product();
     let whole = |n: i64| (n + LANES - 1) / LANES * LANES;
     let along_planes = plane / row * whole(row) * channels * depth + plane * depth * PACK;
-    let along_channels = plane * whole(channels) * depth + plane * channels * TURN;
+    let along_channels = plane * whole(channels) * depth + plane * channels * TRANSPOSE_COST;
     row % LANES != 0 && along_planes > along_channels
 }
 
@@ -205,7 +206,7 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
 fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
-    let planes = leaves_in_planes(m, out) && !spatial_is_one(m, out);
+    let planes = leaves_channels_first(m, out) && !spatial_is_one(m, out);
     let images = images(body);
     if planes
         && form::operands(body).is_none()
@@ -213,7 +214,7 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
         && images.contains(&out)
         && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp))
     {
-        turn_result(m, k, out, &HashSet::new(), shared);
+        transpose_result(m, k, out, &HashSet::new(), shared);
     }
 }
 
@@ -230,12 +231,12 @@ fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
         copy_image(m, k, image);
     }
     if let Some(out) = result.filter(|b| matches!(m.bufs[*b].place, Place::Output(_))) {
-        turn_result(m, k, out, &HashSet::new(), shared);
+        transpose_result(m, k, out, &HashSet::new(), shared);
     }
 }
 
 /// Depthwise convolutions and windows over images whose sizes run time knows read a copy of an image that the
-/// caller, or who reads it under another shape, has in planes: vectors run along channels.
+/// caller, or who reads it under another shape, has with channels first: vectors run along channels.
 fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
@@ -257,7 +258,7 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     }) else {
         return;
     };
-    let kept = matches!(m.bufs[image].place, Place::Input(_)) || viewed_in_planes(m, image, viewed);
+    let kept = matches!(m.bufs[image].place, Place::Input(_)) || viewed_channels_first(m, image, viewed);
     let fits = kept
         && !spatial_is_one(m, image)
         && !spatial_is_one_of(&m.bufs[out].dims)
@@ -268,7 +269,8 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     }
 }
 
-/// A contraction that stores channels side by side reads a copy of a residual that the caller has in planes.
+/// A contraction that stores channels side by side reads a copy of a residual that the caller has with
+/// channels first.
 fn attach_residuals(m: &mut Module, k: Kernel) {
     let Some(p) = form::contraction(&m.kernels[k].body) else { return };
     let Some((out, at)) = p.store() else { return };
@@ -278,7 +280,7 @@ fn attach_residuals(m: &mut Module, k: Kernel) {
         return;
     }
     let mut found: Vec<Buf> = vec![];
-    for s in &p.tail {
+    for s in &p.epilogue {
         if let Some(e) = s.expr() {
             e.walk(&mut |e| match e {
                 Expr::Load { buf, at }
@@ -365,7 +367,7 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
 
 /// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly
 /// empty, and a convolution takes its elements one by one wherever they lie.
-fn comes_in_planes(m: &Module, uses: &Uses, b: Buf) -> bool {
+fn comes_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
     const FEW: i64 = 8;
     let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
     few && uses.writers(b).iter().any(|k| {
@@ -380,7 +382,7 @@ fn comes_in_planes(m: &Module, uses: &Uses, b: Buf) -> bool {
 
 /// True for the padded copy of a caller's image that only convolutions to very few channels read, whose
 /// results go to the caller: vectors run along the rows of both.
-fn stays_in_planes(m: &Module, uses: &Uses, b: Buf) -> bool {
+fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
     const FEW: i64 = 4;
     let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
         [out] => {

@@ -56,7 +56,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
         return None;
     }
     let (out, at) = p
-        .tail
+        .epilogue
         .iter()
         .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
     // Channels: one dimension of the weights, whole.
@@ -72,8 +72,9 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     let (x, tap) = p.a.1.iter().find_map(|d| {
         let syms: Vec<Sym> = d.syms().into_iter().collect();
         let [a, b] = syms.as_slice() else { return None };
-        let pair =
-            |x: Sym, t: Sym| Some((p.loops.iter().copied().find(|l| l.0 == x)?, of(&p.depth, &t.into())?));
+        let pair = |x: Sym, t: Sym| {
+            Some((p.loops.iter().copied().find(|l| l.0 == x)?, of(&p.reduction, &t.into())?))
+        };
         let (x, t) = pair(*a, *b).or_else(|| pair(*b, *a))?;
         let alone = (*d - Dim::sym(x.0) - Dim::sym(t.0)).as_const().is_some();
         let rows = stride(m, out, at, x.0) == Some(k.1)
@@ -98,7 +99,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
         .min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
     let phases = longer.filter(|s| cost(*s) * 1.3 < cost(phases)).unwrap_or(phases);
     let wins = cost(phases) * 1.3 < cost(1) && k.1 * phases >= 4;
-    let fits = p.tail.iter().all(|s| s.expr().is_none_or(|e| follows(m, e, k, x)));
+    let fits = p.epilogue.iter().all(|s| s.expr().is_none_or(|e| follows(m, e, k, x)));
     (wins && fits).then(|| Layer { weights: weights.clone(), k, x, tap, phases, parts: p })
 }
 
@@ -184,14 +185,14 @@ fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
         Expr::acc(p.acc),
     );
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
-    let sum = p.depth.iter().rev().fold(set, |body, (v, hi)| {
+    let sum = p.reduction.iter().rev().fold(set, |body, (v, hi)| {
         let (var, hi) = if *v == l.tap.0 { (j, taps) } else { (*v, *hi) };
         Stmt::For { kind: LoopKind::Seq, var, lo: zero, hi, body: vec![body] }
     });
     let mut body =
         vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(p.product.ty(), 0.0) }, sum];
     let mut repeated: HashMap<Buf, Buf> = HashMap::new();
-    for t in p.tail.iter().cloned() {
+    for t in p.epilogue.iter().cloned() {
         let t = t.map_exprs(&mut |e| {
             e.rewrite(&mut |e| match e {
                 Expr::Load { buf, at }

@@ -41,7 +41,7 @@ pub fn run(m: &mut Module) -> Result<()> {
                 n > 0 && (n * BYTES % PAGE == 0 || n * 2 * BYTES % PAGE == 0 && steps().any(|s| s == 2 * n))
             });
             let crowded = steps().any(|s| s != 0 && s * BYTES % PAGE == 0);
-            let deep = p.depth.iter().any(|d| stride(m, *buf, at, d.0) == Some(1));
+            let deep = p.reduction.iter().any(|d| stride(m, *buf, at, d.0) == Some(1));
             if whole && crowded && deep && !viewed.contains(buf) && found.iter().all(|f| f.0 != *buf) {
                 found.push((*buf, inner, LINE / BYTES));
             }

@@ -1,8 +1,9 @@
 //! bf16_dot: contractions with constant weights by dot products of bf16, for `--math fast` on CPU levels that
 //! have them.
 //!
-//! The depth is taken in pairs along one of its loops, the *channel*: two bf16 side by side are one 32-bit
-//! element, as [`Expr::Dot`] has them, and from there on schedules treat them as any other contraction's.
+//! The reduction is taken in pairs along one of its loops, the *channel*: two bf16 side by side are one
+//! 32-bit element, as [`Expr::Dot`] has them, and from there on schedules treat them as any other
+//! contraction's.
 //!
 //! * The weights are rounded here, once. A channel of odd extent is filled up with zeros.
 //! * Activations that nothing else reads, whose channel is innermost in memory in whole pairs, are stored as
@@ -13,7 +14,7 @@
 //! alone: their factors are sums already.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Math, Module, Place, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, visit};
 use crate::passes::nest::analysis::form::{self, Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::is_temp;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies, Grouped};
@@ -45,7 +46,8 @@ fn plan(m: &Module, k: Kernel) -> Option<Plan> {
     if !matches!(m.bufs[x.0].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16) {
         return None;
     }
-    let g = Grouped::find(m, k, parts.acc, (&x, &w), &parts.depth, Group::Halves).filter(|g| g.extent > 1)?;
+    let g = Grouped::find(m, k, parts.acc, (&x, &w), &parts.reduction, DotKind::Halves)
+        .filter(|g| g.extent > 1)?;
     Some(Plan { parts, g })
 }
 
@@ -98,7 +100,7 @@ fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
     };
     for k in m.kernels.keys() {
         match of.get(&k) {
-            Some(p) if p.g.in_place(m) => others(visit::loads(&p.parts.tail)),
+            Some(p) if p.g.in_place(m) => others(visit::loads(&p.parts.epilogue)),
             _ => others(visit::loads(&m.kernels[k].body)),
         }
     }

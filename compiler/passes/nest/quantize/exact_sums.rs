@@ -174,14 +174,14 @@ fn magnitude(t: ElemType) -> i64 {
 }
 
 impl ByteSum {
-    /// Into how many parts of equal size the outermost depth loop falls so that each sum is exact; `None` if
-    /// none fits.
+    /// Into how many parts of equal size the outermost reduction loop falls so that each sum is exact; `None`
+    /// if none fits.
     fn parts(&self, m: &Module) -> Option<i64> {
-        let outer = self.depth[0].1.as_const();
+        let outer = self.reduction[0].1.as_const();
         (1..=MOST_PARTS).find(|n| (*n == 1 || outer.is_some_and(|e| e % n == 0)) && self.is_exact(m, *n))
     }
     fn is_exact(&self, m: &Module, parts: i64) -> bool {
-        let terms = self.depth.iter().try_fold(1i64, |n, d| n.checked_mul(m.syms.range(d.1).hi?));
+        let terms = self.reduction.iter().try_fold(1i64, |n, d| n.checked_mul(m.syms.range(d.1).hi?));
         let (ma, mb) = (magnitude(m.bufs[self.a.0].ty), magnitude(m.bufs[self.b.0].ty));
         let by_types = terms.and_then(|n| n.checked_mul(ma * mb)).map(|n| n / parts);
         let by_weights =
@@ -196,16 +196,16 @@ impl ByteSum {
     fn operands(&self) -> [Buf; 2] {
         [self.a.0, self.b.0]
     }
-    /// The largest sum of magnitudes over one part of the depth of a constant operand.
+    /// The largest sum of magnitudes over one part of the reduction of a constant operand.
     fn weight_sum(&self, m: &Module, (buf, at): &(Buf, Vec<Dim>), parts: i64) -> Option<i64> {
         let (Place::Const(c), Layout::RowMajor) = (&m.bufs[*buf].place, &m.bufs[*buf].layout) else {
             return None;
         };
-        // Dimensions that the depth runs over are summed as a whole, which is no less.
-        let summed: Vec<bool> = at.iter().map(|d| self.depth.iter().any(|s| d.contains(s.0))).collect();
+        // Dimensions that the reduction runs over are summed as a whole, which is no less.
+        let summed: Vec<bool> = at.iter().map(|d| self.reduction.iter().any(|s| d.contains(s.0))).collect();
         let dims = c.dims();
         // Parts divide the dimension that the outermost loop runs over.
-        let divided = at.iter().position(|d| d.as_sym() == Some(self.depth[0].0));
+        let divided = at.iter().position(|d| d.as_sym() == Some(self.reduction[0].0));
         let size = match (parts, divided) {
             (1, _) => i64::MAX,
             (n, Some(d)) => dims[d] / n,
@@ -229,8 +229,9 @@ impl ByteSum {
             }
             *sums.entry(key).or_default() += v.abs();
         }
-        // The depth may pass an element more than once only where a dimension has no subscript of its own.
-        let once = self.depth.iter().all(|(s, _)| at.iter().any(|d| d.as_sym() == Some(*s)));
+        // The reduction may pass an element more than once only where a dimension has no subscript of its
+        // own.
+        let once = self.reduction.iter().all(|(s, _)| at.iter().any(|d| d.as_sym() == Some(*s)));
         once.then(|| sums.into_values().max().unwrap_or(0))
     }
 }
@@ -239,7 +240,7 @@ impl ByteSum {
 fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, parts: i64, made: &mut Floats) {
     let (Some(a), Some(b)) = (made.of(m, k, c.a.0), made.of(m, k, c.b.0)) else { return };
     let product = Product { a: (a, c.a.1.clone()), b: (b, c.b.1.clone()) };
-    let (outer, extent) = c.depth[0];
+    let (outer, extent) = c.reduction[0];
     let size = if parts == 1 { extent } else { extent.floor_div(parts) };
     // All parts but the last have a buffer like the result.
     let sums: Vec<(Buf, Vec<Dim>)> =
@@ -273,7 +274,8 @@ impl Product {
     }
 }
 
-/// A kernel before `k` that sums the depth from `from` on; its buffer, and the position of each result there.
+/// A kernel before `k` that sums the reduction from `from` on; its buffer, and the position of each result
+/// there.
 fn partial(
     m: &mut Module,
     k: Kernel,
@@ -291,7 +293,7 @@ fn partial(
     let dims = m.bufs[result].dims.clone();
     let out = m.temp(format!("{name}.part"), ElemType::I32, dims);
     let extents: Vec<Dim> = nest.loops.iter().map(|l| l.1).collect();
-    let depth: Vec<Dim> = [size].into_iter().chain(c.depth[1..].iter().map(|d| d.1)).collect();
+    let depth: Vec<Dim> = [size].into_iter().chain(c.reduction[1..].iter().map(|d| d.1)).collect();
     let id = m.kernel(&name, &origin, |kb| {
         kb.nest(LoopKind::Par, &extents, |kb, ix| {
             let outside = |s: Sym| nest.loops.iter().position(|l| l.0 == s).map(|i| ix[i]);
@@ -299,7 +301,7 @@ fn partial(
             kb.m.regs[acc].whole = Some(EXACT);
             kb.nest(LoopKind::Seq, &depth, |kb, r| {
                 let inside = |s: Sym| {
-                    c.depth.iter().position(|d| d.0 == s).map(|i| if i == 0 { r[0] + from } else { r[i] })
+                    c.reduction.iter().position(|d| d.0 == s).map(|i| if i == 0 { r[0] + from } else { r[i] })
                 };
                 let v = product.value(acc, &|s| outside(s).or_else(|| inside(s)));
                 kb.set(acc, v);
@@ -318,7 +320,7 @@ fn partial(
 pub(crate) struct Rewrite {
     pub old: Reg,
     pub new: Reg,
-    /// The outermost depth loop and how far it runs now.
+    /// The outermost reduction loop and how far it runs now.
     pub outer: Sym,
     pub size: Dim,
     /// A step of the sum, and what stands for the sum behind it.

@@ -1,5 +1,5 @@
 //! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, integers or floats,
-//! with scales and zero points that change from block to block along the depth (MatMulNBits, blocked
+//! with scales and zero points that change from block to block along the reduction (MatMulNBits, blocked
 //! DequantizeLinear).
 //!
 //! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the
@@ -37,7 +37,7 @@ struct Weights {
     elements: (Arc<ConstData>, u32, Code),
     /// The buffer that holds them.
     from: Buf,
-    /// Position of element (k, n): offset, and steps along columns and depth.
+    /// Position of element (k, n): offset, and steps along columns and reduction.
     at: [i64; 3],
     zero: Zero,
     /// A scale for each block and column.
@@ -45,7 +45,7 @@ struct Weights {
     /// Elements of a block.
     block: i64,
     /// Elements of a column.
-    depth: i64,
+    reduction: i64,
 }
 
 /// What the bits of an element stand for.
@@ -151,17 +151,17 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
         || m.storage(p.a.0) == made
         || !matches!(m.bufs[made].place, Place::Temp)
         || p.product != Product::Fma
-        || p.depth.len() != 1
+        || p.reduction.len() != 1
         || m.is_recast(p.b.0)
     {
         return None;
     }
     // Nothing else of the kernel reads it.
-    if visit::loads(&p.tail).iter().any(|b| m.storage(*b) == made) {
+    if visit::loads(&p.epilogue).iter().any(|b| m.storage(*b) == made) {
         return None;
     }
     let (n, columns) = one_column(m, &mut p)?;
-    let (depth, elements) = (p.depth[0].0, p.depth[0].1.as_const()?);
+    let (depth, elements) = (p.reduction[0].0, p.reduction[0].1.as_const()?);
     if depends(&p.a.1, n) || columns < 1 || elements < 1 {
         return None;
     }
@@ -296,7 +296,7 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
         zero,
         scale,
         block,
-        depth: elements,
+        reduction: elements,
     })
 }
 
@@ -360,7 +360,7 @@ fn whole_bytes(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     ConstData::new(ty.compute(), vec![bytes.len() as i64], bytes).map(Arc::new)
 }
 
-/// Position of an element as offset + a * column + b * depth.
+/// Position of an element as offset + a * column + b * reduction.
 fn affine(m: &Module, buf: Buf, at: &[Dim], n: Sym, depth: Sym) -> Option<[i64; 3]> {
     linear(m.syms.simplify(m.linear(buf, at)), n, depth)
 }
@@ -422,10 +422,18 @@ fn rewrite(
     let signed = matches!(code, Code::Signed);
     let float = if let Code::Float(f) = code { Some(*f) } else { None };
     let [offset, column, depth] = w.at;
-    let words =
-        Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: signed };
+    let words = Words {
+        bits: *bits,
+        columns,
+        elements: w.reduction,
+        width: WIDTH,
+        offset,
+        column,
+        depth,
+        flip: signed,
+    };
     let Some(data) = ConstData::words(source.clone(), words) else { return false };
-    let blocks = (w.depth + w.block - 1) / w.block;
+    let blocks = (w.reduction + w.block - 1) / w.block;
     let scale = w.scale.as_ref().map(|t| t.packed(columns, blocks));
     let zero = match &w.zero {
         Zero::Table(t) => Some(t.packed(columns, blocks)),
@@ -464,7 +472,7 @@ fn rewrite(
                 k,
                 &f.parts,
                 &rows,
-                activations::Form { block: w.block, depth: w.depth, per, number },
+                activations::Form { block: w.block, reduction: w.reduction, per, number },
                 uses,
             )
         } else {
@@ -476,7 +484,12 @@ fn rewrite(
             packed.push(gathered::Packed { from, row, columns, elements, kind });
         }
     };
-    note(w.from, w.at, w.depth, gathered::Kind::Words { to: words, bits: i64::from(*bits), flip: signed });
+    note(
+        w.from,
+        w.at,
+        w.reduction,
+        gathered::Kind::Words { to: words, bits: i64::from(*bits), flip: signed },
+    );
     if let (Some(t), Some(dequantize::Scale::Float(to))) = (&w.scale, scale) {
         note(t.from, t.at, blocks, gathered::Kind::Table { to });
     }
@@ -496,7 +509,7 @@ fn rewrite(
         scale,
         zero,
         block: w.block,
-        depth: w.depth,
+        reduction: w.reduction,
         bytes,
     };
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);

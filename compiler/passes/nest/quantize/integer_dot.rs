@@ -1,9 +1,9 @@
 //! integer_dot: integer contractions (`ops/integer` tells their form) by dot products of quads of bytes or of
 //! pairs of words, on CPU levels that have them.
 //!
-//! The depth is taken in groups along one of its loops, the *channel*: of the four bytes side by side, those
-//! of the activations are unsigned, those of the weights signed, as [`Expr::Dot`] has them; words hold bytes
-//! of either kind. What it takes:
+//! The reduction is taken in groups along one of its loops, the *channel*: of the four bytes side by side,
+//! those of the activations are unsigned, those of the weights signed, as [`Expr::Dot`] has them; words hold
+//! bytes of either kind. What it takes:
 //!
 //! * The weights are constants; for quads their values are those of i8. They become i32 elements of four
 //!   bytes or two words each along the channel, filled up with zeros; from there on they are packed like any
@@ -29,7 +29,7 @@ pub mod operands;
 mod runtime;
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, visit};
 use crate::passes::nest::analysis::form::{self, ByteSum, byte_sum};
 use crate::passes::nest::analysis::shape::{Uses, as_map, instance};
 use crate::passes::nest::quantize::exact_sums;
@@ -62,16 +62,16 @@ pub(crate) struct Taken {
 }
 
 /// The groups of a level's dot products.
-pub(crate) fn group(facts: &Facts) -> Option<Group> {
+pub(crate) fn group(facts: &Facts) -> Option<DotKind> {
     match facts.caps.dot {
         Dot::None => None,
-        Dot::Pairs => Some(Group::Words),
-        Dot::Quads => Some(Group::Bytes),
+        Dot::Pairs => Some(DotKind::Words),
+        Dot::Quads => Some(DotKind::Bytes),
     }
 }
 
 /// What dot products do in a module; nothing if no contraction takes them.
-pub(crate) fn taken(m: &Module, group: Group) -> Taken {
+pub(crate) fn taken(m: &Module, group: DotKind) -> Taken {
     let mut t = Taken { dots: HashSet::new(), windows: HashSet::new() };
     for (k, c) in contractions(m) {
         if plan(m, k, &c, group).is_some() {
@@ -105,22 +105,22 @@ fn contractions(m: &Module) -> Vec<(Kernel, ByteSum)> {
     operands::kernels(m).into_iter().filter_map(|k| Some((k, byte_sum(m, &m.kernels[k].body)?))).collect()
 }
 
-fn plan(m: &Module, k: Kernel, c: &ByteSum, group: Group) -> Option<Plan> {
+fn plan(m: &Module, k: Kernel, c: &ByteSum, group: DotKind) -> Option<Plan> {
     let (x, w) = match (weights(m, c.a.0, group), weights(m, c.b.0, group)) {
         (_, true) => (&c.a, &c.b),
         (true, false) => (&c.b, &c.a),
         _ => return runtime::plan(m, k, c, group),
     };
-    let g = Grouped::find(m, k, c.acc, (x, w), &c.depth, group)?;
+    let g = Grouped::find(m, k, c.acc, (x, w), &c.reduction, group)?;
     Some(Plan { c: c.clone(), g })
 }
 
 /// A constant of bytes whose values parts of a group have.
-fn weights(m: &Module, b: Buf, group: Group) -> bool {
+fn weights(m: &Module, b: Buf, group: DotKind) -> bool {
     let Place::Const(c) = &m.bufs[b].place else { return false };
     m.bufs[b].layout == Layout::RowMajor
         && (c.elem() == ElemType::I8
-            || c.elem() == ElemType::U8 && (group == Group::Words || c.bytes().iter().all(|v| *v < 128)))
+            || c.elem() == ElemType::U8 && (group == DotKind::Words || c.bytes().iter().all(|v| *v < 128)))
 }
 
 /// Runs the pass. Accumulators of sums that become floats get their range ([`crate::nest::RegData::whole`]).
@@ -157,7 +157,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let (mut copies, mut made) = (Copies::default(), Copies::default());
     for (((k, p), here), signed) in plans.iter().zip(&in_place).zip(&signed) {
         let groups = match (here, group) {
-            (true, Group::Bytes) => p.g.view(m, p.g.x.0),
+            (true, DotKind::Bytes) => p.g.view(m, p.g.x.0),
             (true, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| spread(m, *k, p)),
             (false, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| gather(m, *k, p)),
         };
@@ -181,7 +181,7 @@ struct Window<'a> {
 }
 
 /// A contraction without columns - a depthwise convolution -, if floats hold every partial sum.
-fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, group: Group) -> Option<Window<'a>> {
+fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, group: DotKind) -> Option<Window<'a>> {
     if columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1) {
         return None;
     }
@@ -197,7 +197,7 @@ fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, group: Group) -> Option<Win
 
 /// Makes a sum of floats of a window: vectors multiply and add floats at once. Bytes of the image become
 /// floats as they are loaded; `flipped`: which operands are stored with 128 added.
-fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), group: Group) -> Option<()> {
+fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), group: DotKind) -> Option<()> {
     let Window { x, second, w } = window(m, k, c, group)?;
     let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP })?;
     let flipped = if second { flipped.1 } else { flipped.0 };
@@ -222,8 +222,14 @@ fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), grou
         None => total,
     };
     let body = std::mem::take(&mut m.kernels[k].body);
-    let with =
-        exact_sums::Rewrite { old: c.acc, new: sum, outer: c.depth[0].0, size: c.depth[0].1, value, total };
+    let with = exact_sums::Rewrite {
+        old: c.acc,
+        new: sum,
+        outer: c.reduction[0].0,
+        size: c.reduction[0].1,
+        value,
+        total,
+    };
     m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
     Some(())
 }
@@ -349,7 +355,7 @@ fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
 
 /// What copies in groups are named after.
 fn suffix(p: &Plan) -> &'static str {
-    if p.g.group == Group::Bytes { "quads" } else { "pairs" }
+    if p.g.group == DotKind::Bytes { "quads" } else { "pairs" }
 }
 
 /// A copy of an image with a border around it.
@@ -412,7 +418,7 @@ fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, signed: bool, made
 fn weights_in_groups(m: &mut Module, p: &Plan) -> Option<Buf> {
     let Place::Const(c) = &m.bufs[p.g.w.0].place else { return None };
     let name = m.bufs[p.g.w.0].name.clone();
-    if p.g.group == Group::Bytes {
+    if p.g.group == DotKind::Bytes {
         let bytes = c.codes()?;
         return p.g.weights(m, name, &bytes, 1);
     }
@@ -420,11 +426,11 @@ fn weights_in_groups(m: &mut Module, p: &Plan) -> Option<Buf> {
     p.g.weights(m, name, &words, 2)
 }
 
-/// 128 times the sum of the weights over the depth, for each result.
+/// 128 times the sum of the weights over the reduction, for each result.
 fn depth_sums(m: &mut Module, c: &ByteSum, w: &(Buf, Vec<Dim>)) -> Option<Expr> {
     let Place::Const(data) = &m.bufs[w.0].place else { return None };
     let (dims, name) = (data.dims().to_vec(), m.bufs[w.0].name.clone());
-    let deep: Vec<bool> = w.1.iter().map(|d| c.depth.iter().any(|v| d.contains(v.0))).collect();
+    let deep: Vec<bool> = w.1.iter().map(|d| c.reduction.iter().any(|v| d.contains(v.0))).collect();
     let own: Vec<i64> = dims.iter().zip(&deep).filter(|x| !x.1).map(|x| *x.0).collect();
     let mut sums = vec![0i32; own.iter().product::<i64>() as usize];
     for (i, v) in data.to_i64s()?.into_iter().enumerate() {

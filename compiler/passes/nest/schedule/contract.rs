@@ -10,7 +10,7 @@
 pub(crate) mod loops;
 
 use crate::nest::schedule::{self, Schedule};
-use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
 pub(crate) use crate::passes::nest::analysis::form::{
     Contraction as Parts, ProductKind as Product, contraction as take_apart, depends,
@@ -81,8 +81,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
         (None, None) => 1,
     };
-    let depth = Dim::product(p.depth.iter().map(|d| d.1));
-    let turn = turn(m, &p, &batch, request.within, most, depth * n_extent);
+    let depth = Dim::product(p.reduction.iter().map(|d| d.1));
+    let turn = alternating_loop(m, &p, &batch, request.within, most, depth * n_extent);
     let nr = tiles::panel(most, n_extent, unit);
     let packing = packing(m, &request.program.uses, request.k, &p, &batch, n, n_extent, nr, facts)?;
     let mut together = 1;
@@ -126,7 +126,7 @@ impl Plan for Tiled {
         let mut t = tile.read_from(|packing| packing.apply(m, k, &p));
         let body = tiles::emit(m, &p, &t, &loops, &rows);
         let Some(turn) = turn else { return body };
-        t.turn();
+        t.reverse();
         let back = tiles::emit(m, &p, &t, &loops, &rows);
         vec![Stmt::If {
             cond: Expr::cmp_index(BinOp::Eq, Dim::sym(turn).modulo(2), 0),
@@ -150,9 +150,9 @@ fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);
-    if next.is_some_and(|v| only(&p.a.1, &p.b.1, v)) && p.depth.len() == 1 {
+    if next.is_some_and(|v| only(&p.a.1, &p.b.1, v)) && p.reduction.len() == 1 {
         std::mem::swap(&mut p.a, &mut p.b);
-        if let ProductKind::Dot { group: Group::Bytes, swapped } = &mut p.product {
+        if let ProductKind::Dot { group: DotKind::Bytes, swapped } = &mut p.product {
             *swapped = !*swapped;
         }
     }
@@ -164,7 +164,7 @@ fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
 /// images, columns of matrices.
 fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>) {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
-    p.depth.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
+    p.reduction.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
     // But not what steps from row to row: unrolled steps would share elements of A, and keep them in
     // registers that the sums need.
     let between = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, i64::abs);
@@ -172,11 +172,11 @@ fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>) {
         let s = step(d.0);
         s < between * 16 && d.1.as_const().is_none_or(|n| s.saturating_mul(n - 1) >= between)
     };
-    if p.depth.last().is_some_and(shares)
-        && let Some(i) = p.depth.iter().rposition(|d| !shares(d))
+    if p.reduction.last().is_some_and(shares)
+        && let Some(i) = p.reduction.iter().rposition(|d| !shares(d))
     {
-        let d = p.depth.remove(i);
-        p.depth.push(d);
+        let d = p.reduction.remove(i);
+        p.reduction.push(d);
     }
 }
 
@@ -186,9 +186,9 @@ fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
     let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
     // Vectors that are partly empty take as long as whole ones.
     let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(unit) * unit } else { l.1 };
-    let work = (Dim::product(p.loops.iter().chain(&p.depth).map(lanes)) * 2).floor_div(8);
+    let work = (Dim::product(p.loops.iter().chain(&p.reduction).map(lanes)) * 2).floor_div(8);
     // Few rows wait for the weights.
-    let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.depth));
+    let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.reduction));
     let waits = large
         && matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
         && m.syms.le(work, read * READ) == Answer::Yes;
@@ -197,12 +197,12 @@ fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
 
 /// A sum of integers to which a constant is added begins with it.
 fn begin_with_constant(m: &Module, p: &mut Contraction) {
-    if !matches!(p.product, ProductKind::Dot { group: Group::Bytes | Group::Words, .. }) {
+    if !matches!(p.product, ProductKind::Dot { group: DotKind::Bytes | DotKind::Words, .. }) {
         return;
     }
     let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));
     let (mut sums, mut terms) = (0, vec![]);
-    visit::walk_exprs(&p.tail, &mut |e| match e {
+    visit::walk_exprs(&p.epilogue, &mut |e| match e {
         Expr::Acc { reg, .. } if *reg == p.acc => sums += 1,
         Expr::Bin(BinOp::Add, x, y)
             if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc) && constant(y) =>
@@ -216,7 +216,7 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
     let acc = p.acc;
     // Once: without it, the sum may stand before another constant.
     let mut left = true;
-    p.tail = std::mem::take(&mut p.tail)
+    p.epilogue = std::mem::take(&mut p.epilogue)
         .into_iter()
         .map(|s| {
             s.map_exprs(&mut |e| {
@@ -241,7 +241,7 @@ const READ: i64 = 6;
 /// The loop every other iteration of which reads the weights backwards, so that it begins with what is still
 /// in the first-level cache: where a loop reads the same weights again and again for a few rows, and they
 /// fill that cache but not the second.
-fn turn(
+fn alternating_loop(
     m: &Module,
     p: &Contraction,
     batch: &[(Sym, Dim)],
@@ -364,14 +364,14 @@ pub(crate) fn packing(
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
     let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
     // A constant that is one panel.
-    let panel = n_extent.as_const() == Some(nr) && p.depth.last().is_some_and(|d| along(d.0) == Some(nr));
+    let panel = n_extent.as_const() == Some(nr) && p.reduction.last().is_some_and(|d| along(d.0) == Some(nr));
     let near = p
-        .depth
+        .reduction
         .last()
         .and_then(|d| along(d.0))
         .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
     if (!constant || panel)
-        && p.depth.len() == 1
+        && p.reduction.len() == 1
         && near
         && along(n) == Some(1)
         && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
@@ -381,13 +381,14 @@ pub(crate) fn packing(
     if p.with.is_some() {
         return None;
     }
-    // Panels are `[what loops around the nest pick ..][batch that B depends on ..][panel][depth ..][nr]`.
+    // Panels are `[what loops around the nest pick ..][batch that B depends on ..][panel][reduction ..][nr]`.
     let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
     if constant && !m.is_recast(p.b.0) {
         return constant_panels(m, p, &own, (n, n_extent), nr).map(Packing::Constant);
     }
-    let known =
-        |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
+    let known = |s: Sym| {
+        s == n || own.iter().chain(&p.reduction).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop
+    };
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
         return None;
     }
@@ -409,7 +410,10 @@ fn packed_name(m: &Module, p: &Contraction) -> String {
 /// Dims of panels, but for what loops around the nest pick.
 fn packed_dims(p: &Contraction, own: &[(Sym, Dim)], n_extent: Dim, nr: i64) -> Vec<Dim> {
     let own = own.iter().map(|b| b.1);
-    own.chain([n_extent.ceil_div(nr)]).chain(p.depth.iter().map(|d| d.1)).chain([Dim::constant(nr)]).collect()
+    own.chain([n_extent.ceil_div(nr)])
+        .chain(p.reduction.iter().map(|d| d.1))
+        .chain([Dim::constant(nr)])
+        .collect()
 }
 
 /// A constant B as panels, see [`packing`]; `own` are the batch loops that it depends on.
@@ -432,7 +436,7 @@ pub(crate) fn constant_panels(
     };
     let mut vars: Vec<Sym> = own.iter().map(|b| b.0).collect();
     vars.push(n);
-    vars.extend(p.depth.iter().map(|d| d.0));
+    vars.extend(p.reduction.iter().map(|d| d.0));
     // Subscripts without a loop of the nest stay as they are.
     let picked = |d: &Dim| d.as_const().is_none() && !vars.iter().any(|v| d.contains(*v));
     let outer: Vec<Dim> = at.iter().copied().filter(picked).collect();

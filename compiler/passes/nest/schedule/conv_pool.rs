@@ -17,12 +17,13 @@ use crate::tensor::ElemType;
 /// Taps of a row of the convolution's window that are written out.
 const UNROLLED: i64 = 8;
 
-/// Images that stay in planes because a kernel of this form reads or writes them.
+/// Images that stay channels-first because a kernel of this form reads or writes them.
 pub(crate) fn planes(m: &Module, kernels: &[Kernel]) -> Vec<Buf> {
     kernels
         .iter()
         .filter_map(|k| {
-            pooled_contraction(&m.kernels[*k].body).map(|p| [vec![p.a.0], visit::stores(&p.tail)].concat())
+            pooled_contraction(&m.kernels[*k].body)
+                .map(|p| [vec![p.a.0], visit::stores(&p.epilogue)].concat())
         })
         .flatten()
         .collect()
@@ -65,7 +66,7 @@ impl schedule::Plan for Plan {
         );
         let window = self.p.window.iter().filter_map(|w| w.1.as_const()).product();
         let channels = (self.channel.1 + self.parts - 1) / self.parts;
-        let taps = self.p.depth.last().and_then(|d| d.1.as_const()).filter(|n| *n <= UNROLLED);
+        let taps = self.p.reduction.last().and_then(|d| d.1.as_const()).filter(|n| *n <= UNROLLED);
         let unroll = taps.map(|n| ("taps of a row", n)).into_iter().collect();
         Schedule { tile: vec![("channels", channels), ("sums of a window", window)], unroll, ..s }
     }
@@ -134,7 +135,7 @@ impl Block<'_> {
         let mut out = vec![acc(sum, &sizes, Expr::num(ElemType::F32, 0.0))];
         // The innermost taps are written out.
         let depth: Vec<(Sym, Sym, Dim)> =
-            p.depth.iter().map(|d| (d.0, shape::loop_like(m, d.0, Dim::constant(0), d.1), d.1)).collect();
+            p.reduction.iter().map(|d| (d.0, shape::loop_like(m, d.0, Dim::constant(0), d.1), d.1)).collect();
         let mut body = self.each(m, true, (sum, pooled), &|| {
             vec![Stmt::Set { reg: p.sum, at: vec![], value: p.step.clone() }]
         });
@@ -144,13 +145,13 @@ impl Block<'_> {
             } else {
                 LoopKind::Seq
             };
-            body = shape::put(m, body, &|s| (s == *old).then(|| Dim::sym(*var)));
+            body = shape::substitute(m, body, &|s| (s == *old).then(|| Dim::sym(*var)));
             body = vec![Stmt::For { kind, var: *var, lo: Dim::constant(0), hi: *hi, body }];
         }
         out.extend(body);
         out.push(acc(pooled, &sizes[..1], p.pooled.1.clone()));
         out.extend(self.each(m, true, (sum, pooled), &|| p.then.clone()));
-        out.extend(self.each(m, false, (sum, pooled), &|| p.tail.clone()));
+        out.extend(self.each(m, false, (sum, pooled), &|| p.epilogue.clone()));
         out
     }
     /// Statements of the kernel for each channel (and each result of the window), in lanes.

@@ -10,7 +10,7 @@ use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, contraction, depends};
 use crate::passes::nest::analysis::machine::{L1, LINE, SETS};
-use crate::passes::nest::analysis::shape::{fresh_regs, parallel, peel, put, wrap};
+use crate::passes::nest::analysis::shape::{fresh_regs, parallel, peel, substitute, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::{Plan, Request, lanes, rows};
 use crate::sym::{Dim, Sym};
@@ -60,7 +60,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     let rows = p.loops.iter().copied().filter(|l| l.0 != c && !depends(&p.b.1, l.0));
     let x = rows.filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0))?;
-    let taps = p.depth.iter().map(|d| d.1.as_const()).try_fold(1i64, |n, d| n.checked_mul(d?))?;
+    let taps = p.reduction.iter().map(|d| d.1.as_const()).try_fold(1i64, |n, d| n.checked_mul(d?))?;
     if taps > 4 * UNROLLED {
         return None;
     }
@@ -91,8 +91,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
 fn width(m: &Module, p: &Contraction, x: (Sym, Dim), registers: i64) -> i64 {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     // Elements of the image that a row of the window has in common with others, for one more result.
-    let inner = p.depth.last().map_or(1, |d| d.1.as_const().unwrap_or(1));
-    let apart = match (p.depth.last().and_then(|d| stride(m, p.a.0, &p.a.1, d.0)), step(x.0)) {
+    let inner = p.reduction.last().map_or(1, |d| d.1.as_const().unwrap_or(1));
+    let apart = match (p.reduction.last().and_then(|d| stride(m, p.a.0, &p.a.1, d.0)), step(x.0)) {
         (Some(tap), Some(row)) if tap > 0 => (row / tap).clamp(1, inner),
         _ => inner,
     };
@@ -112,7 +112,7 @@ impl Plan for Window {
         let b = &self.block;
         let s = Schedule::new("window").vectors(b.lanes, "channels", b.extent.into());
         let taps = if b.taps > UNROLLED {
-            self.p.depth.iter().skip(1).filter_map(|d| d.1.as_const()).product()
+            self.p.reduction.iter().skip(1).filter_map(|d| d.1.as_const()).product()
         } else {
             b.taps
         };
@@ -172,12 +172,12 @@ fn cut(
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     let (high, wide) = (y.1.as_const()?, x.1.as_const()?);
     // Channels in memory from pixel to pixel, and so many lines that pixels fall on all sets of the cache.
-    let pixel = p.depth.iter().filter_map(|d| step(d.0)).chain(step(x.0)).min()? * 4;
+    let pixel = p.reduction.iter().filter_map(|d| step(d.0)).chain(step(x.0)).min()? * 4;
     let lines = if pixel % LINE == 0 { gcd(pixel / LINE, SETS) } else { 1 };
     let vectors = lines * (LINE / (4 * lanes)).max(1);
     // Along a row and across rows: how far a window goes beyond the first element of its results.
     let taps = |l: Sym| {
-        p.depth
+        p.reduction
             .iter()
             .filter(|d| step(d.0).is_some_and(|s| step(l).is_some_and(|own| s <= own)))
             .filter_map(|d| Some((step(d.0)?, d.1.as_const()?)))
@@ -286,7 +286,7 @@ impl Block {
     ) -> Vec<Stmt> {
         let v = m.syms.loop_var("y", lo, hi);
         let body = self.columns(m, p, Some(channels));
-        let body = put(m, body, &|s| (s == y).then(|| v.into()));
+        let body = substitute(m, body, &|s| (s == y).then(|| v.into()));
         vec![Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body }]
     }
     /// A row of results, for some channels or for all.
@@ -360,7 +360,7 @@ impl Block {
             init: Expr::Const(Scalar::f32(0.0)),
         }];
         let depth: Vec<(Sym, Sym, Dim)> =
-            p.depth.iter().map(|d| (d.0, m.syms.loop_var("k", zero, d.1), d.1)).collect();
+            p.reduction.iter().map(|d| (d.0, m.syms.loop_var("k", zero, d.1), d.1)).collect();
         let (r, l) = (
             m.syms.loop_var("r", zero, Dim::constant(width)),
             m.syms.loop_var("l", zero, Dim::constant(used)),
@@ -406,7 +406,7 @@ impl Block {
             m.syms.loop_var("r", zero, Dim::constant(width)),
             m.syms.loop_var("l", zero, Dim::constant(used)),
         );
-        let tail = fresh_regs(m, &p.tail)
+        let tail = fresh_regs(m, &p.epilogue)
             .into_iter()
             .map(|s| {
                 s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| self.position(s, from + r, base + l))))

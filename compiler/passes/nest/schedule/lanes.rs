@@ -11,7 +11,7 @@ mod unroll_and_jam;
 
 use along::{Along, along_result};
 pub(crate) use rows::{SUMS, rows};
-pub(crate) use unroll_and_jam::beside;
+pub(crate) use unroll_and_jam::interleave;
 
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};

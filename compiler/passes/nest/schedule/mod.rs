@@ -194,7 +194,7 @@ fn parts(
     k: Kernel,
     body: Vec<Stmt>,
     facts: (Facts, &Program),
-    turn: Option<Sym>,
+    outer: Option<Sym>,
 ) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
@@ -202,18 +202,18 @@ fn parts(
             Stmt::For { kind, var, lo, hi, body }
                 if is_compound(&body) || kind == LoopKind::Seq && has_nest(&body) =>
             {
-                let turn = if kind == LoopKind::Seq { Some(var) } else { turn };
+                let turn = if kind == LoopKind::Seq { Some(var) } else { outer };
                 out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts, turn) });
             }
             Stmt::If { cond, then, els } if has_nest(&then) => {
-                let (then, els) = (parts(m, k, then, facts, turn), parts(m, k, els, facts, turn));
+                let (then, els) = (parts(m, k, then, facts, outer), parts(m, k, els, facts, outer));
                 out.push(Stmt::If { cond, then, els });
             }
             Stmt::With { sym, value, extent, body } if has_nest(&body) => {
-                let body = parts(m, k, body, facts, turn);
+                let body = parts(m, k, body, facts, outer);
                 out.push(Stmt::With { sym, value, extent, body });
             }
-            s => out.extend(nest(m, k, &[s], Within::Loop(turn), facts).0),
+            s => out.extend(nest(m, k, &[s], Within::Loop(outer), facts).0),
         }
     }
     out

@@ -1,7 +1,7 @@
 //! Packing at run time: an operand of a contraction that is no constant, as panels that tiles read in order.
 //!
-//! A map that only made the operand is computed on the way. Where the operand runs along the depth in memory,
-//! squares as wide as a vector are turned in registers.
+//! A map that only made the operand is computed on the way. Where the operand runs along the reduction in
+//! memory, blocks as wide as a vector are transposed in registers.
 
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
@@ -14,7 +14,7 @@ use crate::passes::nest::schedule::rows;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
-/// The panels: `[own ..][panel][depth ..][nr]`.
+/// The panels: `[own ..][panel][reduction ..][nr]`.
 pub(crate) struct Shape {
     /// Name of the buffer.
     pub name: String,
@@ -34,7 +34,7 @@ pub(crate) struct Shape {
 struct Loops {
     /// Batch and panel.
     outer: Vec<(Sym, Dim)>,
-    depth: Vec<(Sym, Dim)>,
+    reduction: Vec<(Sym, Dim)>,
     /// What stands for the contraction's variables, but for the column.
     of: Vec<(Sym, Dim)>,
 }
@@ -65,7 +65,7 @@ impl Panels {
         let Panels { shape: s, source, facts } = self;
         let zero = Dim::constant(0);
         let packed = m.temp(s.name.clone(), m.bufs[p.b.0].ty, s.dims.clone());
-        let mut l = Loops { outer: vec![], depth: vec![], of: vec![] };
+        let mut l = Loops { outer: vec![], reduction: vec![], of: vec![] };
         for (var, hi) in &s.own {
             let v = m.syms.loop_var("i", zero, *hi);
             l.outer.push((v, *hi));
@@ -74,9 +74,9 @@ impl Panels {
         let panels = s.n_extent.ceil_div(s.nr);
         let panel = m.syms.loop_var("p", zero, panels);
         l.outer.push((panel, panels));
-        for (var, hi) in &p.depth {
+        for (var, hi) in &p.reduction {
             let v = m.syms.loop_var("k", zero, *hi);
-            l.depth.push((v, *hi));
+            l.reduction.push((v, *hi));
             l.of.push((*var, v.into()));
         }
         let work = Dim::product(s.dims.iter().copied()) * (1 + 2 * MOVE);
@@ -91,9 +91,9 @@ impl Panels {
             body: vec![],
         });
         let map = source.as_ref().map(|s| &s.1);
-        let body = match turned(m, p, &s, &l, packed, map, facts) {
+        let body = match transposed(m, p, &s, &l, packed, map, facts) {
             Some(body) => {
-                let squares = Schedule::new("panels turned in registers").vectors(
+                let squares = Schedule::new("panels transposed in registers").vectors(
                     i64::from(facts.lanes),
                     "columns",
                     s.n_extent,
@@ -130,9 +130,9 @@ fn plain(
     let value =
         if inside { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), v, nothing) };
     let at: Vec<Dim> =
-        l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
+        l.outer.iter().chain(&l.reduction).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
     let loops: Vec<(Sym, Dim)> =
-        l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
+        l.outer.iter().chain(&l.reduction).copied().chain([(lane, Dim::constant(s.nr))]).collect();
     let body = wrap(&loops, vec![Stmt::Store { buf: packed, at, value }]);
     lanes::schedule(m, id, &body, Vectors { lanes: i64::from(facts.caps.bits / 32), caps: facts.caps })
 }
@@ -177,8 +177,8 @@ fn element(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, source: Option
     instance(m, &map.value, &|v| cover.iter().zip(&at).find(|(c, _)| **c == Some(v)).map(|(_, d)| *d))
 }
 
-/// The kernel for an operand that runs along the depth in memory.
-fn turned(
+/// The kernel for an operand that runs along the reduction in memory.
+fn transposed(
     m: &mut Module,
     p: &Contraction,
     s: &Shape,
@@ -187,13 +187,14 @@ fn turned(
     source: Option<&Map>,
     facts: Facts,
 ) -> Option<Vec<Stmt>> {
-    let ([(k, depth)], zero, width) = (l.depth.as_slice(), Dim::constant(0), i64::from(facts.lanes)) else {
+    let ([(k, depth)], zero, width) = (l.reduction.as_slice(), Dim::constant(0), i64::from(facts.lanes))
+    else {
         return None;
     };
     if !facts.caps.shuffles || s.nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
         return None;
     }
-    // One load runs along the depth; others, if any, are one element for all or run along the columns.
+    // One load runs along the reduction; others, if any, are one element for all or run along the columns.
     let probe = m.syms.loop_var("l", zero, s.n_extent);
     let (mut across, mut other) = (0, false);
     element(m, p, s, l, source, probe.into()).walk(&mut |e| {
@@ -226,8 +227,9 @@ fn turned(
         }
     };
     let along = |k: Dim| {
-        let of = l.of.iter().map(|(v, d)| (*v, if *d == Dim::sym(l.depth[0].0) { k } else { *d })).collect();
-        Loops { outer: l.outer.clone(), depth: l.depth.clone(), of }
+        let of =
+            l.of.iter().map(|(v, d)| (*v, if *d == Dim::sym(l.reduction[0].0) { k } else { *d })).collect();
+        Loops { outer: l.outer.clone(), reduction: l.reduction.clone(), of }
     };
     // A whole square.
     let blocks = depth.floor_div(width);

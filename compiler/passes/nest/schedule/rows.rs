@@ -22,7 +22,7 @@ const TILES: i64 = 16;
 pub(crate) enum Tasks {
     /// Loops stay as they are.
     Keep,
-    /// Rows of the innermost loop: how many, and how many of them go abreast.
+    /// Rows of the innermost loop: how many, and how many of them are interleaved.
     Rows {
         /// At most.
         most: i64,
@@ -32,7 +32,7 @@ pub(crate) enum Tasks {
 }
 
 impl Tasks {
-    /// Tasks of a nest of rows around its vectors, so many rows of which go abreast.
+    /// Tasks of a nest of rows around its vectors, so many rows of which are interleaved.
     pub fn of_rows(nest: &ParNest, abreast: i64) -> Tasks {
         let mut vectors = false;
         visit::walk(&nest.body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
@@ -63,7 +63,7 @@ impl Tasks {
         let mut body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body.clone() }];
         if abreast > 1 {
             let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
-            let several = lanes::beside(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
+            let several = lanes::interleave(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
             let several = vec![Stmt::For {
                 kind: LoopKind::Seq,
                 var: b,
@@ -88,7 +88,8 @@ const SHARE: i64 = 8192;
 /// for every thread, one loop over pieces of those inside.
 pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
-    let trips = |body: &[Stmt]| cost::turns(body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
+    let trips =
+        |body: &[Stmt]| cost::trip_count(body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
     let first = loops.first().and_then(|l| l.1.as_const());
     let all = trips(&body)
         .zip(loops.iter().map(|l| l.1.as_const()).try_fold(1i64, |n, e| n.checked_mul(e?)))

@@ -14,13 +14,13 @@ use crate::nest::schedule;
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::THREADS;
-use crate::passes::nest::analysis::shape::{parallel, put};
+use crate::passes::nest::analysis::shape::{parallel, substitute};
 use crate::passes::nest::schedule::contract::Packed;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use loops::Order;
 pub(crate) use loops::{Loops, describe, describe_tile};
-use register::{Ahead, Cols, block, group};
+use register::{Cols, PanelPrefetch, block, group};
 
 /// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level
 /// cache, which has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve
@@ -33,11 +33,11 @@ pub(crate) const MOST_ROWS: i64 = 14;
 
 /// Where a tile reads B.
 pub(crate) enum Panels {
-    /// Panels `[batch that B depends on ..][panel][depth ..][columns]`, padded with zeros.
+    /// Panels `[batch that B depends on ..][panel][reduction ..][columns]`, padded with zeros.
     Packed(Packed),
     /// B itself, whose rows run along the columns in whole vectors.
     InPlace,
-    /// One panel at a time in scratch of a task, `[part][depth][columns]`; the symbol names the part.
+    /// One panel at a time in scratch of a task, `[part][reduction][columns]`; the symbol names the part.
     Private(Buf, Sym),
 }
 
@@ -229,7 +229,7 @@ impl<P: Source> Tile<P> {
         }
     }
     /// Turns the order in which the weights are read.
-    pub fn turn(&mut self) {
+    pub fn reverse(&mut self) {
         self.backwards = !self.backwards;
     }
     fn width(&self) -> i64 {
@@ -246,7 +246,7 @@ impl<P: Source> Tile<P> {
 struct Rows {
     from: Dim,
     count: Dim,
-    ahead: Option<Ahead>,
+    prefetch: Option<PanelPrefetch>,
 }
 
 /// A contraction in tiles, with such loops around them; `rows` are the row loops outside the tile's own.
@@ -259,23 +259,25 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
     let blocks = l.block.map_or(Dim::constant(1), |h| extent.ceil_div(h));
     let block = m.syms.loop_var("b", zero, blocks);
     let of_block = |h: i64| {
-        l.ahead.map(|a| {
+        l.prefetch.map(|a| {
             if l.order == Order::Panels { a } else { a.at(Dim::sym(block) * ((h + t.mr - 1) / t.mr)) }
         })
     };
     let columns = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
         let Some(h) = l.block else {
-            return column(m, p, t, panel, Rows { from: zero, count: extent, ahead: l.ahead }, cols);
+            return column(m, p, t, panel, Rows { from: zero, count: extent, prefetch: l.prefetch }, cols);
         };
         let from = Dim::sym(block) * h;
         let ahead = of_block(h);
         match extent.as_const() {
             Some(e) if e % h == 0 => {
-                column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols)
+                column(m, p, t, panel, Rows { from, count: Dim::constant(h), prefetch: ahead }, cols)
             }
             Some(e) => {
-                let then = column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols);
-                let last = Rows { from: Dim::constant(e / h * h), count: Dim::constant(e % h), ahead };
+                let then =
+                    column(m, p, t, panel, Rows { from, count: Dim::constant(h), prefetch: ahead }, cols);
+                let last =
+                    Rows { from: Dim::constant(e / h * h), count: Dim::constant(e % h), prefetch: ahead };
                 let els = column(m, p, t, panel, last, cols);
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / h), then, els }]
             }
@@ -284,7 +286,7 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
                 p,
                 t,
                 panel,
-                Rows { from, count: (extent - from).min(Dim::constant(h)), ahead },
+                Rows { from, count: (extent - from).min(Dim::constant(h)), prefetch: ahead },
                 cols,
             ),
         }
@@ -333,13 +335,13 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
     let panels = t.n_extent.ceil_div(t.nr);
     let full = t.n_extent.floor_div(t.nr);
     let panel = m.syms.loop_var("p", zero, full);
-    let rows = Rows { from: zero, count, ahead: None };
+    let rows = Rows { from: zero, count, prefetch: None };
     let mut out = vec![];
     // Without the last one the loop over panels is one piece of machine code.
     if full.as_const() != Some(0) {
         let body = column(m, p, t, panel.into(), rows, Cols::Full);
         match full.as_const() {
-            Some(1) => out = put(m, body, &|s| (s == panel).then_some(zero)),
+            Some(1) => out = substitute(m, body, &|s| (s == panel).then_some(zero)),
             _ => out.push(Stmt::For { kind: LoopKind::Seq, var: panel, lo: zero, hi: full, body }),
         }
     }
@@ -410,7 +412,7 @@ fn tall(
     cols: Cols,
 ) -> Vec<Stmt> {
     let zero = Dim::constant(0);
-    let ahead = |pass: Dim| rows.ahead.map(|a| a.at(pass));
+    let ahead = |pass: Dim| rows.prefetch.map(|a| a.at(pass));
     if t.m_row.is_none() {
         return block(m, p, t, zero, 1, panel, sub, cols, ahead(zero));
     }

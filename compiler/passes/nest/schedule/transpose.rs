@@ -15,21 +15,21 @@ use crate::passes::nest::schedule::{Plan, Request, Within, lanes64};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Elements of short rows that are read as one long one, at most: a square for each vector of them stands by
+/// Elements of short rows that are read as one long one, at most: a block for each vector of them stands by
 /// itself.
 const UNROLLED: i64 = 512;
 
-/// Loads that a square turns at most: each takes as many registers as a vector has lanes.
-const TURNS: usize = 2;
+/// Loads of a block at most: each takes as many registers as a vector has lanes.
+const MAX_BLOCK_LOADS: usize = 2;
 
-/// One dimension of the squares.
+/// One dimension of the blocks.
 struct Side {
     var: Sym,
     extent: Dim,
 }
 
-/// A map in squares.
-struct Squares {
+/// A transposing map in blocks.
+struct Blocks {
     map: Map,
     to: Side,
     from: Side,
@@ -39,7 +39,7 @@ struct Squares {
     work: Dim,
 }
 
-/// Squares for a map that runs along another dimension than what it reads.
+/// Blocks for a map that runs along another dimension than what it reads.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     if !request.facts.caps.shuffles || request.within != Within::Kernel {
         return None;
@@ -50,12 +50,12 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let line = m.linear(map.buf, &map.at).linear_in(from.var).is_some();
     let work = cost::work(m, request.body);
     (line || from.extent.as_const().is_some())
-        .then(|| Box::new(Squares { map, to, from, lanes, line, work }) as _)
+        .then(|| Box::new(Blocks { map, to, from, lanes, line, work }) as _)
 }
 
-impl Plan for Squares {
+impl Plan for Blocks {
     fn schedule(&self, _: &Module) -> Schedule {
-        let s = Schedule::new("squares turned in registers").vectors(
+        let s = Schedule::new("transpose in registers").vectors(
             self.lanes,
             "elements of the result",
             self.to.extent,
@@ -71,7 +71,7 @@ impl Plan for Squares {
     }
     fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
         match self.from.extent.as_const() {
-            Some(n) if !self.line => emit_apart(m, &self.map, &self.to, &self.from, n, self.lanes),
+            Some(n) if !self.line => emit_strided(m, &self.map, &self.to, &self.from, n, self.lanes),
             _ => emit(m, &self.map, self.to, self.from, self.lanes),
         }
     }
@@ -123,7 +123,7 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
             }
         });
         let [from] = from.as_slice() else { return None };
-        if !fits || turned.len() > TURNS {
+        if !fits || turned.len() > MAX_BLOCK_LOADS {
             return None;
         }
         let side = |v: Sym| map.loops.iter().find(|l| l.0 == v).map(|l| Side { var: v, extent: l.1 });
@@ -212,7 +212,7 @@ fn joined_source(m: &mut Module, map: &mut Map, from: &Side, to: &Side) -> Optio
 }
 
 /// Squares of a result that is no line along the side of what is read, one by one.
-fn emit_apart(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes: i64) -> Vec<Stmt> {
+fn emit_strided(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes: i64) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let squares = to.extent.ceil_div(lanes);
     let c = m.syms.loop_var("c", zero, squares);
@@ -232,7 +232,7 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
     let zero = Dim::constant(0);
     let mut loops: Vec<(Sym, Dim)> =
         map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
-    // The squares of a known number of result vectors are one tile; else each is.
+    // The blocks of a known number of result vectors are one tile; else each is.
     let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
     let mut conditions = vec![];
     let mut square = |m: &mut Module, side: &Side, name: &str| {
@@ -272,7 +272,7 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
     let Some(cond) = conditions.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b)) else {
         return parallel(m, &loops, body);
     };
-    // The squares that this iteration would have, cut off where a side ends.
+    // The blocks that this iteration would have, cut off where a side ends.
     let squares = loops.len() - if inner.is_some() { 1 } else { 2 };
     let mut short = vec![];
     for (side, block) in [(&from, loops.get(squares)), (&to, loops.get(squares + 1))] {

@@ -69,7 +69,7 @@ pub(super) fn layer(m: &Module, p: &Contraction) -> Option<Line> {
 /// Taps along a dimension; 1 where it has no loop of taps.
 fn taps(p: &Contraction, axis: usize) -> usize {
     let tap = p.b.1.get(axis).and_then(|d| d.as_sym());
-    p.depth
+    p.reduction
         .iter()
         .find(|d| Some(d.0) == tap)
         .and_then(|d| usize::try_from(d.1.as_const()?).ok())
@@ -131,7 +131,7 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
     }
     // Vectors run along what is contiguous in the image, and along the result's channels.
     let (out, to) = p
-        .tail
+        .epilogue
         .iter()
         .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
     if stride(m, p.a.0, &p.a.1, y.0) == Some(1) || stride(m, out, to, k.0) != Some(1) {
@@ -164,7 +164,7 @@ impl Line {
     }
     /// Terms of a sum that are not along the dimension.
     fn depth(&self) -> Option<i64> {
-        let terms = self.parts.depth.iter().try_fold(1, |n, d| Some(n * d.1.as_const()?))?;
+        let terms = self.parts.reduction.iter().try_fold(1, |n, d| Some(n * d.1.as_const()?))?;
         Some(terms / self.form.taps() as i64)
     }
     /// Bytes of U.
@@ -212,9 +212,13 @@ impl Line {
     fn steps(&self, at: Dim) -> i64 {
         match self.others.iter().find_map(|l| at.linear_in(l.0).filter(|_| at.contains(l.0))) {
             Some((stride, _)) => stride.as_const().unwrap_or(1),
-            None => {
-                self.parts.depth.iter().filter(|d| at.contains(d.0)).filter_map(|d| d.1.as_const()).product()
-            }
+            None => self
+                .parts
+                .reduction
+                .iter()
+                .filter(|d| at.contains(d.0))
+                .filter_map(|d| d.1.as_const())
+                .product(),
         }
     }
     /// G g for all channels, `[m + r - 1][K][C][other taps]`.
@@ -355,7 +359,7 @@ fn products(
         let (Some((e, rest)), Some(k)) = (o.split_first(), o.last()) else { return };
         let acc = kb.acc(Expr::f32(0.0));
         let tap = l.parts.b.1.get(l.axis).and_then(|d| d.as_sym());
-        let depth: Vec<(Sym, Dim)> = l.parts.depth.iter().copied().filter(|d| Some(d.0) != tap).collect();
+        let depth: Vec<(Sym, Dim)> = l.parts.reduction.iter().copied().filter(|d| Some(d.0) != tap).collect();
         let extents: Vec<Dim> = depth.iter().map(|d| d.1).collect();
         kb.nest(LoopKind::Seq, &extents, |kb, c| {
             let put = |s: Sym| {
@@ -402,7 +406,7 @@ fn output(kb: &mut KernelBuilder, l: &Line, at: &At, m: Buf, place: [Dim; 2]) {
                     .and_then(|i| o.get(i).copied())
                     .or_else(|| l.n.filter(|n| n.0 == s).map(|_| at.image)),
             };
-            for s in fresh_regs(kb.m, &l.parts.tail) {
+            for s in fresh_regs(kb.m, &l.parts.epilogue) {
                 kb.push(finished(s, l.parts.acc, &value, &put));
             }
         }

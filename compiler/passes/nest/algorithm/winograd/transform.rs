@@ -81,9 +81,14 @@ pub(super) fn weights(
     });
 }
 
-/// Asks memory for the weights of the next block, of so many pairs of channels: number `e` of 36 parts of
+/// Prefetches the weights of the next block, of so many pairs of channels: number `e` of 36 parts of
 /// them.
-pub(super) fn ask(kb: &mut KernelBuilder, (w, slice, first): (Buf, Dim, Dim), pairs: i64, e: Dim) {
+pub(super) fn prefetch_weights(
+    kb: &mut KernelBuilder,
+    (w, slice, first): (Buf, Dim, Dim),
+    pairs: i64,
+    e: Dim,
+) {
     let line = 64 / kb.m.bufs[w].ty.bytes().map_or(4, i64::from);
     let lines = (pairs * 9 + 36 * line - 1) / (36 * line);
     kb.range(LoopKind::Seq, "j", 0, lines, |kb, j| {
@@ -201,7 +206,7 @@ pub(super) fn output(
                 s if s == l.x.0 => Some(px),
                 s => l.n.filter(|n| n.0 == s).map(|_| at.image),
             };
-            for s in fresh_regs(kb.m, &l.parts.tail) {
+            for s in fresh_regs(kb.m, &l.parts.epilogue) {
                 kb.push(finished(s, l.parts.acc, &value, &put));
             }
         }

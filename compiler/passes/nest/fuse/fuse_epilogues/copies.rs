@@ -67,7 +67,7 @@ fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
     let moves = from.len() == at.len() && from.iter().all(|d| d.as_const().is_some());
     let inside = boxed(m, whole, &map.at, &ranges(&m.kernels[k].body))?;
     let others = uses.writers(whole).iter().filter(|w| **w != k);
-    if !moves || uses.writers(part).is_empty() || !others.clone().all(|w| apart(m, *w, whole, &inside)) {
+    if !moves || uses.writers(part).is_empty() || !others.clone().all(|w| disjoint(m, *w, whole, &inside)) {
         return None;
     }
     sized_before(m, whole, &users(uses, part, k)).then_some(Copy { kernel: k, part, whole, from })
@@ -125,7 +125,7 @@ fn boxed(m: &Module, buf: Buf, at: &[Dim], ranges: &HashMap<Sym, (Dim, Dim)>) ->
 }
 
 /// True if all that a kernel stores to a buffer provably lies outside a part of it.
-pub(crate) fn apart(m: &Module, k: Kernel, whole: Buf, part: &[(Dim, Dim)]) -> bool {
+pub(crate) fn disjoint(m: &Module, k: Kernel, whole: Buf, part: &[(Dim, Dim)]) -> bool {
     let body = &m.kernels[k].body;
     let ranges = ranges(body);
     let mut fine = true;

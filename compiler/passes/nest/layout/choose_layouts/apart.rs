@@ -1,5 +1,5 @@
-//! Images between who has them in planes and a kernel whose vectors run along channels: a copy of what it
-//! reads, a map that turns what it stores.
+//! Images between who has them with channels first and a kernel whose vectors run along channels: a copy of
+//! what it reads, a map that turns what it stores.
 
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form;
@@ -26,7 +26,13 @@ pub(super) fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
 
 /// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in
 /// planes, `shared` what several kernels store to.
-pub(super) fn turn_result(m: &mut Module, k: Kernel, out: Buf, viewed: &HashSet<Buf>, shared: &HashSet<Buf>) {
+pub(super) fn transpose_result(
+    m: &mut Module,
+    k: Kernel,
+    out: Buf,
+    viewed: &HashSet<Buf>,
+    shared: &HashSet<Buf>,
+) {
     let Some(part) = part(m, k, out, shared) else { return };
     let finish = finish(m, k, viewed, &part);
     let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
@@ -67,14 +73,14 @@ struct Finish {
     loops: Vec<(Sym, usize, Dim)>,
 }
 
-/// What a contraction makes of its sum, where that reads images that stay in planes (a residual of the
+/// What a contraction makes of its sum, where that reads images that stay channels-first (a residual of the
 /// caller's): the map that turns the result does it, beside which they run along memory.
 fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> Option<Finish> {
     let p = form::contraction(&m.kernels[k].body)?;
     let planes =
         |b: Buf| m.storage(b) != b || matches!(m.bufs[b].place, Place::Input(_)) || viewed.contains(&b);
     let (mut reads, mut value, mut lets) = (false, None, vec![]);
-    for s in &p.tail {
+    for s in &p.epilogue {
         s.expr()?.walk(&mut |e| reads |= matches!(e, Expr::Load { buf, at } if at.len() >= 3 && planes(*buf) && at[2..].iter().any(|d| d.as_const().is_none())));
         match s {
             Stmt::Let { reg, value } => lets.push((*reg, value.clone())),

@@ -13,7 +13,7 @@ pub(crate) struct Flat {
     pub kernel: Kernel,
     parts: Contraction,
     /// The loop along a row.
-    depth: Sym,
+    reduction: Sym,
     /// The rows.
     pub view: Buf,
     /// What they are views of.
@@ -24,7 +24,7 @@ pub(crate) struct Flat {
 pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
     let p = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
     let (view, image) = (p.a.0, m.storage(p.a.0));
-    let ([row, at], [(depth, extent)]) = (p.a.1.as_slice(), p.depth.as_slice()) else { return None };
+    let ([row, at], [(depth, extent)]) = (p.a.1.as_slice(), p.reduction.as_slice()) else { return None };
     let (dims, own) = (&m.bufs[image].dims, &m.bufs[view].dims);
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && m.storage(p.b.0) == p.b.0;
     if view == image || m.is_recast(view) || !is_temp(m, image) || !constant || !(4..=5).contains(&dims.len())
@@ -42,16 +42,16 @@ pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
     let spreads = dims[2..].iter().any(|d| d.as_const() != Some(1));
     // Nothing else reads the view.
     let mut others = false;
-    for s in &p.tail {
+    for s in &p.epilogue {
         others |= s.loads().contains(&view);
     }
     let depth = *depth;
-    (fits && spreads && !others).then_some(Flat { kernel: k, parts: p, depth, view, image })
+    (fits && spreads && !others).then_some(Flat { kernel: k, parts: p, reduction: depth, view, image })
 }
 
 /// Lets it read the image.
 pub(crate) fn rewrite(m: &mut Module, f: &Flat) {
-    let Flat { kernel: k, parts: p, depth, image, .. } = f;
+    let Flat { kernel: k, parts: p, reduction: depth, image, .. } = f;
     let (k, depth, image) = (*k, *depth, *image);
     let zero = Dim::constant(0);
     let dims = m.bufs[image].dims.clone();
@@ -77,6 +77,6 @@ pub(crate) fn rewrite(m: &mut Module, f: &Flat) {
     });
     let init = Expr::num(p.product.ty(), 0.0);
     let mut body = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init }, sum];
-    body.extend(p.tail.iter().cloned());
+    body.extend(p.epilogue.iter().cloned());
     m.kernels[k].body = wrap(&p.loops, body);
 }

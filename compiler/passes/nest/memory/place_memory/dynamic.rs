@@ -6,8 +6,8 @@
 //! body (a value carried around a loop, the result of a branch) gives its buffer new memory at that point:
 //! everything of the inner body has gone by then, but for what the new contents are copied from. That is on
 //! the upper stack, where nothing moves. Buffers that get new memory at one point follow each other there,
-//! wherever their sizes were defined first. A room (`passes/lower/grow`) keeps its memory as long as no room
-//! of its group gets another size: rooms lie below the others.
+//! wherever their sizes were defined first. A growable buffer (`passes/lower/append_buffers`)
+//! keeps its memory as long as no buffer of its group gets another size: such buffers lie below the others.
 //!
 //! The driver gets statements for this: `low` and `top` are run-time sizes like others, and so are the
 //! places.
@@ -207,7 +207,7 @@ impl Planner<'_> {
             let mut pieces: Vec<Piece> = vec![];
             let mut bufs = self.groups[g].bufs.clone();
             // Rooms stay where they are while none of them grows: whatever else changes lies behind them.
-            bufs.sort_by_key(|b| (!matches!(self.m.bufs[*b].place, Place::Room), self.l.span(*b).first));
+            bufs.sort_by_key(|b| (!matches!(self.m.bufs[*b].place, Place::Growable), self.l.span(*b).first));
             for b in bufs {
                 let (span, size, top) = (self.l.span(b), place_memory::bytes(self.m, b), self.late[&b].top);
                 let share = self.groups[g].base.is_none();

@@ -48,7 +48,7 @@ impl Lifetimes {
     }
     fn note(&mut self, m: &Module, b: Buf, scope: usize) {
         let b = m.storage(b);
-        if matches!(m.bufs[b].place, Place::Temp | Place::Room) {
+        if matches!(m.bufs[b].place, Place::Temp | Place::Growable) {
             let at = self.next;
             let list = self.uses.entry(b).or_default();
             if list.is_empty() {
@@ -70,7 +70,7 @@ impl Lifetimes {
                     visit::shown(body)
                         .into_iter()
                         .map(|b| m.storage(b))
-                        .filter(|b| matches!(m.bufs[*b].place, Place::Temp | Place::Room)),
+                        .filter(|b| matches!(m.bufs[*b].place, Place::Temp | Place::Growable)),
                 );
             }
             self.next += 1;

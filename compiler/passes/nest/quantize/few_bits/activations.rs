@@ -16,7 +16,7 @@ const MOST: f32 = 127.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     pub block: i64,
-    pub depth: i64,
+    pub reduction: i64,
     /// Elements of a word of weights, which the activations fill up.
     pub per: i64,
     /// The zero point of the weights, if it is one number.
@@ -63,7 +63,7 @@ impl Made {
         let known = |s: Sym| {
             rows.iter()
                 .map(|r| r.0)
-                .chain([p.depth[0].0])
+                .chain([p.reduction[0].0])
                 .position(|x| x == s)
                 .map(|i| Dim::sym(self.vars[i]))
         };
@@ -93,7 +93,7 @@ impl Made {
 
 /// The buffers, and the kernel that fills them right before `k`.
 fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -> Option<Buffers> {
-    let Form { block, depth, per, number } = form;
+    let Form { block, reduction: depth, per, number } = form;
     let blocks = (depth + block - 1) / block;
     let padded = (block + per - 1) / per * per;
     let name = m.bufs[p.a.0].name.clone();
@@ -116,7 +116,7 @@ fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -
             let element = |k: &mut crate::nest::KernelBuilder, r: Dim| {
                 let e = *b * block + r;
                 let of = |s: Sym| {
-                    if s == p.depth[0].0 {
+                    if s == p.reduction[0].0 {
                         Some(e)
                     } else {
                         rows.iter().position(|x| x.0 == s).map(|i| row[i])

@@ -1,9 +1,9 @@
-//! Contractions whose depth is taken in groups of neighbours along one of its loops, the *channel*: what
+//! Contractions whose reduction is taken in groups of neighbours along one of its loops, the *channel*: what
 //! `integer_dot` (quads of bytes, pairs of words) and `bf16_dot` (pairs of bf16) share. A group is one 32-bit
 //! element, as [`Expr::Dot`] has it. Operands that are not in memory as a contraction reads them are copied
 //! by kernels before it (`Copies`).
 
-use crate::nest::{Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::nest::{Buf, DotKind, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form::depends;
 use crate::passes::nest::analysis::shape::{Uses, peel};
 use crate::sym::{Dim, Sym};
@@ -23,7 +23,7 @@ pub(crate) struct Grouped {
     /// Weights, a constant.
     pub w: Read,
     /// What a group is.
-    pub group: Group,
+    pub group: DotKind,
     /// The channel.
     pub channel: Sym,
     /// Its extent in elements.
@@ -35,7 +35,7 @@ pub(crate) struct Grouped {
 }
 
 impl Grouped {
-    /// The longest depth loop that can be taken in groups, where vectors can run along columns of the
+    /// The longest reduction loop that can be taken in groups, where vectors can run along columns of the
     /// weights.
     pub fn find(
         m: &Module,
@@ -43,12 +43,12 @@ impl Grouped {
         acc: Reg,
         (x, w): (&Read, &Read),
         depth: &[(Sym, Dim)],
-        group: Group,
+        group: DotKind,
     ) -> Option<Grouped> {
         let size = group.size();
         let in_depth = |d: &Dim| depth.iter().any(|v| d.contains(v.0));
         let alone = |v: Sym| w.1.iter().position(|d| d.as_sym() == Some(v));
-        // Each depth loop runs over a dimension of the weights of its own.
+        // Each reduction loop runs over a dimension of the weights of its own.
         if !columns(m, k, &w.1, &x.1)
             || depth.iter().any(|v| alone(v.0).is_none())
             || w.1.iter().any(|d| in_depth(d) && d.as_sym().is_none())

@@ -2,7 +2,7 @@
 //! place of the weights.
 
 use super::{FLIP, Plan, suffix};
-use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, LoopKind, Module, Place};
 use crate::passes::nest::analysis::form::ByteSum;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Grouped};
 use crate::sym::Dim;
@@ -10,7 +10,7 @@ use crate::tensor::ElemType;
 
 /// Which operand takes the place of the weights: in quads a signed one, where there is the choice beside
 /// unsigned activations.
-pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, group: Group) -> Option<Plan> {
+pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, group: DotKind) -> Option<Plan> {
     let fits = |b: Buf| {
         !matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs[b].layout == Layout::RowMajor
     };
@@ -19,22 +19,22 @@ pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, group: Group) -> Option<P
     }
     let signed = |b: Buf| m.bufs[b].ty == ElemType::I8;
     let mut ways = [(&c.a, &c.b), (&c.b, &c.a)];
-    if group == Group::Bytes {
+    if group == DotKind::Bytes {
         ways.sort_by_key(|(x, w)| (!signed(w.0), signed(x.0)));
     }
-    // Sums of the activations: each loop of the depth has a subscript of its own. What is added to one
+    // Sums of the activations: each loop of the reduction has a subscript of its own. What is added to one
     // operand and taken from the other at once would need both sums.
-    let alone = |d: &Dim| d.as_sym().is_some() || !c.depth.iter().any(|v| d.contains(v.0));
+    let alone = |d: &Dim| d.as_sym().is_some() || !c.reduction.iter().any(|v| d.contains(v.0));
     let summed = |g: &Grouped| !signed(g.x.0) && g.x.1.iter().all(alone);
     let found = ways.into_iter().find_map(|(x, w)| {
-        Grouped::find(m, k, c.acc, (x, w), &c.depth, group).filter(|g| !lessened(m, g) || summed(g))
+        Grouped::find(m, k, c.acc, (x, w), &c.reduction, group).filter(|g| !lessened(m, g) || summed(g))
     });
     found.map(|g| Plan { c: c.clone(), g })
 }
 
 /// True if the operand in the place of the weights is stored less 128.
 pub(super) fn lessened(m: &Module, g: &Grouped) -> bool {
-    g.group == Group::Bytes && m.bufs[g.w.0].ty == ElemType::U8
+    g.group == DotKind::Bytes && m.bufs[g.w.0].ty == ElemType::U8
 }
 
 /// A kernel before `k` that puts the operand together as groups along the channel, zeros where it ends.
@@ -70,19 +70,19 @@ pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
         m,
         k,
         id,
-        if p.g.group == Group::Bytes { "quads_of_weights" } else { "pairs_of_weights" },
+        if p.g.group == DotKind::Bytes { "quads_of_weights" } else { "pairs_of_weights" },
     );
     (id, out)
 }
 
-/// 128 times the sum of an operand over the depth, for each result: by a kernel before `k`.
+/// 128 times the sum of an operand over the reduction, for each result: by a kernel before `k`.
 pub(super) fn depth_sums(m: &mut Module, k: Kernel, c: &ByteSum, (buf, at): &(Buf, Vec<Dim>)) -> Expr {
     let deep: Vec<Option<usize>> =
-        at.iter().map(|d| c.depth.iter().position(|v| d.as_sym() == Some(v.0))).collect();
+        at.iter().map(|d| c.reduction.iter().position(|v| d.as_sym() == Some(v.0))).collect();
     let own: Vec<Dim> = m.bufs[*buf].dims.iter().zip(&deep).filter(|x| x.1.is_none()).map(|x| *x.0).collect();
     let out = m.temp(format!("{}.sums", m.bufs[*buf].name), ElemType::I32, own.clone());
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
-    let depth: Vec<Dim> = c.depth.iter().map(|d| d.1).collect();
+    let depth: Vec<Dim> = c.reduction.iter().map(|d| d.1).collect();
     let id = m.kernel(&name, &origin, |kb| {
         kb.nest(LoopKind::Par, &own, |kb, o| {
             let sum = kb.acc(Expr::int(ElemType::I32, 0));

@@ -35,7 +35,7 @@ pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
                 continue;
             }
             (p.a.1, p.b.1) = (a, b);
-            p.tail = std::mem::take(&mut p.tail)
+            p.epilogue = std::mem::take(&mut p.epilogue)
                 .into_iter()
                 .map(|t| {
                     t.map_dims(&mut |d| {
@@ -61,7 +61,7 @@ pub(crate) fn joined(
     let of = |d: &Dim| in_one(*d, (outer, inner), ie, var);
     p.a.1 = p.a.1.iter().map(of).collect();
     p.b.1 = p.b.1.iter().map(of).collect();
-    p.tail = std::mem::take(&mut p.tail).into_iter().map(|s| s.map_dims(&mut |d| of(&d))).collect();
+    p.epilogue = std::mem::take(&mut p.epilogue).into_iter().map(|s| s.map_dims(&mut |d| of(&d))).collect();
     (var, oe * ie)
 }
 
@@ -98,7 +98,7 @@ fn runs_on(m: &Module, p: &Contraction, (outer, _): (Sym, Dim), (inner, extent):
         next == step * extent
     };
     let mut ok = plain(p.b.0, &p.b.1);
-    for s in &p.tail {
+    for s in &p.epilogue {
         if let Stmt::Store { buf, at, .. } = s {
             ok &= plain(*buf, at);
         }
@@ -128,7 +128,7 @@ pub(crate) fn collapse_rows(m: &mut Module, p: &mut Contraction, rows: &mut Vec<
             l.linear_in(var).is_some() && l.linear_in(n).is_some()
         };
         let mut ok = plain(m, p.a.0, &p.a.1);
-        for s in &p.tail {
+        for s in &p.epilogue {
             if let Stmt::Store { buf, at, .. } = s {
                 // The result may have gaps between rows (a padded image): once a row, a division by a
                 // constant is cheap.
@@ -150,7 +150,8 @@ pub(crate) fn collapse_rows(m: &mut Module, p: &mut Contraction, rows: &mut Vec<
             return;
         }
         p.a.1 = p.a.1.iter().map(sub).collect();
-        p.tail = std::mem::take(&mut p.tail).into_iter().map(|s| s.map_dims(&mut |d| sub(&d))).collect();
+        p.epilogue =
+            std::mem::take(&mut p.epilogue).into_iter().map(|s| s.map_dims(&mut |d| sub(&d))).collect();
         rows.truncate(rows.len() - 2);
         rows.push((var, oe * ie));
     }

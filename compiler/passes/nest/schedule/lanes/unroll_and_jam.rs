@@ -7,12 +7,12 @@ use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
 use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
 
-/// Rows that go abreast: what an addition takes until its result can be added to, in additions.
+/// Rows that are interleaved: what an addition takes until its result can be added to, in additions.
 const ROWS: i64 = 4;
 /// Most statements of a step.
 const STATEMENTS: usize = 4;
 
-/// The body of rows that are a scan each, for as many of them as go abreast; the innermost of the loops
+/// The body of rows that are a scan each, for as many of them as are interleaved; the innermost of the loops
 /// around is shorter then.
 pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     let Some((var, extent)) = loops.last().copied() else { return body };
@@ -25,11 +25,11 @@ pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> 
     if let Some(l) = loops.last_mut() {
         *l = (block, Dim::constant(n / ROWS));
     }
-    beside(m, &body, var, Dim::sym(block) * ROWS, ROWS)
+    interleave(m, &body, var, Dim::sym(block) * ROWS, ROWS)
 }
 
 /// The statements of so many rows, from row `first` on, as those of one.
-pub(crate) fn beside(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n: i64) -> Vec<Stmt> {
+pub(crate) fn interleave(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n: i64) -> Vec<Stmt> {
     let row = |m: &mut Module, i: i64| {
         fresh_regs(m, body)
             .into_iter()
@@ -40,11 +40,11 @@ pub(crate) fn beside(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n: i64
     merged(rows)
 }
 
-/// Bytes of a row at most: what rows abreast read and write stays in the first-level cache from one loop to
-/// the next. Vectors of longer rows keep the units busy while a reduction is waited for.
+/// Bytes of a row at most: what interleaved rows read and write stays in the first-level cache from one loop
+/// to the next. Vectors of longer rows keep the units busy while a reduction is waited for.
 const SHORT: i64 = 4096;
 
-/// How many rows go abreast whose body is loops over the same few elements one after the other, with a
+/// How many rows are interleaved whose body is loops over the same few elements one after the other, with a
 /// reduction among them: what one waits for, others use. `least`: elements of a row that is worth vectors.
 pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> i64 {
     // Rows that leave several times as many for every thread.

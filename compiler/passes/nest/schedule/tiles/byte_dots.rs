@@ -8,7 +8,7 @@
 use super::dequantize::{Nest, Part, Place, Span, blocks, each_word, few_rows, vectors};
 use super::register::Cols;
 use super::{Tile, each_panel, finish};
-use crate::nest::{BinOp, Buf, Expr, Group, Module, Stmt};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::schedule::contract::Parts;
 use crate::sym::{Dim, Sym};
@@ -115,7 +115,7 @@ pub(super) fn block(
                     body.extend((0..mr).map(|i| {
                         let before = Expr::Acc { reg: inner, at: place(i, v), lane: None };
                         let value = Expr::dot(
-                            Group::Bytes,
+                            DotKind::Bytes,
                             Expr::Reg(q),
                             of_row(b.quads, i, word * quads + s),
                             before,

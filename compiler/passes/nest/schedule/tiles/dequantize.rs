@@ -64,7 +64,7 @@ pub(crate) struct Nest {
     /// Elements of a block, whole words, or all.
     pub block: i64,
     /// Elements of a column.
-    pub depth: i64,
+    pub reduction: i64,
     /// The activations as integers of 8 bits, where the model allows that and the level has dot products of
     /// bytes.
     pub bytes: Option<byte_dots::Bytes>,
@@ -121,9 +121,9 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         backwards: false,
     };
     let panel = m.syms.loop_var("p", zero, panels);
-    let work = Dim::product([all_rows, Dim::constant(w.columns), Dim::constant(w.depth)]).floor_div(4);
+    let work = Dim::product([all_rows, Dim::constant(w.columns), Dim::constant(w.reduction)]).floor_div(4);
     // A row takes about as long as converting its weights does.
-    let work = work + (w.columns * w.depth / 8).max(1);
+    let work = work + (w.columns * w.reduction / 8).max(1);
     if w.bytes.is_some() {
         return (byte_dots::rows(m, p, w, &few, (panel, panels), (rows, all_rows)), work.floor_div(4));
     }
@@ -136,7 +136,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let slots = panels.as_const().map_or(SLOTS, |n| n.min(SLOTS));
     let (name, ty) = (format!("{}.weights", m.kernels[k].name), ElemType::F32);
     let scratch =
-        m.temp(name, ty, vec![Dim::constant(slots), Dim::constant(w.depth), Dim::constant(w.width)]);
+        m.temp(name, ty, vec![Dim::constant(slots), Dim::constant(w.reduction), Dim::constant(w.width)]);
     let s = m.syms.loop_var("s", zero, Dim::constant(slots));
     let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
     let most = m.syms.range(rows).hi.unwrap_or(i64::MAX);
@@ -153,7 +153,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         facts,
     );
     let convert = converted(m, w, panel.into(), lanes, (scratch, q));
-    let all = Rows { from: zero, count: rows, ahead: None };
+    let all = Rows { from: zero, count: rows, prefetch: None };
     let mut then = convert;
     let body = each_panel(m, &many, panel.into(), |m, cols| column(m, p, &many, panel.into(), all, cols));
     then.extend(w.around(body));
@@ -236,8 +236,8 @@ pub(super) fn blocks(
     let per = 32 / w.bits;
     let (words, zero) = (w.block / per, Dim::constant(0));
     // A block that is all of a column may end within a word.
-    let whole = if w.block % per == 0 { w.depth / w.block } else { 0 };
-    let rest = w.depth - whole * w.block;
+    let whole = if w.block % per == 0 { w.reduction / w.block } else { 0 };
+    let rest = w.reduction - whole * w.block;
     let mut out = vec![];
     if whole > 0 {
         let b = m.syms.loop_var("b", zero, Dim::constant(whole));
@@ -415,7 +415,7 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
         split *= 2;
     }
     let split = if in_place { fields } else { split };
-    let along = stride(m, p.a.0, &p.a.1, p.depth[0].0) == Some(1);
+    let along = stride(m, p.a.0, &p.a.1, p.reduction[0].0) == Some(1);
     let total = m.reg(ElemType::F32);
     let acc = |reg: Reg, shape: &[i64]| Stmt::Acc {
         reg,
@@ -425,8 +425,9 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
     };
     let zero = Dim::constant(0);
     let row_of = |i: i64, k: Dim| -> Expr {
-        let put =
-            |s: Sym| if s == p.depth[0].0 { Some(k) } else { w.row.filter(|r| r.0 == s).map(|_| row + i) };
+        let put = |s: Sym| {
+            if s == p.reduction[0].0 { Some(k) } else { w.row.filter(|r| r.0 == s).map(|_| row + i) }
+        };
         Expr::Load { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
     };
     let mut out = vec![acc(total, &[1, mr, nv])];

@@ -27,7 +27,7 @@ enum Step {
 fn row_reads(m: &Module, p: &Contraction, t: &Tile) -> Vec<(Buf, Vec<Dim>)> {
     let mut reads: Vec<(Buf, Vec<Dim>)> = vec![];
     let Some((of, _)) = t.m_row else { return reads };
-    for e in p.tail.iter().filter_map(|s| s.expr()) {
+    for e in p.epilogue.iter().filter_map(|s| s.expr()) {
         e.walk(&mut |e| {
             if let Expr::Load { buf, at } = e
                 && depends(at, of)
@@ -52,7 +52,7 @@ pub(super) fn reads_from_afar(m: &Module, p: &Contraction, t: &Tile) -> bool {
     row_reads(m, p, t).iter().any(|r| bytes(r.0) > NEAR)
 }
 
-/// Asks for what the epilogue of the tile at `row` and `col` reads in a row, line by line: each with the
+/// Prefetches what the epilogue of the tile at `row` and `col` reads in a row, line by line: each with the
 /// variable that stands for the row.
 pub(super) fn reads(
     m: &mut Module,
@@ -145,7 +145,7 @@ fn passes(
             (Step::Begins, Some(start)) => {
                 vec![Stmt::Set { reg: acc, at: sum.clone(), value: start.clone() }]
             }
-            _ => fresh_regs(m, &p.tail),
+            _ => fresh_regs(m, &p.epilogue),
         };
         let body = list
             .into_iter()
@@ -203,5 +203,7 @@ fn passes(
 
 /// The compute type of what a contraction stores.
 fn stored(m: &Module, p: &Contraction) -> Option<crate::tensor::ElemType> {
-    p.tail.iter().find_map(|s| if let Stmt::Store { value, .. } = s { Some(m.type_of(value)) } else { None })
+    p.epilogue
+        .iter()
+        .find_map(|s| if let Stmt::Store { value, .. } = s { Some(m.type_of(value)) } else { None })
 }

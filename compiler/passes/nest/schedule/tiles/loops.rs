@@ -1,7 +1,7 @@
 //! The loops around tiles, as a schedule chooses them: blocks of rows for the caches, the order of panels and
 //! rows, what is asked from memory.
 
-use super::register::{self, Ahead};
+use super::register::{self, PanelPrefetch};
 use super::{Source, TALL_ROWS, Tile, multiple};
 use crate::nest::Module;
 use crate::nest::schedule::Schedule;
@@ -29,8 +29,8 @@ pub(crate) struct Loops {
     pub(super) block: Option<i64>,
     /// How blocks, panels and rows follow each other.
     pub(super) order: Order,
-    /// What tiles ask memory for while they use a panel.
-    pub(super) ahead: Option<Ahead>,
+    /// What tiles prefetch while they use a panel.
+    pub(super) prefetch: Option<PanelPrefetch>,
 }
 
 /// Loops from the outermost on.
@@ -48,7 +48,7 @@ impl Loops {
     /// Chooses the loops around a tile; `rows` are the row loops outside the tile's own.
     pub fn new<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>, rows: &[(Sym, Dim)]) -> Loops {
         let panels = t.n_extent.ceil_div(t.nr);
-        let depth = Dim::product(p.depth.iter().map(|d| d.1));
+        let depth = Dim::product(p.reduction.iter().map(|d| d.1));
         let bytes = i64::from(m.bufs[p.b.0].ty.bytes().unwrap_or(4));
         let weights = (depth * panels * t.nr * bytes).as_const();
         let resident = weights.is_some_and(|w| w <= RESIDENT);
@@ -91,7 +91,7 @@ impl Loops {
         let high = block.map_or(extent, Dim::constant);
         let most_rows = if t.mr == TALL_ROWS && extent.as_const().is_none() { TALL_ROWS + 1 } else { t.mr };
         let rows_of_panel = if order == Order::Panels { extent.min(high) } else { extent };
-        Loops { block, order, ahead: Ahead::new(m, p, t, rows_of_panel.ceil_div(most_rows)) }
+        Loops { block, order, prefetch: PanelPrefetch::new(m, p, t, rows_of_panel.ceil_div(most_rows)) }
     }
     /// The loops from the outermost on, with loops over other rows or without.
     fn order(self, rows: bool) -> Vec<&'static str> {
@@ -112,9 +112,10 @@ pub(crate) fn describe<P: Source>(
     l: &Loops,
     rows: bool,
 ) -> Schedule {
-    let ahead =
-        l.ahead.map(|_| if p.ask.is_some() { "lines that the contraction names" } else { "next panel" });
-    let next_rows = register::asks_for_rows(m, p, t).then_some("rows of the next tile");
+    let ahead = l
+        .prefetch
+        .map(|_| if p.prefetch.is_some() { "lines that the contraction names" } else { "next panel" });
+    let next_rows = register::prefetches_rows(m, p, t).then_some("rows of the next tile");
     Schedule {
         blocks: l.block.map(|n| vec![("rows", Dim::constant(n))]).unwrap_or_default(),
         prefetch: ahead.into_iter().chain(next_rows).collect(),
@@ -125,7 +126,7 @@ pub(crate) fn describe<P: Source>(
 
 /// The schedule of a contraction, but for loops around its tiles.
 pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>) -> Schedule {
-    let steps = p.depth.last().map_or(1, |d| d.1.as_const().map_or(4, |n| n.min(4)));
+    let steps = p.reduction.last().map_or(1, |d| d.1.as_const().map_or(4, |n| n.min(4)));
     let sums = register::split(m, p, t, t.mr, t.nv);
     Schedule {
         tile: vec![("rows", t.mr), ("vectors", t.nv)],

@@ -1,4 +1,4 @@
-//! One register tile: accumulators and the sum, with what it asks memory for.
+//! One register tile: accumulators and the sum, with its prefetches.
 
 use super::finish;
 use super::{Panels, Source, Tile};
@@ -30,56 +30,66 @@ impl Cols {
     }
 }
 
-/// What tiles ask memory for while they use a panel: the next one, a part in each of the passes over the
+/// What tiles prefetch while they use a panel: the next one, a part in each of the passes over the
 /// panel.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead {
+pub(super) struct PanelPrefetch {
     /// Number of the pass.
     pass: Dim,
     /// Lines of each.
     lines: Dim,
-    /// By how many lines four steps of the sum move on, and how many they ask for: of few passes each asks
-    /// for more.
+    /// By how many lines four steps of the sum move on, and how many they prefetch: of few passes each
+    /// prefetches more.
     step: Dim,
     each: i64,
 }
 
 /// Bytes of weights from which on they are taken not to be in the second-level cache when they are needed.
-const ASKED: i64 = L2 / 4;
+const PREFETCH_BYTES: i64 = L2 / 4;
 
-impl Ahead {
+impl PanelPrefetch {
     /// For panels of constants that `tiles` passes read one after the other, or for what the contraction
     /// says.
-    pub(super) fn new<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>, passes: Dim) -> Option<Ahead> {
-        if let (Some((buf, at)), Some((row, rows))) = (&p.ask, t.m_row) {
+    pub(super) fn new<P: Source>(
+        m: &Module,
+        p: &Contraction,
+        t: &Tile<P>,
+        passes: Dim,
+    ) -> Option<PanelPrefetch> {
+        if let (Some((buf, at)), Some((row, rows))) = (&p.prefetch, t.m_row) {
             let lines = (at.last()?.linear_in(row)?.0 * rows)
                 .ceil_div(finish::LINE / i64::from(m.bufs[*buf].ty.bytes()?));
-            return Ahead::shared(m, p, lines, passes);
+            return PanelPrefetch::shared(m, p, lines, passes);
         }
         let (bytes, line) = t.panels.constant(m)?;
-        let depth = Dim::product(p.depth.iter().map(|d| d.1)).as_const()?;
-        if (bytes as i64) < ASKED || t.n_extent.as_const()? <= t.nr || passes.as_const() == Some(1) {
+        let depth = Dim::product(p.reduction.iter().map(|d| d.1)).as_const()?;
+        if (bytes as i64) < PREFETCH_BYTES || t.n_extent.as_const()? <= t.nr || passes.as_const() == Some(1) {
             return None;
         }
-        Ahead::shared(m, p, Dim::constant(depth * t.nr / line), passes)
+        PanelPrefetch::shared(m, p, Dim::constant(depth * t.nr / line), passes)
     }
     /// So many lines, a part in each of the passes.
-    fn shared(m: &Module, p: &Contraction, lines: Dim, passes: Dim) -> Option<Ahead> {
-        let (last, outer) = p.depth.split_last()?;
+    fn shared(m: &Module, p: &Contraction, lines: Dim, passes: Dim) -> Option<PanelPrefetch> {
+        let (last, outer) = p.reduction.split_last()?;
         let steps = outer
             .iter()
             .try_fold(last.1.as_const()? / 4, |n, d| Some(n * d.1.as_const()?))
             .filter(|n| *n > 0)?;
         let lines = m.syms.simplify(lines.ceil_div(passes.max(1)));
         let step = m.syms.simplify(lines.ceil_div(steps).min(Dim::constant(MOST_LINES)));
-        Some(Ahead { pass: Dim::constant(0), lines, step, each: step.as_const().unwrap_or(MOST_LINES) })
+        Some(PanelPrefetch {
+            pass: Dim::constant(0),
+            lines,
+            step,
+            each: step.as_const().unwrap_or(MOST_LINES),
+        })
     }
-    pub(super) fn at(self, pass: Dim) -> Ahead {
-        Ahead { pass: self.pass + pass, ..self }
+    pub(super) fn at(self, pass: Dim) -> PanelPrefetch {
+        PanelPrefetch { pass: self.pass + pass, ..self }
     }
 }
 
-/// Lines that four steps of a sum ask for at most.
+/// Most lines that four steps of a sum prefetch.
 const MOST_LINES: i64 = 4;
 
 /// Wraps a body in a loop of one trip. Codegen outlines tiles statement by statement; this keeps `body` a
@@ -97,7 +107,7 @@ fn in_order(m: &Module, p: &Contraction) -> bool {
 /// Accumulators of each element of a tile of so many rows and vectors. Few accumulators would wait for each
 /// other: steps get accumulators of their own, where registers hold these too.
 pub(super) fn split<P>(m: &Module, p: &Contraction, t: &Tile<P>, mr: i64, nv: i64) -> i64 {
-    let long = p.depth.last().map_or(Some(1), |d| d.1.as_const()).is_none_or(|c| c >= 8);
+    let long = p.reduction.last().map_or(Some(1), |d| d.1.as_const()).is_none_or(|c| c >= 8);
     let mut split = 1;
     while !in_order(m, p) && split < 4 && mr * nv * split < 8 && 2 * mr * nv * split < t.registers && long {
         split *= 2;
@@ -116,7 +126,7 @@ pub(super) fn block(
     panel: Dim,
     sub: Dim,
     cols: Cols,
-    ahead: Option<Ahead>,
+    prefetch: Option<PanelPrefetch>,
 ) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let lanes = t.lanes;
@@ -124,9 +134,9 @@ pub(super) fn block(
         Cols::Some(r) => (r + lanes - 1) / lanes,
         _ => t.nv,
     };
-    // The depth loops, with variables of their own; the innermost in steps of four.
+    // The reduction loops, with variables of their own; the innermost in steps of four.
     let depth: Vec<(Sym, Dim, Sym)> =
-        p.depth.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
+        p.reduction.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
     let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
     let in_order = in_order(m, p);
     let split = split(m, p, t, mr, nv);
@@ -207,8 +217,9 @@ pub(super) fn block(
     };
     let reads = finish::reads(m, p, t, row, first, nv);
     let steps = Dim::product(depth.iter().map(|d| d.1));
-    let early = depth.len() > 1 || inner.as_const().is_none_or(|k| k < 4 * LATE * mr);
-    let long = if finish::reads_from_afar(m, p, t) { SHORT } else { LONG };
+    let early = depth.len() > 1 || inner.as_const().is_none_or(|k| k < 4 * EPILOGUE_PREFETCH_RATIO * mr);
+    let long =
+        if finish::reads_from_afar(m, p, t) { FAR_EPILOGUE_PREFETCH_STEPS } else { EPILOGUE_PREFETCH_STEPS };
     if early && steps.as_const().is_none_or(|k| k >= long) {
         out.extend(reads.iter().flat_map(|(r, ask)| unroll(*r, mr, vec![ask.clone()])));
     }
@@ -222,7 +233,8 @@ pub(super) fn block(
                     (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(4)));
                 let at = if t.backwards && !in_order { (whole - 1 - q) * 4 + u } else { Dim::sym(q) * 4 + u };
                 let part = Dim::sym(u).modulo(split);
-                let mut body = ahead.map_or(vec![], |a| ask(m, p, t, &depth, panel, q.into(), a));
+                let mut body =
+                    prefetch.map_or(vec![], |a| prefetch_lines(m, p, t, &depth, panel, q.into(), a));
                 body.extend(next_rows(m, p, t, row, mr, q, whole));
                 body.extend(unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)));
                 let mut s = if early {
@@ -289,34 +301,34 @@ pub(super) fn block(
     out
 }
 
-/// Fours of steps from which on a sum asks for the next tile's rows, and elements of a gap between rows at
+/// Fours of steps from which on a sum prefetches the next tile's rows, and elements of a gap between rows at
 /// most.
-const ROWS_AHEAD: i64 = 64;
+const ROW_PREFETCH_STEPS: i64 = 64;
 const GAP: i64 = 32;
 
-/// The stride of the rows of A, where tiles ask for the rows that the next one reads: where they lie one
+/// The stride of the rows of A, where tiles prefetch the rows that the next one reads: where they lie one
 /// behind the other. Of several threads another one may have written them, and its cache is far away. Not
 /// where only run time counts rows: of a few of them there is no next tile, and what lies behind would take
-/// the way to memory from the weights. Nor beside other requests.
-fn next_rows_apart<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<(Sym, i64)> {
-    let ([depth], (r, count)) = (p.depth.as_slice(), t.m_row?) else { return None };
+/// the way to memory from the weights. Nor beside other prefetches.
+fn next_rows_stride<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<(Sym, i64)> {
+    let ([depth], (r, count)) = (p.reduction.as_slice(), t.m_row?) else { return None };
     let along = |s: Sym| stride(m, p.a.0, &p.a.1, s);
     let (whole, step) = (depth.1.floor_div(4).as_const()?, along(r)?);
     let constant = matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_));
-    let here = !constant && p.ask.is_none() && count.as_const().is_some() && along(depth.0) == Some(1);
-    let long = whole >= ROWS_AHEAD && (whole * 4..=whole * 4 + GAP).contains(&step);
+    let here = !constant && p.prefetch.is_none() && count.as_const().is_some() && along(depth.0) == Some(1);
+    let long = whole >= ROW_PREFETCH_STEPS && (whole * 4..=whole * 4 + GAP).contains(&step);
     (here && long && m.bufs[p.a.0].ty.bytes().is_some()).then_some((r, step))
 }
 
 /// See [`next_rows_apart`].
-pub(super) fn asks_for_rows<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> bool {
-    next_rows_apart(m, p, t).is_some()
+pub(super) fn prefetches_rows<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> bool {
+    next_rows_stride(m, p, t).is_some()
 }
 
-/// Asks for the rows of A that the next tile reads, a part in each four of steps.
+/// Prefetches the rows of A that the next tile reads, a part in each four of steps.
 fn next_rows(m: &Module, p: &Contraction, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
     let (Some((r, step)), [depth], Some(whole)) =
-        (next_rows_apart(m, p, t), p.depth.as_slice(), whole.as_const())
+        (next_rows_stride(m, p, t), p.reduction.as_slice(), whole.as_const())
     else {
         return vec![];
     };
@@ -333,14 +345,14 @@ fn next_rows(m: &Module, p: &Contraction, t: &Tile, row: Dim, mr: i64, q: Sym, w
 }
 
 /// Steps of a sum during which what its epilogue reads arrives.
-const LONG: i64 = 128;
+const EPILOGUE_PREFETCH_STEPS: i64 = 128;
 /// Steps of a sum that are worth it where that comes from beyond the second-level cache.
-const SHORT: i64 = 48;
+const FAR_EPILOGUE_PREFETCH_STEPS: i64 = 48;
 /// How many times as many fours of steps a sum has as rows, at least, to ask row by row at its end.
-const LATE: i64 = 4;
+const EPILOGUE_PREFETCH_RATIO: i64 = 4;
 
-/// The loop over the steps of a sum in fours. The last ones ask for what the epilogue reads, each for a row
-/// of `rows`: what is asked for at the beginning stands in the way of the sum's own lines.
+/// The loop over the steps of a sum in fours. The last ones prefetch what the epilogue reads, each for a row
+/// of `rows`: what is prefetched at the beginning stands in the way of the sum's own lines.
 fn sum_in_fours(
     m: &mut Module,
     q: Sym,
@@ -364,19 +376,19 @@ fn sum_in_fours(
     ]
 }
 
-/// Asks for a part of the next panel, or of what the contraction says, in the four steps number `q` of a
+/// Prefetches a part of the next panel, or of what the contraction says, in the four steps number `q` of a
 /// pass.
-fn ask(
+fn prefetch_lines(
     m: &Module,
     p: &Contraction,
     t: &Tile,
     depth: &[(Sym, Dim, Sym)],
     panel: Dim,
     q: Dim,
-    a: Ahead,
+    a: PanelPrefetch,
 ) -> Vec<Stmt> {
     let Some((last, outer)) = depth.split_last() else { return vec![] };
-    let (buf, line, from): (Buf, i64, Vec<Dim>) = match (&p.ask, &t.panels) {
+    let (buf, line, from): (Buf, i64, Vec<Dim>) = match (&p.prefetch, &t.panels) {
         (Some((buf, at)), _) => {
             let first = |d: &Dim| d.subst(&mut |s| t.m_row.filter(|r| r.0 == s).map(|_| Dim::constant(0)));
             (

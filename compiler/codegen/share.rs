@@ -1,0 +1,390 @@
+//! Kernels that do the same at other addresses share their code: the layers of a network repeat.
+//!
+//! Two bodies are the same if one becomes the other when its buffers, registers and loop variables are
+//! renamed, and everything that code generation asks about them agrees. [`Key`] is a body written down as
+//! words in which the names are numbers in order of first use, each with those facts. It is written and
+//! compared once per kernel; code is generated for one kernel of each key.
+
+use super::Map;
+use super::frame::is_frame_sym;
+use crate::nest::bounds::Bounds;
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Slot, Stmt, visit};
+use crate::sym::{Atom, Dim, Sym, View};
+use std::hash::{Hash, Hasher};
+
+/// A body without its names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key(Vec<u64>);
+
+impl Key {
+    /// The key of a kernel; none if its code depends on more than a key tells. `private`: its scratch belongs
+    /// to a task. `embedded`: constants cannot change, and code may depend on what they hold.
+    pub fn of(m: &Module, k: Kernel, private: bool, embedded: bool) -> Option<Key> {
+        let body = m.kernels[k].body.as_slice();
+        if visit::has_texts(m, body) {
+            return None;
+        }
+        let mut w = Writer { out: vec![u64::from(private)], ..Writer::new(m) };
+        if embedded && reads_indices(body) {
+            w.bounds.learn(m, body);
+        }
+        w.converts = converts(m, body);
+        w.block(body);
+        Some(Key(w.out))
+    }
+}
+
+/// True if a body reads indices: those that constants keep in range are not checked.
+fn reads_indices(body: &[Stmt]) -> bool {
+    let mut found = false;
+    visit::walk(body, &mut |s| found |= matches!(s, Stmt::With { .. }));
+    visit::walk_exprs(body, &mut |e| found |= matches!(e, Expr::With { .. }));
+    found
+}
+
+/// True if floats become integers, whose code leaves out what the values of constants exclude.
+fn converts(m: &Module, body: &[Stmt]) -> bool {
+    let mut found = false;
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Cast(t, x) = e {
+            found |= t.is_int() && m.type_of(x).is_float();
+        }
+    });
+    found
+}
+
+struct Writer<'a> {
+    m: &'a Module,
+    out: Vec<u64>,
+    /// What is known of values.
+    bounds: Bounds,
+    /// Code depends on the values of constants.
+    converts: bool,
+    syms: Map<Sym, u64>,
+    regs: Map<Reg, u64>,
+    bufs: Map<Buf, u64>,
+    slots: Map<Slot, u64>,
+    dims: Map<Dim, u64>,
+}
+
+/// Writes what is hashed: of plain enumerations that tells all of them apart.
+struct Record<'a>(&'a mut Vec<u64>);
+
+impl Hasher for Record<'_> {
+    fn finish(&self) -> u64 {
+        0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend(bytes.iter().map(|b| u64::from(*b)));
+    }
+    fn write_isize(&mut self, discriminant: isize) {
+        self.0.push(discriminant as u64);
+    }
+}
+
+impl<'a> Writer<'a> {
+    fn new(m: &'a Module) -> Self {
+        Writer {
+            m,
+            out: vec![],
+            bounds: Bounds::default(),
+            converts: false,
+            syms: Map::default(),
+            regs: Map::default(),
+            bufs: Map::default(),
+            slots: Map::default(),
+            dims: Map::default(),
+        }
+    }
+    fn put(&mut self, words: impl IntoIterator<Item = u64>) {
+        self.out.extend(words);
+    }
+    fn plain(&mut self, x: impl Hash) {
+        x.hash(&mut Record(&mut self.out));
+    }
+    fn option(&mut self, v: Option<i64>) {
+        self.put([u64::from(v.is_some()), v.unwrap_or_default() as u64]);
+    }
+    /// The number of a symbol; those with a value in the frame keep their own, since facts name them.
+    fn sym(&mut self, s: Sym) {
+        if is_frame_sym(self.m, s) {
+            return self.put([0, u64::from(s.0)]);
+        }
+        let next = self.syms.len() as u64;
+        if let Some(n) = self.syms.get(&s) {
+            return self.put([1, *n]);
+        }
+        self.syms.insert(s, next);
+        self.put([2]);
+        let range = self.m.syms.declared_range(s);
+        self.option(range.lo);
+        self.option(range.hi);
+        if let Some((lo, hi)) = self.m.syms.loop_range(s) {
+            self.put([1]);
+            self.dim(lo);
+            self.dim(hi);
+        } else {
+            self.put([0]);
+        }
+    }
+    fn dim(&mut self, d: Dim) {
+        if let View::Const(c) = d.view() {
+            return self.put([0, c as u64]);
+        }
+        if let Some(n) = self.dims.get(&d) {
+            return self.put([1, *n]);
+        }
+        match d.view() {
+            View::Const(_) => {}
+            View::Overflow => self.put([2]),
+            View::Sum { terms, constant } => {
+                self.put([3, terms.len() as u64, constant as u64]);
+                for (c, atoms) in terms {
+                    self.put([*c as u64, atoms.len() as u64]);
+                    atoms.iter().for_each(|a| self.atom(a));
+                }
+            }
+        }
+        // Behind the dims in it.
+        let n = self.dims.len() as u64;
+        self.dims.insert(d, n);
+    }
+    fn atom(&mut self, a: &Atom) {
+        match a {
+            Atom::Sym(s) => {
+                self.put([0]);
+                self.sym(*s);
+            }
+            Atom::FloorDiv(x, y) | Atom::Mod(x, y) => {
+                self.put([if matches!(a, Atom::Mod(..)) { 1 } else { 2 }]);
+                self.dim(*x);
+                self.dim(*y);
+            }
+            Atom::Min(v) | Atom::Max(v) => {
+                self.put([if matches!(a, Atom::Min(_)) { 3 } else { 4 }, v.len() as u64]);
+                v.iter().for_each(|d| self.dim(*d));
+            }
+        }
+    }
+    fn dims(&mut self, v: &[Dim]) {
+        self.put([v.len() as u64]);
+        v.iter().for_each(|d| self.dim(*d));
+    }
+    fn reg(&mut self, r: Reg) {
+        let next = self.regs.len() as u64;
+        if let Some(n) = self.regs.get(&r) {
+            return self.put([0, *n]);
+        }
+        self.regs.insert(r, next);
+        let data = self.m.regs[r];
+        self.put([1]);
+        self.plain(data.ty);
+        self.option(data.whole);
+    }
+    fn buf(&mut self, b: Buf) {
+        let next = self.bufs.len() as u64;
+        if let Some(n) = self.bufs.get(&b) {
+            return self.put([0, *n]);
+        }
+        self.bufs.insert(b, next);
+        let m = self.m;
+        let data = &m.bufs[b];
+        self.put([1, u64::from(m.element_bits(b))]);
+        self.plain(data.ty);
+        self.dims(&data.dims);
+        match &data.layout {
+            Layout::RowMajor => self.put([0]),
+            Layout::Permuted(p) => {
+                self.put([1, p.len() as u64]);
+                self.put(p.iter().map(|i| *i as u64));
+            }
+        }
+        match &data.place {
+            Place::View(of) => {
+                self.put([0]);
+                self.buf(*of);
+            }
+            Place::Const(c) => {
+                self.put([1, c.byte_len(), c.count()]);
+            }
+            // Which of them share memory.
+            Place::Arena(s) => {
+                let next = self.slots.len() as u64;
+                let n = *self.slots.entry(*s).or_insert(next);
+                self.put([2, n]);
+            }
+            Place::Input(_) => self.put([3]),
+            Place::Output(_) => self.put([4]),
+            Place::Pointer(_) => self.put([5]),
+            Place::Temp | Place::Growable => self.put([6]),
+        }
+    }
+    fn block(&mut self, body: &[Stmt]) {
+        self.put([body.len() as u64]);
+        body.iter().for_each(|s| self.stmt(s));
+    }
+    fn at(&mut self, buf: Buf, at: &[Dim]) {
+        self.buf(buf);
+        self.dims(at);
+    }
+    fn stmt(&mut self, s: &Stmt) {
+        match s {
+            Stmt::For { kind, var, lo, hi, body } => {
+                self.put([0]);
+                match kind {
+                    LoopKind::Seq => self.put([0]),
+                    LoopKind::Par => self.put([1]),
+                    LoopKind::Vec(n) => self.put([2, u64::from(*n)]),
+                    LoopKind::Unroll => self.put([3]),
+                }
+                self.dim(*lo);
+                self.dim(*hi);
+                self.sym(*var);
+                self.block(body);
+            }
+            Stmt::Let { reg, value } => {
+                self.put([1]);
+                self.expr(value);
+                self.reg(*reg);
+            }
+            Stmt::Acc { reg, lanes, shape, init } => {
+                self.put([2, u64::from(*lanes), shape.len() as u64]);
+                self.put(shape.iter().map(|n| u64::from(*n)));
+                self.expr(init);
+                self.reg(*reg);
+            }
+            Stmt::Set { reg, at, value } => {
+                self.put([3]);
+                self.reg(*reg);
+                self.dims(at);
+                self.expr(value);
+            }
+            Stmt::Store { buf, at, value } => {
+                self.put([4]);
+                self.at(*buf, at);
+                self.expr(value);
+            }
+            Stmt::Prefetch { buf, at } => {
+                self.put([5]);
+                self.at(*buf, at);
+            }
+            Stmt::If { cond, then, els } => {
+                self.put([6]);
+                self.expr(cond);
+                self.block(then);
+                self.block(els);
+            }
+            Stmt::While { cond, body } => {
+                self.put([7]);
+                self.expr(cond);
+                self.block(body);
+            }
+            Stmt::With { sym, value, extent, body } => {
+                self.put([8]);
+                self.expr(value);
+                self.known(value);
+                self.dim(*extent);
+                self.sym(*sym);
+                self.block(body);
+            }
+            Stmt::Check { cond, status } => {
+                self.put([9, *status as u64]);
+                self.expr(cond);
+            }
+            // Of the driver: no body has them.
+            Stmt::Define { .. } | Stmt::Call(_) | Stmt::Foreign(_) => self.put([10]),
+        }
+    }
+    /// What is known of a value.
+    fn known(&mut self, e: &Expr) {
+        let (lo, hi) = self.bounds.of(self.m, e).unwrap_or((f64::NAN, f64::NAN));
+        self.put([lo.to_bits(), hi.to_bits()]);
+    }
+    fn expr(&mut self, e: &Expr) {
+        match e {
+            Expr::Const(s) => {
+                self.put([0, s.bits]);
+                self.plain(s.ty);
+            }
+            Expr::Reg(r) => {
+                self.put([1]);
+                self.reg(*r);
+            }
+            Expr::Acc { reg, at, lane } => {
+                self.put([2, u64::from(lane.is_some())]);
+                self.reg(*reg);
+                self.dims(at);
+                lane.iter().for_each(|d| self.dim(*d));
+            }
+            Expr::Horizontal { op, reg, at } => {
+                self.put([3]);
+                self.plain(*op);
+                self.reg(*reg);
+                self.dims(at);
+            }
+            Expr::Index(d) => {
+                self.put([4]);
+                self.dim(*d);
+            }
+            Expr::Load { buf, at } => {
+                self.put([5]);
+                self.at(*buf, at);
+                // Every bound comes from types, numbers and these.
+                if self.converts && matches!(self.m.bufs[*buf].place, Place::Const(_)) {
+                    self.known(e);
+                }
+            }
+            Expr::Address(b) => {
+                self.put([6]);
+                self.buf(*b);
+            }
+            Expr::Un(op, a) => {
+                self.put([7]);
+                self.plain(*op);
+                self.expr(a);
+            }
+            Expr::Bin(op, a, b) => {
+                self.put([8]);
+                self.plain(*op);
+                self.expr(a);
+                self.expr(b);
+            }
+            Expr::Fma(a, b, c) => {
+                self.put([9]);
+                [a, b, c].into_iter().for_each(|x| self.expr(x));
+            }
+            Expr::Dot(g, a, b, c) => {
+                self.put([10]);
+                self.plain(*g);
+                [a, b, c].into_iter().for_each(|x| self.expr(x));
+            }
+            Expr::Select(a, b, c) => {
+                self.put([11]);
+                [a, b, c].into_iter().for_each(|x| self.expr(x));
+            }
+            Expr::Cast(t, a) => {
+                self.put([12]);
+                self.plain(*t);
+                self.expr(a);
+            }
+            Expr::Text(_, v) => {
+                self.put([13, v.len() as u64]);
+                v.iter().for_each(|x| self.expr(x));
+            }
+            Expr::Let { reg, value, body } => {
+                self.put([14]);
+                self.expr(value);
+                self.reg(*reg);
+                self.expr(body);
+            }
+            Expr::With { sym, value, extent, body } => {
+                self.put([15]);
+                self.expr(value);
+                self.known(value);
+                self.dim(*extent);
+                self.sym(*sym);
+                self.expr(body);
+            }
+        }
+    }
+}

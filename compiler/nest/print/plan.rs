@@ -1,0 +1,16 @@
+//! The text of a placed module with offsets in place of the contents of constants, and without the names of
+//! the model: equal texts are equal code, whatever the constants are.
+
+use super::Printer;
+use crate::nest::{Buf, Module};
+
+/// Where the bytes of each constant lie; none for other texts than that of a plan.
+pub(super) type Offsets<'a> = Option<&'a dyn Fn(Buf) -> Option<i64>>;
+
+/// The whole module.
+pub fn plan<'a>(m: &'a Module, offsets: &'a dyn Fn(Buf) -> Option<i64>) -> String {
+    let mut p = Printer::new(m);
+    p.offsets = Some(offsets);
+    p.module();
+    p.out
+}
