@@ -85,6 +85,10 @@ pub struct Source {
 }
 
 impl Source {
+    /// A local function without tiles that calls nothing of libm.
+    fn local(name: String, id: Id, code: Code) -> Source {
+        Source { name, id, exported: false, code, libm: vec![], tile: false, tiles: vec![], notes: vec![] }
+    }
     /// Runs before the CPU is known to have the level.
     fn runs_first(&self) -> bool {
         self.id.variant.is_none()
