@@ -134,6 +134,8 @@ complex (complex64[N, 5] x, complex128[N, 5] z, bool[N, 5] c) => (complex64[5, N
 const ALL: &str = "x86-64-v2,x86-64-v3,x86-64-v3-vnni,x86-64-v4,x86-64-v4-vnni,x86-64-v4-bf16";
 /// No emulator.
 const HERE: &[&str] = &["env"];
+/// Programs for Windows on this machine.
+const WINE: &[&str] = &["wine"];
 
 const MACHINES: &[Machine] = &[
     // An x86-64 with SSE 3 at most, and one without AVX: levels must not use more than they say.
@@ -185,6 +187,9 @@ const MACHINES: &[Machine] = &[
         qemu: HERE,
     },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    // Windows' calling convention and object format.
+    Machine { triple: "x86_64-pc-windows-gnu", cpu: "x86-64-v2", cc: "x86_64-w64-mingw32-gcc", qemu: WINE },
+    Machine { triple: "x86_64-pc-windows-gnu", cpu: ALL, cc: "x86_64-w64-mingw32-gcc", qemu: WINE },
     Machine {
         triple: "aarch64-unknown-linux-gnu",
         cpu: "generic",
@@ -429,7 +434,12 @@ fn aarch64_computes_the_same() {
 
 #[test]
 fn x86_64_levels_compute_the_same() {
-    on_machines("x86_64");
+    on_machines("x86_64-unknown-linux");
+}
+
+#[test]
+fn windows_computes_the_same() {
+    on_machines("x86_64-pc-windows");
 }
 
 #[test]
@@ -548,7 +558,7 @@ fn on_machines(architecture: &str) {
                 .expect("a string"),
             }
         }
-        if m.qemu == HERE && !runs_here(t.lowest()) {
+        if (m.qemu == HERE || m.qemu == WINE) && !runs_here(t.lowest()) {
             eprintln!("skipped: this machine has no {}; its code was compiled, not run", m.cpu);
         } else if found(m.cc) && found(m.qemu[0]) {
             wrong += &run(m, &dir, &objects);
