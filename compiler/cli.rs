@@ -6,7 +6,7 @@
 pub mod values;
 
 use crate::diag::Clock;
-use crate::options::{Declaration, Math, OptLevel, Optimize, Options, Weights};
+use crate::options::{DebugText, Declaration, Math, OptLevel, Optimize, Options, Weights};
 use crate::sym::text::DimOption;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -124,6 +124,22 @@ impl From<OptimizeArg> for Optimize {
     }
 }
 
+/// `-g`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DebugArg {
+    Nodes,
+    Nest,
+}
+
+impl From<DebugArg> for DebugText {
+    fn from(a: DebugArg) -> DebugText {
+        match a {
+            DebugArg::Nodes => DebugText::Nodes,
+            DebugArg::Nest => DebugText::Nest,
+        }
+    }
+}
+
 /// Options that every command shares.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
@@ -208,6 +224,11 @@ pub struct CompileArgs {
     /// Hide the object's symbols: the shared library or program that it is linked into does not export them.
     #[arg(long)]
     pub hidden: bool,
+    /// Debug information: debuggers and profilers show lines of a text of the model, which is written beside
+    /// the object. nodes: the graph, where a kernel has the line of its node. nest: the loop nests, where
+    /// every statement has its own. -g alone is -g=nodes.
+    #[arg(short = 'g', long = "debug-info", value_enum, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "nodes")]
+    pub debug: Option<DebugArg>,
     /// Report every node to the callback `on_node` of `infer_exec`, before and after it runs.
     #[arg(long)]
     pub trace: bool,
@@ -539,6 +560,7 @@ impl CompileArgs {
             renames: self.renames.iter().cloned().collect(),
             hidden: self.hidden,
             trace: self.trace,
+            debug: self.debug.map(DebugText::from),
             taps: self.taps.clone(),
             verify: cfg!(debug_assertions),
             stop_after: self.stop_after.clone(),

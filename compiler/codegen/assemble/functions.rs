@@ -105,6 +105,7 @@ impl Unit<'_> {
                 checks: checks.clone(),
                 customs: &texts,
                 makers: &makers[v],
+                lines: self.lines(v),
             }
         };
         let mut list = vec![
@@ -138,7 +139,8 @@ impl Unit<'_> {
             };
             let (func, libm) = entry(v).function(number)?;
             let source = Source::local(name, id, Code::Clif(Box::new(func)));
-            out.push(Plan::Ready(Source { exported, libm: libm.names, ..source }));
+            let line = self.lines(v).map_or(0, |l| l.driver);
+            out.push(Plan::Ready(Source { exported, libm: libm.names, line, ..source }));
         }
         Ok((out, checks.take()))
     }
@@ -176,7 +178,9 @@ impl Unit<'_> {
             embedded: !self.interface.weights.external,
             isa,
             vectors: tile::Vectors::of(&level.facts),
+            lines: self.lines(variant),
         };
+        let line = setting.lines.and_then(|l| l.kernels.get(&kernel)).map_or(0, |l| *l);
         let c = match share {
             Share::Own => clif::kernel(&setting, kernel)?,
             Share::Code => clif::kernel(&clif::Setting { frame: &own(), ..setting }, kernel)?,
@@ -185,7 +189,7 @@ impl Unit<'_> {
                     same_code(&setting, kernel, Kernel::from_u32(code - entry::SHARED))?;
                 }
                 let func = clif::stub(&setting, kernel, &own(), code)?;
-                return Ok(Source::local(name, id, Code::Clif(Box::new(func))));
+                return Ok(Source { line, ..Source::local(name, id, Code::Clif(Box::new(func))) });
             }
         };
         let notes = c
@@ -194,7 +198,7 @@ impl Unit<'_> {
             .map(|n| format!("no tile for vec {}: {}", m.syms.unique_name(n.var), n.reason))
             .collect();
         let source = Source::local(name, id, Code::Clif(Box::new(c.func)));
-        Ok(Source { libm: c.libm.names, tile: c.tile, tiles: c.tiles, notes, ..source })
+        Ok(Source { libm: c.libm.names, tile: c.tile, tiles: c.tiles, line, notes, ..source })
     }
 }
 
@@ -202,7 +206,7 @@ impl Unit<'_> {
 fn same_code(s: &clif::Setting, kernel: Kernel, first: Kernel) -> Result<()> {
     let code = |k: Kernel| {
         let own = Frame::of_kernel(s.m, &s.m.kernels[k].body);
-        let c = clif::kernel(&clif::Setting { frame: &own, ..*s }, k)?;
+        let c = clif::kernel(&clif::Setting { frame: &own, lines: None, ..*s }, k)?;
         Result::Ok((c.func.stencil, c.func.params.user_named_funcs().clone(), c.libm.names, c.tiles, c.tile))
     };
     if code(kernel)? == code(first)? {

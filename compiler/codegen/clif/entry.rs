@@ -13,6 +13,7 @@ use crate::codegen::interface::{Interface, Tensor};
 use crate::codegen::weights::Layout;
 use crate::codegen::weights_file::{self, PLANS_AT, SIZE_AT};
 use crate::diag::Result;
+use crate::nest::print::Lines;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Status, Stmt, visit};
 use crate::sym::{Atom, Dim, SymKind, SymTable, View};
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -152,6 +153,8 @@ pub struct Entry<'a> {
     pub customs: &'a [Texts],
     /// Which kernels write the buffers.
     pub makers: &'a HashMap<Buf, Kernel>,
+    /// Where statements stand, for debug information.
+    pub lines: Option<&'a Lines>,
 }
 
 impl Entry<'_> {
@@ -162,6 +165,7 @@ impl Entry<'_> {
         let mut fcx = FunctionBuilderContext::new();
         let b = FunctionBuilder::new(&mut func, &mut fcx);
         let (mut e, p) = Emit::start(self.m, self.frame, self.weights, self.isa, b);
+        e.begin(self.lines, |l| Some(l.driver));
         match number {
             CALL => self.call(&mut e, &p)?,
             DISPATCH => self.dispatch(&mut e, &p)?,

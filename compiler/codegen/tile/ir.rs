@@ -400,6 +400,23 @@ pub struct Mem {
     pub disp: i32,
 }
 
+/// The line of a text that an instruction comes from, 0 without debug information. All are equal: functions
+/// are compared by what they do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Line(pub u32);
+
+impl PartialEq for Line {
+    fn eq(&self, _: &Line) -> bool {
+        true
+    }
+}
+
+impl Eq for Line {}
+
+impl std::hash::Hash for Line {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
 /// An instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
@@ -413,6 +430,8 @@ pub struct Node {
     pub literal: Option<Number>,
     /// Result.
     pub def: Option<Value>,
+    /// Where it comes from.
+    pub line: Line,
 }
 
 /// A basic block.
