@@ -1,5 +1,6 @@
 //! Builder: loop nests through closures, expressions through operators.
 
+use super::form::Form;
 use super::*;
 use crate::tensor::TensorType;
 
@@ -119,6 +120,10 @@ impl Module {
     pub fn tensor_type(&self, b: Buf) -> TensorType {
         TensorType::new(self.bufs[b].ty, self.bufs[b].dims.clone())
     }
+    /// What the nest of a kernel is.
+    pub(crate) fn form(&self, k: Kernel) -> &Form {
+        self.kernels[k].body.form()
+    }
     /// A new register of a compute type.
     pub fn reg(&mut self, ty: ElemType) -> Reg {
         self.regs.push(RegData { ty, whole: None })
@@ -165,7 +170,7 @@ impl Module {
             scheduled: false,
             schedules: vec![],
             narrow: false,
-            body,
+            body: body.into(),
         });
         self.driver.push(Stmt::Call(id));
         id

@@ -65,11 +65,13 @@
 //! lanes) -> Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and
 //! sizes).
 
+mod body;
 pub mod bounds;
 pub mod build;
 mod check;
 mod facts;
 pub mod foreign;
+pub(crate) mod form;
 mod group;
 pub mod interp;
 pub mod overflow;
@@ -81,6 +83,7 @@ pub mod schedule;
 pub mod verify;
 pub mod visit;
 
+pub use body::Body;
 pub use build::KernelBuilder;
 pub use foreign::Foreign;
 pub use group::DotKind;
@@ -325,7 +328,7 @@ pub struct KernelData {
     /// scale for each block of them (`accuracy_level` 4). The body says what is exact.
     pub narrow: bool,
     /// What it does.
-    pub body: Vec<Stmt>,
+    pub body: Body,
 }
 
 /// How a loop runs.

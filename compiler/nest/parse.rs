@@ -316,7 +316,7 @@ impl<'a> Parser<'a> {
             scheduled,
             schedules: vec![],
             narrow,
-            body,
+            body: body.into(),
         });
         if self.kernels.insert(name, k).is_some() {
             return self.fail("a kernel with a new name");

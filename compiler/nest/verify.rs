@@ -42,6 +42,7 @@ pub fn verify_for(m: &Module, limits: Option<&Limits>) -> Result<()> {
         sizes: HashSet::new(),
         written: HashSet::new(),
     };
+    debug_assert!(m.kernels.values().all(|k| k.body.knows_itself()), "a body is not what it was taken for");
     v.buffers();
     v.signature();
     v.kernels();

@@ -13,6 +13,7 @@ use along::{Along, along_result};
 pub(crate) use rows::{SUMS, rows};
 pub(crate) use unroll_and_jam::interleave;
 
+use crate::nest::form::{first_store, is_straight};
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost;
@@ -127,18 +128,6 @@ impl super::Plan for Plan {
     }
 }
 
-fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
-    let mut found = None;
-    visit::walk(body, &mut |s| {
-        if let Stmt::Store { buf, at, .. } = s
-            && found.is_none()
-        {
-            found = Some((*buf, at.clone()));
-        }
-    });
-    found
-}
-
 /// Outermost the largest step through the result's memory.
 fn order_loops(m: &Module, body: &[Stmt], loops: &mut [(Sym, Dim)]) {
     let Some((buf, at)) = first_store(body) else { return };
@@ -172,11 +161,7 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
                 ok &= m.linear(buf, &at).linear_in(v).is_some();
             }
         };
-        visit::walk(&nest.body, &mut |s| {
-            if let Stmt::Store { buf, at, .. } = s {
-                check(*buf, at);
-            }
-        });
+        visit::each_store(&nest.body, &mut check);
         let mut other = false;
         visit::walk_exprs(&nest.body, &mut |e| match e {
             Expr::Load { buf, at } => check(*buf, at),
@@ -243,7 +228,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
             fits &= value_type(t) || stored(s, t);
         }
     });
-    let plain = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let plain = is_straight(body);
     let mut count = |body: &[Stmt], inner: &[Sym]| {
         visit::walk_exprs(body, &mut |e| {
             if let Expr::Load { buf, at } = e
