@@ -130,13 +130,8 @@ pub(crate) fn extended(byte: Expr) -> Expr {
     Expr::Cast(ElemType::F32, Box::new(Expr::Cast(ElemType::I32, Box::new(byte))))
 }
 
-/// A contraction as operators write it: one element of each operand in a step, and nothing asked of memory.
-pub(crate) fn contraction(body: &[Stmt]) -> Option<Contraction> {
-    any_contraction(body).filter(Contraction::is_plain)
-}
-
 /// A contraction, also where B is a sum of two elements or the sum prefetches: what passes make.
-pub(super) fn any_contraction(body: &[Stmt]) -> Option<Contraction> {
+pub(super) fn contraction(body: &[Stmt]) -> Option<Contraction> {
     let (loops, inside) = par_loops(body);
     let Sum { init, acc, steps, step, tail } = sum(inside)?;
     let (ask, r, value) = match step {

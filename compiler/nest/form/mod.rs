@@ -23,7 +23,7 @@ mod rows;
 mod window;
 
 pub(crate) use compound::{has_nest, is_chain, is_compound};
-pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, contraction, extended};
+pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, extended};
 pub(crate) use loops::{
     Map, ParNest, Stored, as_map, cover, depends, first_store, is_straight, par_loops, peel, read_in_loops,
     seq_loops, seq_vars, stored, wrap,
@@ -67,7 +67,7 @@ impl Form {
             return if gathers { Form::Gather(Box::new(map)) } else { Form::Map(Box::new(map)) };
         }
         let sums = || {
-            contraction::any_contraction(body)
+            contraction::contraction(body)
                 .map(|c| Form::Contraction(Box::new(c)))
                 .or_else(|| Some(Form::PooledContraction(Box::new(window::pooled_contraction(body)?))))
                 .or_else(|| Some(Form::Window(Box::new(window(body)?))))

@@ -3,7 +3,7 @@
 use super::body::{in_lanes, lets_as_accs, renamed};
 use super::permuted_loads::{self, Pieces};
 use super::stage_through_scratch::{self, Staging};
-use super::{Vectors, collapse, order_loops, relayout_constants, suits, vector};
+use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, is_straight, rows};
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
@@ -94,7 +94,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, vectors, told) {
         return None;
     }
-    relayout_constants(m, &mut nest.body, var);
+    Relayout::new(var).apply(m, &mut nest.body);
     let how = if plain {
         let alone = nest.loops.iter().all(|l| l.0 == var);
         match told.and_then(|e| permuted_loads::along(m, &nest.body, (var, e), lanes)) {
