@@ -83,7 +83,7 @@ impl Module {
     pub fn element_bits(&self, b: Buf) -> u32 {
         let bits = self.bufs[b].ty.bits();
         match self.bufs[self.storage(b)].place {
-            Place::Temp | Place::Growable | Place::Arena(_) => bits.max(8),
+            Place::Temp | Place::Growable | Place::Foreign | Place::Arena(_) => bits.max(8),
             _ => bits,
         }
     }

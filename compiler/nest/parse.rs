@@ -269,6 +269,7 @@ impl<'a> Parser<'a> {
             }
             "temp" => Place::Temp,
             "growable" => Place::Growable,
+            "foreign" => Place::Foreign,
             "pointer" => {
                 let d = self.dim()?;
                 let Some(s) = d.as_sym() else { return self.fail("the symbol of an address") };
