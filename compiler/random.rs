@@ -142,7 +142,7 @@ pub fn ranges(m: &Module, sizes: &HashMap<Sym, i64>) -> Vec<Option<Range>> {
             *r = (r.0.max(lo.unwrap_or(i64::MIN)), r.1.min(hi.unwrap_or(i64::MAX)));
         }
     };
-    for body in m.kernels.values().map(|k| &k.body).chain([&m.driver]) {
+    for body in m.kernels.values().map(|k| &*k.body).chain([&m.driver]) {
         visit::walk(body, &mut |s| match s {
             Stmt::With { value: e, extent, .. } => bound(e, Some(0), value(*extent).map(|n| n - 1)),
             Stmt::Define { sym, value: e, lo, hi } => {

@@ -270,6 +270,14 @@ const CHANGES: &[(Change, &str)] = &[
         },
         "begins at no run-time symbol, or is not row-major",
     ),
+    (
+        |m| {
+            place(m, "/a/t.1", |d| {
+                (d.place, d.layout) = (Place::Foreign, Layout::Permuted(vec![0]));
+            });
+        },
+        "is handed to a function, and is not row-major",
+    ),
     (|m| view(m, 9, Layout::RowMajor, false), "found 9 elements, expected the 10"),
     (
         |m| view(m, 10, Layout::Permuted(vec![1, 0]), false),

@@ -110,7 +110,7 @@ pub fn base_of(m: &Module, frame: &Frame, weights: &super::weights::Layout, b: B
             Some(o) => Some((Word::Workspace, o)),
             None => frame.offset(Word::Slot(*s)).map(|_| (Word::Slot(*s), 0)),
         },
-        Place::Temp | Place::Growable | Place::View(_) => None,
+        Place::Temp | Place::Growable | Place::Foreign | Place::View(_) => None,
     }
 }
 

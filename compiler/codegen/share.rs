@@ -216,7 +216,7 @@ impl<'a> Writer<'a> {
             Place::Input(_) => self.put([3]),
             Place::Output(_) => self.put([4]),
             Place::Pointer(_) => self.put([5]),
-            Place::Temp | Place::Growable => self.put([6]),
+            Place::Temp | Place::Growable | Place::Foreign => self.put([6]),
         }
     }
     fn block(&mut self, body: &[Stmt]) {

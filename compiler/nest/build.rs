@@ -1,5 +1,6 @@
 //! Builder: loop nests through closures, expressions through operators.
 
+use super::form::Form;
 use super::*;
 use crate::tensor::TensorType;
 
@@ -82,7 +83,7 @@ impl Module {
     pub fn element_bits(&self, b: Buf) -> u32 {
         let bits = self.bufs[b].ty.bits();
         match self.bufs[self.storage(b)].place {
-            Place::Temp | Place::Growable | Place::Arena(_) => bits.max(8),
+            Place::Temp | Place::Growable | Place::Foreign | Place::Arena(_) => bits.max(8),
             _ => bits,
         }
     }
@@ -118,6 +119,10 @@ impl Module {
     /// Type of a buffer.
     pub fn tensor_type(&self, b: Buf) -> TensorType {
         TensorType::new(self.bufs[b].ty, self.bufs[b].dims.clone())
+    }
+    /// What the nest of a kernel is.
+    pub(crate) fn form(&self, k: Kernel) -> &Form {
+        self.kernels[k].body.form()
     }
     /// A new register of a compute type.
     pub fn reg(&mut self, ty: ElemType) -> Reg {
@@ -165,7 +170,7 @@ impl Module {
             scheduled: false,
             schedules: vec![],
             narrow: false,
-            body,
+            body: body.into(),
         });
         self.driver.push(Stmt::Call(id));
         id

@@ -135,12 +135,12 @@ impl Custom {
 }
 
 impl Module {
-    /// Lets the driver call a function.
+    /// Lets the driver call a function. Its buffers are what it is told they are: no pass changes them.
     pub fn call_foreign(&mut self, function: Function, from: Vec<Buf>, to: Vec<Buf>) {
         for b in from.iter().chain(&to) {
             let b = self.storage(*b);
             if matches!(self.bufs[b].place, Place::Temp) {
-                self.bufs[b].place = Place::Growable;
+                self.bufs[b].place = Place::Foreign;
             }
         }
         self.driver.push(Stmt::Foreign(Foreign { function, from, to }));

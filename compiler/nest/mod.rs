@@ -3,7 +3,7 @@
 //! ```text
 //! module = sym* buf* kernel* driver
 //! buf    = name, ElemType (storage), Dim* (logical shape), layout, place
-//! place  = input n | output n | const c | temp | growable | view of buf | pointer sym | arena slot
+//! place  = input n | output n | const c | temp | growable | foreign | view of buf | pointer sym | arena slot
 //! kernel = name, origin, stmt*
 //! driver = stmt*                                   -- what `infer` does: checks, sizes, If, While, Call kernel
 //! stmt   = For(kind, var, lo Dim, hi Dim, stmt*)   kind = seq | par | vec(n) | unroll
@@ -65,11 +65,13 @@
 //! lanes) -> Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and
 //! sizes).
 
+mod body;
 pub mod bounds;
 pub mod build;
 mod check;
 mod facts;
 pub mod foreign;
+pub(crate) mod form;
 mod group;
 pub mod interp;
 pub mod overflow;
@@ -81,6 +83,7 @@ pub mod schedule;
 pub mod verify;
 pub mod visit;
 
+pub use body::Body;
 pub use build::KernelBuilder;
 pub use foreign::Foreign;
 pub use group::DotKind;
@@ -286,6 +289,9 @@ pub enum Place {
     /// Scratch with elements to spare, which keeps its contents while its size stays: see rule 6. Not placed
     /// yet.
     Growable,
+    /// Scratch that functions which the object does not have read or write: row-major and of its own type,
+    /// and no kernel computes it elsewhere. Not placed yet.
+    Foreign,
     /// The same memory as another buffer with as many bytes: both row-major (a reshape), or of one memory
     /// order and one shape but for the innermost dimension, whose elements are of other types (quads of
     /// bytes). Of a growable buffer, its first bytes.
@@ -295,6 +301,13 @@ pub enum Place {
     Pointer(Sym),
     /// Scratch in an arena slot.
     Arena(Slot),
+}
+
+impl Place {
+    /// True for scratch that has no place yet.
+    pub fn is_scratch(&self) -> bool {
+        matches!(self, Place::Temp | Place::Growable | Place::Foreign)
+    }
 }
 
 /// A piece of the workspace; buffers whose lifetimes do not meet share one.
@@ -325,7 +338,7 @@ pub struct KernelData {
     /// scale for each block of them (`accuracy_level` 4). The body says what is exact.
     pub narrow: bool,
     /// What it does.
-    pub body: Vec<Stmt>,
+    pub body: Body,
 }
 
 /// How a loop runs.

@@ -269,6 +269,7 @@ impl<'a> Parser<'a> {
             }
             "temp" => Place::Temp,
             "growable" => Place::Growable,
+            "foreign" => Place::Foreign,
             "pointer" => {
                 let d = self.dim()?;
                 let Some(s) = d.as_sym() else { return self.fail("the symbol of an address") };
@@ -316,7 +317,7 @@ impl<'a> Parser<'a> {
             scheduled,
             schedules: vec![],
             narrow,
-            body,
+            body: body.into(),
         });
         if self.kernels.insert(name, k).is_some() {
             return self.fail("a kernel with a new name");

@@ -228,6 +228,7 @@ impl<'a> Printer<'a> {
             },
             Place::Temp => "temp".into(),
             Place::Growable => "growable".into(),
+            Place::Foreign => "foreign".into(),
             Place::Pointer(s) => format!("pointer {}", self.dim((*s).into())),
             Place::View(of) => format!("view {}", self.name(*of)),
             Place::Arena(s) => {

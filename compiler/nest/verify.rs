@@ -42,6 +42,7 @@ pub fn verify_for(m: &Module, limits: Option<&Limits>) -> Result<()> {
         sizes: HashSet::new(),
         written: HashSet::new(),
     };
+    debug_assert!(m.kernels.values().all(|k| k.body.knows_itself()), "a body is not what it was taken for");
     v.buffers();
     v.signature();
     v.kernels();
@@ -175,10 +176,13 @@ impl Verifier<'_> {
                     ));
                 }
             }
-            Place::Temp | Place::Growable if m.stage == Stage::Placed => {
+            place if place.is_scratch() && m.stage == Stage::Placed => {
                 self.fault(format!("buffer \"{name}\" has no place"))
             }
-            Place::Temp | Place::Growable => {}
+            Place::Foreign if d.layout != Layout::RowMajor => {
+                self.fault(format!("buffer \"{name}\" is handed to a function, and is not row-major"))
+            }
+            Place::Temp | Place::Growable | Place::Foreign => {}
             Place::Pointer(s) => {
                 if m.syms.kind(*s) != SymKind::Runtime || d.layout != Layout::RowMajor {
                     self.fault(format!(

@@ -292,6 +292,15 @@ pub fn accesses(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
     walk(body, &mut |s| s.accesses(f));
 }
 
+/// Every store: its buffer and subscripts.
+pub fn each_store(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
+    walk(body, &mut |s| {
+        if let Stmt::Store { buf, at, .. } = s {
+            f(*buf, at);
+        }
+    });
+}
+
 /// Buffers written, in order of first use.
 pub fn stores(body: &[Stmt]) -> Vec<Buf> {
     let (mut out, mut seen) = (vec![], HashSet::<Buf, FxBuildHasher>::default());

@@ -2,22 +2,26 @@
 //! `infer_exec` (which gather their arguments and call it), `workspace_for`, `workspace_size`, and the task
 //! that `parallel_for` runs.
 
-use super::driver::{Driver, early};
-use super::fault::{EXEC_SIZE, EXEC_WORKSPACE};
-use super::func::{Emit, Libm, Scope, signature};
+mod checks;
+mod launch;
+
+pub use launch::tasks;
+
+use super::driver::Driver;
+use super::func::{Emit, Libm, signature};
 use crate::codegen::customs::Texts;
-use crate::codegen::faults::{self, Check, Checks, Writer, general, quoted};
+use crate::codegen::faults::{Check, Checks, Writer, quoted};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::from_data;
-use crate::codegen::interface::{Interface, Tensor};
+use crate::codegen::interface::Interface;
 use crate::codegen::weights::Layout;
-use crate::codegen::weights_file::{self, PLANS_AT, SIZE_AT};
+use crate::codegen::weights_file;
 use crate::diag::Result;
 use crate::nest::print::Lines;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Status, Stmt, visit};
-use crate::sym::{Atom, Dim, SymKind, SymTable, View};
+use crate::nest::{Buf, Kernel, Module, Status};
+use crate::sym::Dim;
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{I8, I32, I64};
+use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{
     AbiParam, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, Signature, StackSlotData,
     StackSlotKind, UserExternalName, UserFuncName, Value,
@@ -61,39 +65,8 @@ pub const CPU_LEVEL_WORD: u32 = 1;
 /// What custom operators are told of themselves.
 pub const CUSTOMS: u32 = 2;
 
-/// Tasks are worth their start from this many scalar operations on.
-const GRAIN: i64 = 60_000;
-/// Most tasks of one loop where the caller sets no bound.
-const MAX_TASKS: i64 = 64;
 /// Largest value of a dim param without a declared bound.
 pub const MAX_DIM: i64 = i32::MAX as i64;
-
-/// Tasks that the driver makes of a kernel (see `Entry::kernel`): `work` scalar operations in `trip`
-/// iterations for a caller that allows `most` tasks (0: any number).
-pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
-    let most = if most == 0 { MAX_TASKS } else { most };
-    (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
-}
-
-/// A bound of the magnitude of a dim and of all sums in it, from the legal values of its symbols.
-fn magnitude(syms: &SymTable, d: Dim) -> f64 {
-    let View::Sum { terms, constant } = d.view() else {
-        return d.as_const().map_or(f64::INFINITY, |c| (c as f64).abs());
-    };
-    let many = |v: &[Dim]| v.iter().map(|x| magnitude(syms, *x)).fold(0.0, f64::max);
-    let atom = |a: &Atom| match a {
-        Atom::Sym(s) => {
-            let r = syms.declared_range(*s);
-            let hi = r.hi.unwrap_or(if syms.kind(*s) == SymKind::Derived { i64::MAX } else { MAX_DIM });
-            (hi as f64).max(-(r.lo.unwrap_or(i64::MIN) as f64))
-        }
-        Atom::FloorDiv(x, y) | Atom::Mod(x, y) => many(&[*x, *y]),
-        Atom::Min(v) | Atom::Max(v) => many(v),
-    };
-    terms.iter().fold((constant as f64).abs(), |sum, (c, atoms)| {
-        sum + atoms.iter().map(atom).product::<f64>() * (*c as f64).abs()
-    })
-}
 
 /// Parameters of the entry functions in order, all of them words but the results.
 pub fn infer_params(i: &Interface) -> usize {
@@ -253,90 +226,6 @@ impl Entry<'_> {
     pub(super) fn words(&self) -> Writer<'_> {
         Writer { m: self.m, interface: self.interface }
     }
-    /// Reads and checks the dim params.
-    fn dims(&self, e: &mut Emit, dims: Value) -> Result<()> {
-        for (k, d) in self.interface.dim_params.iter().enumerate() {
-            let v = self.load(e, dims, 8 * k as i32);
-            let most = d.hi.unwrap_or(MAX_DIM);
-            let lo = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, v, d.lo);
-            let hi = e.b.ins().icmp_imm_s(IntCC::SignedLessThanOrEqual, v, most);
-            let ok = e.b.ins().band(lo, hi);
-            let (name, of) = self.words().param(Dim::sym(d.sym));
-            let mut check =
-                Check::new(Status::Dim, format!("{name} is %lld: it must be from {} to {most}", d.lo));
-            check.values.push(of);
-            e.require_check(ok, check, &mut |_| Ok((vec![v], None)))?;
-            e.vars.insert(d.sym, v);
-        }
-        Ok(())
-    }
-    /// Leaves unless `ok`, the condition of a check of the driver. Capacity: memory at the end of the
-    /// workspace.
-    pub(super) fn check(&self, e: &mut Emit, ok: Value, cond: &Expr, status: Status) -> Result<()> {
-        let near = self.near(cond);
-        let (row, shown) = match self.m.reasons.of_check(cond) {
-            Some(r) => self.words().row(r, status),
-            None => (Check::new(status, general(status)), vec![]),
-        };
-        let row = if row.node.is_empty() && row.op.is_empty() { row.at((&near.0, &near.1)) } else { row };
-        e.require_check(ok, row, &mut |e| {
-            let values = shown.iter().map(|d| e.dim(*d)).collect::<Result<Vec<_>>>()?;
-            let needed = match (status, cond) {
-                (Status::Capacity, Expr::Bin(BinOp::Le, used, end)) => match (&**used, &**end) {
-                    (Expr::Index(used), Expr::Index(end)) => Some(self.needed(e, *used - *end)?),
-                    _ => None,
-                },
-                _ => None,
-            };
-            Ok((values, needed))
-        })
-    }
-    /// Bytes of workspace for a call that lacks so many.
-    fn needed(&self, e: &mut Emit, missing: Dim) -> Result<Value> {
-        let missing = e.dim(missing)?;
-        let Some(end) = self.m.end else { return Ok(missing) };
-        let end = match self.frame.offset(Word::Sym(end)) {
-            Some(at) => {
-                let frame = e.frame;
-                self.load(e, frame, at)
-            }
-            None => return e.bug("the end of the workspace is not in the frame"),
-        };
-        Ok(e.b.ins().iadd(end, missing))
-    }
-    /// The node that computes what an expression of the driver reads.
-    pub(super) fn near(&self, x: &Expr) -> (String, String) {
-        let mut loads = vec![];
-        x.walk(&mut |x| {
-            if let Expr::Load { buf, .. } = x {
-                loads.push(self.m.storage(*buf));
-            }
-        });
-        let maker = loads.iter().find_map(|b| self.makers.get(b)).map(|k| &self.m.kernels[*k]);
-        let input = || loads.iter().map(|b| &self.m.bufs[*b]).find(|b| matches!(b.place, Place::Input(_)));
-        match (maker, input()) {
-            _ if loads.is_empty() => Default::default(),
-            (Some(k), _) => {
-                let (node, op) = faults::node(&k.origin, &k.name);
-                (node.to_owned(), op.to_owned())
-            }
-            (None, Some(b)) => (b.name.clone(), "input".into()),
-            (None, None) => Default::default(),
-        }
-    }
-    /// Computes the derived sizes, but for those of dim params that this module does not have: constants are
-    /// folded in a module of their own, with the symbols of the whole.
-    fn derived(&self, e: &mut Emit) -> Result<()> {
-        for (s, d) in self.m.syms.derived() {
-            if !d.syms().iter().all(|t| e.vars.contains_key(t)) {
-                continue;
-            }
-            self.bounded(e, *d, &format!("size {}", quoted(self.m.syms.name(*s))))?;
-            let v = e.dim(*d)?;
-            e.vars.insert(*s, v);
-        }
-        Ok(())
-    }
     fn workspace_for(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         for ptr in p {
             let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, *ptr, 0);
@@ -355,70 +244,6 @@ impl Entry<'_> {
     fn ok(&self, e: &mut Emit) {
         let ok = e.b.ins().iconst(I32, 0);
         e.b.ins().return_(&[ok]);
-    }
-    /// Conditions on the dim params.
-    fn checks(&self, e: &mut Emit) -> Result<()> {
-        for s in &self.m.driver {
-            if let Stmt::Check { cond, status } = s
-                && early(self, s)
-            {
-                s.dims().into_iter().try_for_each(|d| self.bounded(e, d, "a size that a check compares"))?;
-                let c = e.truth(cond)?;
-                self.check(e, c, cond, *status)?;
-            }
-        }
-        let (i, m) = (self.interface, self.m);
-        let bits = |b: &Buf| Dim::product(m.bufs[*b].dims.iter().copied()) * i64::from(m.element_bits(*b));
-        let kinds = [("input", &m.inputs), ("output", &m.outputs)];
-        let tensors = kinds.into_iter().flat_map(|(what, list)| {
-            list.iter().map(move |b| (format!("{what} {}", quoted(&m.bufs[*b].name)), bits(b)))
-        });
-        for (name, d) in tensors
-            .chain([("the workspace".to_owned(), i.workspace)])
-            .filter(|(_, d)| !m.syms.at_run_time(*d))
-        {
-            self.bounded(e, d, &name)?;
-        }
-        Ok(())
-    }
-    /// Checks that 64-bit arithmetic gives the value of a dim, unless the bounds of its symbols say so.
-    fn bounded(&self, e: &mut Emit, d: Dim, name: &str) -> Result<()> {
-        if magnitude(&self.m.syms, d) >= (1i64 << 62) as f64 {
-            let ok = e.fits(d)?;
-            e.require_plain(
-                ok,
-                Check::new(Status::Dim, format!("{name} would be larger than memory can be")),
-            )?;
-        }
-        Ok(())
-    }
-    /// Compares the head of the weights file with what the object was compiled for.
-    fn weights_file(&self, e: &mut Emit, weights: Value) -> Result<()> {
-        let w = &self.interface.weights;
-        let file = quoted(&w.file);
-        let equal = |e: &mut Emit, at: usize, want: &[u8]| {
-            let mut differ = e.b.ins().iconst(I64, 0);
-            for (k, word) in want.as_chunks::<8>().0.iter().enumerate() {
-                let found = self.load(e, weights, (at + 8 * k) as i32);
-                let want = e.b.ins().iconst(I64, i64::from_le_bytes(*word));
-                let other = e.b.ins().bxor(found, want);
-                differ = e.b.ins().bor(differ, other);
-            }
-            e.b.ins().icmp_imm_s(IntCC::Equal, differ, 0)
-        };
-        let (version, size) = (weights_file::VERSION, w.size);
-        let ok = equal(e, 0, &weights_file::signature());
-        let text = format!("the weights are no weights file of version {version}: expected {file}");
-        e.require_plain(ok, Check::new(Status::Weights, text))?;
-        let at = PLANS_AT + weights_file::PLAN * w.slot as usize;
-        let ok = equal(e, at, &w.plan);
-        let text = format!("the weights are those of another model or compilation: expected {file}");
-        e.require_plain(ok, Check::new(Status::Weights, text))?;
-        let found = self.load(e, weights, SIZE_AT as i32);
-        let ok = e.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, found, size as i64);
-        let text = format!("the weights have %lld bytes: those of {file} have {size}");
-        let check = Check::new(Status::Weights, text).with_values(1);
-        e.require_check(ok, check, &mut |_| Ok((vec![found], None)))
     }
     /// `call(inputs, outputs, dims, out_dims, weights, workspace, exec)`.
     fn call(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
@@ -506,234 +331,5 @@ impl Entry<'_> {
         Driver::new(self, e, [frame, task_ctx, exec, workspace, out_dims, end])?.block(e, &self.m.driver)?;
         self.ok(e);
         Ok(())
-    }
-    /// Where the workspace ends, from its begin: as the caller says, whose word counts (abi/README.md, rule
-    /// 8), or as large as `workspace_size` tells. What the caller says is checked before anything is written.
-    fn workspace_end(&self, e: &mut Emit, exec: Value) -> Result<Value> {
-        // Of memory at the end any number of bytes will do, for now.
-        let heap = if self.m.end.is_some() { self.m.heap } else { 0 };
-        let least = self.m.workspace - heap;
-        if self.m.workspace.as_const() == Some(0) {
-            return Ok(e.b.ins().iconst(I64, 0));
-        }
-        let usual = if self.m.end.is_some() { e.dim(self.m.workspace)? } else { e.b.ins().iconst(I64, 0) };
-        let (has, large, told, done) =
-            (e.b.create_block(), e.b.create_block(), e.b.create_block(), e.b.create_block());
-        let end = e.b.append_block_param(done, I64);
-        e.b.ins().brif(exec, has, &[], done, &[usual.into()]);
-        e.b.switch_to_block(has);
-        e.b.seal_block(has);
-        let size = self.load(e, exec, 0);
-        let known = e.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, size, EXEC_SIZE);
-        e.b.ins().brif(known, large, &[], done, &[usual.into()]);
-        e.b.switch_to_block(large);
-        e.b.seal_block(large);
-        let given = self.load(e, exec, EXEC_WORKSPACE);
-        e.b.ins().brif(given, told, &[], done, &[usual.into()]);
-        e.b.switch_to_block(told);
-        e.b.seal_block(told);
-        e.push();
-        // Whoever has more than 63 bits has enough.
-        let most = e.b.ins().iconst(I64, i64::MAX);
-        let given = e.b.ins().umin(given, most);
-        let need = e.dim(least)?;
-        let ok = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, given, need);
-        let row = Check::new(Status::Capacity, "the workspace has %lld bytes, and these sizes take %lld")
-            .with_values(2);
-        e.require_check(ok, row, &mut |_| Ok((vec![given, need], Some(need))))?;
-        let whole = e.b.ins().band_imm_s(given, !63);
-        e.pop();
-        e.b.ins().jump(done, &[whole.into()]);
-        e.b.switch_to_block(done);
-        e.b.seal_block(done);
-        Ok(end)
-    }
-    /// Where the caller says how large its outputs are: too small is an error that tells the sizes needed,
-    /// and the actual sizes are written back (abi/README.md, rule 10).
-    fn out_dims(&self, e: &mut Emit, out_dims: Value) -> Result<()> {
-        let at_entry = |dims: &[Dim]| {
-            dims.iter().any(|d| d.as_const().is_none()) && !dims.iter().any(|d| self.m.syms.at_run_time(*d))
-        };
-        let sized = |(k, b): (usize, &Buf)| (k, self.m.bufs[*b].dims.as_slice(), &self.interface.outputs[k]);
-        let dynamic: Vec<(usize, &[Dim], &Tensor)> =
-            self.m.outputs.iter().enumerate().map(sized).filter(|x| at_entry(x.1)).collect();
-        if dynamic.is_empty() {
-            return Ok(());
-        }
-        let (given, after) = (e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(out_dims, given, &[], after, &[]);
-        e.b.switch_to_block(given);
-        e.b.seal_block(given);
-        e.push();
-        // All sizes are told before one of them fails the call.
-        let mut fits = vec![];
-        for (k, dims, t) in dynamic {
-            let list = self.load(e, out_dims, 8 * k as i32);
-            let (some, next) = (e.b.create_block(), e.b.create_block());
-            let result = e.b.append_block_param(next, I8);
-            let yes = e.b.ins().iconst(I8, 1);
-            e.b.ins().brif(list, some, &[], next, &[yes.into()]);
-            e.b.switch_to_block(some);
-            e.b.seal_block(some);
-            e.push();
-            let mut ok = yes;
-            for (i, d) in dims.iter().enumerate() {
-                let capacity = self.load(e, list, 8 * i as i32);
-                let n = e.dim(*d)?;
-                let enough = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, capacity, n);
-                ok = e.b.ins().band(ok, enough);
-                self.store(e, n, list, 8 * i as i32);
-            }
-            e.pop();
-            e.b.ins().jump(next, &[ok.into()]);
-            e.b.switch_to_block(next);
-            e.b.seal_block(next);
-            fits.push((result, t));
-        }
-        for (ok, t) in fits {
-            self.fits(e, ok, t)?;
-        }
-        e.pop();
-        e.b.ins().jump(after, &[]);
-        e.b.switch_to_block(after);
-        e.b.seal_block(after);
-        Ok(())
-    }
-    /// Leaves unless `ok`: the caller has room for an output.
-    pub(super) fn fits(&self, e: &mut Emit, ok: Value, t: &Tensor) -> Result<()> {
-        let (row, shown) = self.words().capacity(t);
-        e.require_check(ok, row, &mut |e| Ok((shown.iter().map(|d| e.dim(*d)).collect::<Result<_>>()?, None)))
-    }
-    /// Runs a kernel of `n` iterations.
-    pub(super) fn launch(
-        &self,
-        e: &mut Emit,
-        k: Kernel,
-        n: Value,
-        trip: Option<Dim>,
-        [frame, ctx, exec]: [Value; 3],
-    ) -> Result<()> {
-        let data = &self.m.kernels[k];
-        let f = self.local(e, k.as_u32());
-        let zero = e.b.ins().iconst(I64, 0);
-        let done = e.b.create_block();
-        let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN)
-            || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
-        let call = if small {
-            e.b.ins().call(f, &[frame, zero, n])
-        } else {
-            let address = e.b.ins().func_addr(I64, f);
-            let work = e.dim(data.work)?;
-            let launch = self.local(e, LAUNCH);
-            e.b.ins().call(launch, &[address, frame, n, work, exec, ctx])
-        };
-        let status = e.b.inst_results(call)[0];
-        self.leave_if(e, status, k);
-        e.b.ins().jump(done, &[]);
-        e.b.switch_to_block(done);
-        e.b.seal_block(done);
-        e.scopes = vec![Scope::default()];
-        Ok(())
-    }
-    fn leave_if(&self, e: &mut Emit, status: Value, k: Kernel) {
-        let (bad, go) = (e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(status, bad, &[], go, &[]);
-        e.b.switch_to_block(bad);
-        e.b.seal_block(bad);
-        e.b.set_cold_block(bad);
-        let data = &self.m.kernels[k];
-        let at = faults::node(&data.origin, &data.name);
-        // Of kernels, those that make strings run out of memory.
-        let mut strings = false;
-        visit::walk(&data.body, &mut |s| {
-            strings |= matches!(s, Stmt::Check { status: Status::Capacity, .. })
-        });
-        if strings {
-            let (full, other) = (e.b.create_block(), e.b.create_block());
-            let is = e.b.ins().icmp_imm_s(IntCC::Equal, status, i64::from(Status::Capacity as u8));
-            e.b.ins().brif(is, full, &[], other, &[]);
-            e.b.switch_to_block(full);
-            e.b.seal_block(full);
-            let text = format!(
-                "the strings that this call makes take more than {} bytes, which --heap sets",
-                self.m.heap
-            );
-            e.leave(status, Check::new(Status::Capacity, text).at(at), (vec![], None));
-            e.b.switch_to_block(other);
-            e.b.seal_block(other);
-        }
-        e.leave(status, Check { status: None, ..Check::new(Status::Value, "") }.at(at), (vec![], None));
-        e.b.switch_to_block(go);
-        e.b.seal_block(go);
-    }
-    /// `launch(kernel, frame, n, work, exec, ctx)`: runs a kernel of `n` iterations and so much work, at once
-    /// or as tasks of the caller's `parallel_for`.
-    fn launch_code(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
-        let [kernel, frame, n, work, exec, ctx] = p[..] else {
-            return e.bug("launch takes six arguments");
-        };
-        let zero = e.b.ins().iconst(I64, 0);
-        let (has_exec, parallel, serial) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(exec, has_exec, &[], serial, &[]);
-        e.b.switch_to_block(has_exec);
-        let run = self.load(e, exec, 16);
-        let most = self.load(e, exec, 24);
-        let grain = e.b.ins().iconst(I64, GRAIN);
-        let tasks = e.b.ins().udiv(work, grain);
-        let bound = e.b.ins().iconst(I64, MAX_TASKS);
-        let tasks = e.b.ins().umin(tasks, bound);
-        let free = e.b.ins().icmp_imm_s(IntCC::Equal, most, 0);
-        let most = e.b.ins().select(free, bound, most);
-        let tasks = e.b.ins().umin(tasks, most);
-        let tasks = e.b.ins().umin(tasks, n);
-        let several = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, tasks, 1);
-        let have = e.b.ins().icmp_imm_s(IntCC::NotEqual, run, 0);
-        let go = e.b.ins().band(several, have);
-        e.b.ins().brif(go, parallel, &[], serial, &[]);
-        e.b.switch_to_block(parallel);
-        for (i, v) in [kernel, frame, n, tasks, zero].into_iter().enumerate() {
-            self.store(e, v, ctx, 8 * i as i32);
-        }
-        let user = self.load(e, exec, 8);
-        let task = self.local(e, TASK);
-        let task = e.b.ins().func_addr(I64, task);
-        let mut sig = entry_signature(self.isa, 4);
-        sig.returns.clear();
-        let sig = e.b.import_signature(sig);
-        e.b.ins().call_indirect(sig, run, &[user, tasks, task, ctx]);
-        let flags = e.flags();
-        let status = e.b.ins().load(I32, flags, ctx, 32);
-        e.b.ins().return_(&[status]);
-        e.b.switch_to_block(serial);
-        let sig = e.b.import_signature(signature(self.isa));
-        let call = e.b.ins().call_indirect(sig, kernel, &[frame, zero, n]);
-        let status = e.b.inst_results(call)[0];
-        e.b.ins().return_(&[status]);
-        Ok(())
-    }
-    /// Task `i` of `tasks`: iterations `n*i/tasks .. n*(i+1)/tasks`. Of several failures one is kept.
-    fn task(&self, e: &mut Emit, p: &[Value]) {
-        let (ctx, i) = (p[0], p[1]);
-        let w: Vec<Value> = (0..4).map(|k| self.load(e, ctx, 8 * k)).collect();
-        let bound = |e: &mut Emit, i: Value| {
-            let x = e.b.ins().imul(w[2], i);
-            e.b.ins().udiv(x, w[3])
-        };
-        let begin = bound(e, i);
-        let next = e.b.ins().iadd_imm_s(i, 1);
-        let end = bound(e, next);
-        let sig = e.b.import_signature(signature(self.isa));
-        let call = e.b.ins().call_indirect(sig, w[0], &[w[1], begin, end]);
-        let status = e.b.inst_results(call)[0];
-        let (bad, done) = (e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(status, bad, &[], done, &[]);
-        e.b.switch_to_block(bad);
-        e.b.seal_block(bad);
-        let flags = e.flags();
-        e.b.ins().store(flags, status, ctx, 32);
-        e.b.ins().jump(done, &[]);
-        e.b.switch_to_block(done);
-        e.b.seal_block(done);
-        e.b.ins().return_(&[]);
     }
 }

@@ -159,7 +159,7 @@ impl State<'_> {
                     ));
                 }
             }
-            Place::Output(_) | Place::Temp | Place::Growable => {
+            Place::Output(_) | Place::Temp | Place::Growable | Place::Foreign => {
                 self.mem[region].grow(len);
             }
             Place::Arena(s) => {

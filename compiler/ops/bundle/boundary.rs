@@ -391,9 +391,7 @@ struct Out {
 fn in_workspace(cx: &mut LowerCx, b: Buf) -> Buf {
     let owner = cx.m.storage(b);
     let (dims, ty) = (cx.dims(b), cx.elem(b));
-    if matches!(cx.m.bufs[owner].place, Place::Temp | Place::Growable) && !cx.m.is_recast(b)
-        || is_empty(&dims)
-    {
+    if cx.m.bufs[owner].place.is_scratch() && !cx.m.is_recast(b) || is_empty(&dims) {
         return b;
     }
     let own = cx.m.temp(format!("{}.own", cx.m.bufs[b].name), ty, dims);

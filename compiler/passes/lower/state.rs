@@ -15,6 +15,7 @@
 
 use crate::diag::{Error, Findings, Result, codes};
 use crate::graph::Model;
+use crate::nest::form::Map;
 use crate::nest::{
     BinOp, Buf, BufData, Expr, Kernel, LoopKind, Module, Place, Reason, State, Status, Stmt, Subject, visit,
 };
@@ -317,15 +318,11 @@ impl Pair {
     }
     /// True if a kernel stores every element of the input, as it is, under its subscripts.
     fn is_copy(&self, m: &Module, k: Kernel) -> bool {
-        let mut body = m.kernels[k].body.as_slice();
-        let mut vars = vec![];
-        while let [Stmt::For { var, lo, hi, body: inner, .. }] = body {
-            vars.push((*var, *lo, *hi));
-            body = inner;
-        }
-        let [Stmt::Store { buf, at, value: Expr::Load { buf: from, at: same } }] = body else { return false };
+        let Some(Map { loops, buf, at, value: Expr::Load { buf: from, at: same } }) = m.form(k).map() else {
+            return false;
+        };
         let all = |(d, n): (&Dim, &Dim)| match d.as_sym() {
-            Some(s) => vars.iter().any(|(v, lo, hi)| *v == s && lo.as_const() == Some(0) && hi == n),
+            Some(s) => loops.contains(&(s, *n)),
             None => d.as_const() == Some(0) && n.as_const() == Some(1),
         };
         *buf == self.to && *from == self.from && at == same && at.iter().zip(&m.bufs[self.from].dims).all(all)

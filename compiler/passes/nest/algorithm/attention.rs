@@ -15,9 +15,9 @@ mod softmax;
 use crate::diag::Result;
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{self, Contraction, ProductKind, depends};
+use crate::passes::nest::analysis::form::{Contraction, Form, Part, ProductKind, Rows, depends};
 use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::{Uses, as_map, fresh_regs, is_temp, peel, relocate, substitute};
+use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, relocate, substitute, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract;
 use crate::passes::nest::schedule::lanes;
@@ -99,31 +99,16 @@ fn row_vars(at: &[Dim], dims: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option
 }
 
 /// Every access to one of `bufs` in a body, at the same row: its variables.
-fn rows_accessed(
-    m: &Module,
-    body: &[Stmt],
-    loops: &[(Sym, Dim)],
-    bufs: &[Buf],
-    dims: &[Dim],
-) -> Option<Vec<Option<Sym>>> {
+fn rows_accessed(m: &Module, rows: &Rows, bufs: &[Buf], dims: &[Dim]) -> Option<Vec<Option<Sym>>> {
     let mut all: Vec<(Buf, Vec<Dim>)> = vec![];
-    visit::walk(body, &mut |s| {
-        if let Stmt::Store { buf, at, .. } = s {
-            all.push((*buf, at.clone()));
-        }
-    });
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::Load { buf, at } = e {
-            all.push((*buf, at.clone()));
-        }
-    });
+    visit::accesses(&rows.body(), &mut |buf, at| all.push((buf, at.to_vec())));
     let mut found: Option<Vec<Option<Sym>>> = None;
     for (b, at) in all {
         if !bufs.contains(&m.storage(b)) {
             continue;
         }
         let at = position(m, b, &at, dims)?;
-        let vars = row_vars(&at, dims, loops)?;
+        let vars = row_vars(&at, dims, &rows.loops)?;
         let last = at.last()?;
         if vars.iter().flatten().any(|v| last.contains(*v)) || found.as_ref().is_some_and(|f| *f != vars) {
             return None;
@@ -131,31 +116,28 @@ fn rows_accessed(
         found = Some(vars);
     }
     // Nothing else runs over other rows.
-    found.filter(|f| f.iter().flatten().count() == loops.len())
+    found.filter(|f| f.iter().flatten().count() == rows.loops.len())
 }
 
 /// True if a kernel of rows may write its result where its operand was: an element of the result is written
 /// where that of the operand is read for the last time.
-fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) -> bool {
-    let touches = |e: &Expr, bufs: &[Buf]| {
-        let mut hit = false;
-        e.walk(&mut |e| hit |= matches!(e, Expr::Load { buf, .. } if bufs.contains(&m.storage(*buf))));
-        hit
-    };
+fn may_overwrite(m: &Module, rows: &Rows, from: Buf, to: Buf, dims: &[Dim]) -> bool {
     let mut written = false;
-    for s in body {
-        let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s else {
-            let straight = matches!(s, Stmt::Let { .. } | Stmt::Acc { .. } | Stmt::Set { .. });
-            if !straight || s.expr().is_some_and(|e| touches(e, &[from, to])) {
-                return false;
+    for part in &rows.parts {
+        let elements = match part {
+            Part::Each(elements) => elements,
+            Part::Once(s) => {
+                let touches = s.loads().iter().any(|b| [from, to].contains(&m.storage(*b)));
+                if touches || matches!(s, Stmt::Store { .. }) {
+                    return false;
+                }
+                continue;
             }
-            continue;
         };
-        let straight =
-            body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
+        let ([(var, hi)], body) = (elements.loops.as_slice(), &elements.body) else { return false };
         let stores = visit::stores(body).iter().any(|b| m.storage(*b) == to);
         let reads = visit::loads(body).iter().any(|b| m.storage(*b) == from);
-        if !straight || written && reads || lo.as_const() != Some(0) || Some(hi) != dims.last() {
+        if written && reads || Some(hi) != dims.last() {
             return false;
         }
         written |= stores;
@@ -178,21 +160,12 @@ fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) ->
 /// The attention whose softmax is `k`.
 fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let body = &m.kernels[k].body;
-    let sm = peel(body);
-    if !sm.body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Seq, .. }))
-        || form::is_contraction(body)
-    {
-        return None;
-    }
+    let Form::RowReduction(sm) = body.form() else { return None };
     let scratch = |b: Buf| is_temp(m, b) && m.bufs[b].ty == ElemType::F32;
     // What the rows are made of.
     let (scores, from) =
         visit::loads(body).into_iter().map(|b| m.storage(b)).find_map(|b| match uses.writers(b) {
-            [w] if *w != k
-                && scratch(b)
-                && uses.readers(b) == [k]
-                && form::is_contraction(&m.kernels[*w].body) =>
-            {
+            [w] if *w != k && scratch(b) && uses.readers(b) == [k] && m.form(*w).contraction().is_some() => {
                 Some((*w, b))
             }
             _ => None,
@@ -201,11 +174,11 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let stores = visit::stores(body);
     let ([to], true) = (stores.as_slice(), dims.len() >= 2) else { return None };
     let mut bufs = vec![from, m.storage(*to)];
-    if !may_overwrite(m, &sm.body, from, bufs[1], &dims) {
+    if !may_overwrite(m, sm, from, bufs[1], &dims) {
         return None;
     }
     let mut rows = vec![k];
-    let mut renames = vec![rows_accessed(m, &sm.body, &sm.loops, &bufs, &dims)?];
+    let mut renames = vec![rows_accessed(m, sm, &bufs, &dims)?];
     let values = loop {
         let last = *bufs.last()?;
         let others: Vec<Kernel> = uses.readers(last).iter().copied().filter(|r| !rows.contains(r)).collect();
@@ -213,26 +186,16 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         if !scratch(last) {
             return None;
         }
-        let body = &m.kernels[*next].body;
-        let Some(map) = as_map(body) else { break *next };
-        let ((var, hi), outer) = map.loops.split_last()?;
-        let to = m.storage(map.buf);
-        let along = [Stmt::For {
-            kind: LoopKind::Seq,
-            var: *var,
-            lo: Dim::constant(0),
-            hi: *hi,
-            body: vec![Stmt::Store { buf: map.buf, at: map.at.clone(), value: map.value.clone() }],
-        }];
+        let Some(map) = m.form(*next).map() else { break *next };
+        let (along, to) = (Rows::of_map(map)?, m.storage(map.buf));
         if bufs.contains(&to) || rows.len() > 3 || !may_overwrite(m, &along, last, to, &dims) {
             return None;
         }
         bufs.push(to);
-        renames.push(rows_accessed(m, &along, outer, &bufs, &dims)?);
+        renames.push(rows_accessed(m, &along, &bufs, &dims)?);
         rows.push(*next);
     };
-    let (mut qk, mut pv) =
-        (form::contraction(&m.kernels[scores].body)?, form::contraction(&m.kernels[values].body)?);
+    let (mut qk, mut pv) = (m.form(scores).contraction()?.clone(), m.form(values).contraction()?.clone());
     if qk.product != ProductKind::Fma || pv.product != ProductKind::Fma {
         return None;
     }
@@ -247,7 +210,7 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     }
     let at = position(m, pv.a.0, &pv.a.1, &dims)?;
     let vars = row_vars(&at, &dims, &pv.loops)?;
-    let (out, out_at) = store_of(&pv)?;
+    let (out, out_at) = pv.store()?;
     let rest: Vec<Sym> = pv.loops.iter().map(|l| l.0).filter(|s| !vars.contains(&Some(*s))).collect();
     let ([n2], true) = (rest.as_slice(), at.last()?.as_sym() == Some(*depth)) else { return None };
     if !depends(&pv.b.1, *n2) || stride(m, out, &out_at, *n2) != Some(1) {
@@ -259,7 +222,7 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         return None;
     }
     // The first one.
-    let (to, to_at) = store_of(&qk)?;
+    let (to, to_at) = qk.store()?;
     let to_at = position(m, to, &to_at, &dims)?;
     let vars1 = row_vars(&to_at, &dims, &qk.loops)?;
     let n1 =
@@ -290,12 +253,6 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let called = |k: &Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if x == k));
     let top = called(&scores) && called(&values) && rows.iter().all(called);
     top.then_some(Group { scores, rows, values, qk, columns: (n1, *n2), pv, bufs, dims, row, vars, renames })
-}
-
-fn store_of(p: &Contraction) -> Option<(Buf, Vec<Dim>)> {
-    p.epilogue
-        .iter()
-        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
 }
 
 /// A contraction with dims in place of variables.
@@ -384,12 +341,11 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     let found = Found::new(m, name, pieces, piece.into(), local.into(), height);
     let mut rows = vec![];
     for (i, k) in g.rows.iter().enumerate() {
-        let nest = peel(&m.kernels[*k].body);
-        let mut body = nest.body;
-        // Of a map, the loop along the row is the last one.
-        if let (Some((var, hi)), true) = (nest.loops.last(), i > 0) {
-            body = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }];
-        }
+        let body = match m.form(*k) {
+            Form::RowReduction(rows) => rows.body(),
+            // Of a map, the loop along the row is the last one.
+            form => form.map().and_then(Rows::of_map).map_or(vec![], |rows| rows.body()),
+        };
         let sub = |d: Dim| d.subst(&mut |s| rename(i + 1, s)).subst(&mut |s| at_row(s));
         let body = body.into_iter().map(|s| redirect(m, s).map_dims(&mut |d| sub(d))).collect();
         if i > 0 {
@@ -451,8 +407,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         Some((j, count)) => vec![Stmt::For { kind: LoopKind::Seq, var: j, lo: zero, hi: count, body }],
         None => body,
     };
-    m.kernels[g.values].body =
-        vec![Stmt::For { kind: LoopKind::Par, var: piece, lo: zero, hi: pieces, body }];
+    m.kernels[g.values].body = wrap(&[(piece, pieces)], body).into();
     m.kernels[g.values].work = work;
     m.kernels[g.values].schedules = vec![Schedule {
         form: "attention",

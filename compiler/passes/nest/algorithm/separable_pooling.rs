@@ -17,9 +17,9 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::form::{Window, window};
+use crate::passes::nest::analysis::form::{Stored, Window, stored};
 use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::{Uses, as_map, is_temp};
+use crate::passes::nest::analysis::shape::{Uses, is_temp};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -49,7 +49,7 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
         let body = emit(m, &p);
         let taps = if p.weights.is_some() { p.y.taps * p.x.taps } else { p.y.taps + p.x.taps };
         let work = Dim::product(p.planes.iter().copied()) * (p.y.results * p.x.results * taps);
-        m.kernels[k].body = body;
+        m.kernels[k].body = body.into();
         m.kernels[k].work = work.floor_div(8);
         for w in &p.padding {
             visit::splice_call(&mut m.driver, *w, false, vec![]);
@@ -105,15 +105,15 @@ struct Pool {
 
 fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     let Window { loops, acc: reg, init, taps, op, read: (src, at), weight: weights, epilogue: tail } =
-        window(&m.kernels[k].body)?;
+        m.form(k).window()?;
     if weights.as_ref().is_some_and(|(buf, _)| !matches!(m.bufs[*buf].place, Place::Const(_))) {
         return None;
     }
-    let stores: Vec<Buf> =
-        tail.iter().filter_map(|s| if let Stmt::Store { buf, .. } = s { Some(*buf) } else { None }).collect();
-    let ([out], true) = (stores.as_slice(), init.ty == ElemType::F32 && at.len() == 4) else { return None };
-    if !matches!(m.bufs[*out].place, Place::Output(_))
-        || m.bufs[*out].dims.len() != 4
+    let Stored { buf: out, at: store, .. } = stored(&tail)?;
+    if init.ty != ElemType::F32
+        || at.len() != 4
+        || !matches!(m.bufs[out].place, Place::Output(_))
+        || store.len() != 4
         || op == BinOp::Add && (m.math == Math::Strict && weights.is_none() || init.bits != 0)
     {
         return None;
@@ -123,7 +123,6 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
         Place::Input(_) => (src, [0, 0], vec![]),
         _ => unpadded(m, uses, src, k, init)?,
     };
-    let store = tail.iter().find_map(|s| if let Stmt::Store { at, .. } = s { Some(at) } else { None })?;
     let extent = |list: &[(Sym, Dim)], s: Sym| list.iter().find(|l| l.0 == s).map(|l| l.1);
     let side = |i: usize| -> Option<Side> {
         let var = store[i].as_sym().filter(|s| extent(&loops, *s).is_some())?;
@@ -205,7 +204,7 @@ fn unpadded(
     }
     let mut found = None;
     for w in uses.writers(src) {
-        let map = as_map(&m.kernels[*w].body).filter(|map| map.buf == src)?;
+        let map = m.form(*w).map().filter(|map| map.buf == src)?;
         match &map.value {
             Expr::Const(c) if *c == fill => {}
             Expr::Load { buf, at }

@@ -35,7 +35,7 @@ use crate::diag::Result;
 use crate::nest::{
     BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, UnOp, visit,
 };
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction, depends};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
 use crate::passes::nest::analysis::machine::{L2, LINE, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
 use crate::passes::nest::analysis::strides::stride;
@@ -76,7 +76,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let uses = Uses::new(m);
     let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver)
         .into_iter()
-        .filter_map(|k| Some((k, layer(m, contraction(&m.kernels[k].body)?)?)))
+        .filter_map(|k| Some((k, layer(m, m.form(k).contraction()?.clone())?)))
         .collect();
     // Sums of rows that several products read, query, key and value say, are made once.
     let first: Vec<usize> = layers

@@ -38,7 +38,7 @@ mod transform;
 use crate::diag::Result;
 use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
@@ -78,8 +78,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let kernels = visit::calls(&m.driver);
     for k in kernels {
-        let Some(parts) =
-            contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma && !p.is_exact(m))
+        let Some(parts) = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma && !p.is_exact(m))
         else {
             continue;
         };
@@ -146,11 +145,8 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
         return None;
     }
     // Vectors run along channels on both sides.
-    let (out, at) = p
-        .epilogue
-        .iter()
-        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
-    if stride(m, p.a.0, &p.a.1, c.0) != Some(1) || stride(m, out, at, kk.0) != Some(1) {
+    let (out, at) = p.store()?;
+    if stride(m, p.a.0, &p.a.1, c.0) != Some(1) || stride(m, out, &at, kk.0) != Some(1) {
         return None;
     }
     let (c, k) = ((c.0, c.1.as_const()?), (kk.0, kk.1.as_const()?));

@@ -1,7 +1,8 @@
 //! What several passes ask about kernels, and the pieces of nests they build alike.
 
+pub(crate) use crate::nest::form;
+
 pub mod cost;
-pub mod form;
 pub mod machine;
 pub mod shape;
 pub mod strides;

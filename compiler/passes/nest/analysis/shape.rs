@@ -1,32 +1,10 @@
 //! What fusion and schedules need to know of kernels: their loops, their accesses, who reads what.
 
+pub(crate) use crate::nest::form::{Map, ParNest, as_map, cover, peel, wrap};
 use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
 pub use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
-
-/// A perfect nest of `par` loops from 0 around a body.
-#[derive(Clone, Debug)]
-pub struct ParNest {
-    /// Variable and extent, outermost first.
-    pub loops: Vec<(Sym, Dim)>,
-    /// What stands inside.
-    pub body: Vec<Stmt>,
-}
-
-/// Peels the `par` loops of a kernel.
-pub fn peel(body: &[Stmt]) -> ParNest {
-    let mut loops = vec![];
-    let mut body = body;
-    while let [Stmt::For { kind: LoopKind::Par, var, lo, hi, body: inner }] = body {
-        if lo.as_const() != Some(0) {
-            break;
-        }
-        loops.push((*var, *hi));
-        body = inner;
-    }
-    ParNest { loops, body: body.to_vec() }
-}
 
 /// What a subscript becomes where one loop stands in place of two, the inner one of `extent` iterations.
 pub(crate) fn in_one(d: Dim, (outer, inner): (Sym, Sym), extent: Dim, one: Sym) -> Dim {
@@ -36,81 +14,6 @@ pub(crate) fn in_one(d: Dim, (outer, inner): (Sym, Sym), extent: Dim, one: Sym) 
         s if s == inner => Some(one.modulo(extent)),
         _ => None,
     })
-}
-
-/// Variables and extents, outermost first.
-pub(crate) type Loops = Vec<(Sym, Dim)>;
-
-/// Loops from 0 one inside the other, and what stands in the innermost.
-pub(crate) fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
-    let mut loops = vec![];
-    loop {
-        let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s else { return None };
-        if lo.as_const() != Some(0) {
-            return None;
-        }
-        loops.push((*var, *hi));
-        match body.as_slice() {
-            [one @ Stmt::For { .. }] => s = one,
-            body => return Some((loops, body)),
-        }
-    }
-}
-
-/// Puts loops around a body again.
-pub fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
-    loops.iter().rev().fold(body, |body, (var, hi)| {
-        vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: *hi, body }]
-    })
-}
-
-/// A kernel that computes each element of one buffer by one expression.
-#[derive(Clone, Debug)]
-pub struct Map {
-    /// The loops.
-    pub loops: Vec<(Sym, Dim)>,
-    /// What it writes.
-    pub buf: Buf,
-    /// Where.
-    pub at: Vec<Dim>,
-    /// What.
-    pub value: Expr,
-}
-
-/// The kernel as a map, if it is one.
-pub fn as_map(body: &[Stmt]) -> Option<Map> {
-    let n = peel(body);
-    match n.body.as_slice() {
-        [Stmt::Store { buf, at, value }] => {
-            Some(Map { loops: n.loops, buf: *buf, at: at.clone(), value: value.clone() })
-        }
-        _ => None,
-    }
-}
-
-impl Map {
-    /// For each dimension the loop variable that runs over it; `None` for dims of size 1. The whole must be a
-    /// full, one-to-one cover of the buffer.
-    pub fn cover(&self, m: &Module) -> Option<Vec<Option<Sym>>> {
-        cover(m, self.buf, &self.at, &self.loops)
-    }
-}
-
-/// See [`Map::cover`].
-pub fn cover(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
-    let mut seen = vec![];
-    let mut out = vec![];
-    for (i, d) in at.iter().zip(&m.bufs[buf].dims) {
-        match (i.as_sym(), i.as_const()) {
-            (Some(s), _) if loops.iter().any(|(v, hi)| *v == s && hi == d) && !seen.contains(&s) => {
-                seen.push(s);
-                out.push(Some(s));
-            }
-            (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
-            _ => return None,
-        }
-    }
-    (seen.len() == loops.len()).then_some(out)
 }
 
 /// Position in `to` (the buffer that owns the memory) of an access to a view of it.

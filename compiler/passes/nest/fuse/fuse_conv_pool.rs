@@ -13,8 +13,8 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{ProductKind, Window, contraction, depends, window};
-use crate::passes::nest::analysis::shape::{self, Uses, as_map, instance, is_temp, wrap};
+use crate::passes::nest::analysis::form::{ProductKind, Stored, Window, depends, stored};
+use crate::passes::nest::analysis::shape::{self, Uses, instance, is_temp, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -36,7 +36,7 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
         let mut uses = Uses::new(m);
         for k in visit::calls(&m.driver) {
             if let Some((conv, body)) = fused(m, &uses, k) {
-                m.kernels[k].body = body;
+                m.kernels[k].body = body.into();
                 m.kernels[k].origin = m.kernels[conv].origin.clone();
                 visit::splice_call(&mut m.driver, conv, false, vec![]);
                 uses.update(m, &[k], &[(conv, &[])]);
@@ -49,7 +49,7 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
 /// The body of a pooling kernel with the convolution before it inside, and that convolution.
 fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>)> {
     let Window { loops, acc, init, taps, op, read: (image, at), weight: None, epilogue: tail } =
-        window(&m.kernels[pool].body)?
+        m.form(pool).window()?
     else {
         return None;
     };
@@ -58,11 +58,8 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     if !floats || !is_temp(m, image) || uses.pinned(image) || !uses.may_move(m, *conv, pool) {
         return None;
     }
-    let p = contraction(&m.kernels[*conv].body).filter(|p| p.product == ProductKind::Fma)?;
-    let [lets @ .., Stmt::Store { buf, at: to, value }] = p.epilogue.as_slice() else { return None };
-    if *buf != image || !lets.iter().all(|s| matches!(s, Stmt::Let { .. })) {
-        return None;
-    }
+    let p = m.form(*conv).contraction().filter(|p| p.product == ProductKind::Fma)?.clone();
+    let Stored { before: lets, at: to, value, .. } = stored(&p.epilogue).filter(|s| s.buf == image)?;
     let cover = shape::cover(m, image, to, &p.loops)?;
     // Windows do not overlap: no sum is computed twice.
     let tap = |d: &Dim| taps.iter().find(|t| d.contains(t.0)).copied();
@@ -96,9 +93,12 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let long = row.1.as_const().is_some_and(|x| 4 * x >= 3 * ((x + LANES - 1) / LANES * LANES));
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
         && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
-    let stored = tail.iter().all(|s| !matches!(s, Stmt::Store { buf, at, .. } if stride(m, *buf, at, row.0) != Some(1) || m.bufs[*buf].ty != ElemType::F32));
+    let mut along_rows = true;
+    visit::each_store(&tail, &mut |buf, at| {
+        along_rows &= stride(m, buf, at, row.0) == Some(1) && m.bufs[buf].ty == ElemType::F32
+    });
     let numbers = p.reduction.iter().all(|d| d.1.as_const().is_some());
-    if !long || !constant || !stored || !numbers || !in_planes(m, uses, p.a.0) {
+    if !long || !constant || !along_rows || !numbers || !in_planes(m, uses, p.a.0) {
         return None;
     }
     let step =
@@ -132,9 +132,9 @@ fn in_planes(m: &Module, uses: &Uses, image: Buf) -> bool {
     let few = data.dims.get(1).and_then(|c| c.as_const()).is_some_and(|c| c <= COLOURS);
     let given = |b: Buf| matches!(m.bufs[m.storage(b)].place, Place::Input(_));
     let copied = || {
-        uses.writers(image).iter().all(|k| {
-            as_map(&m.kernels[*k].body).is_some() && visit::loads(&m.kernels[*k].body).into_iter().all(given)
-        })
+        uses.writers(image)
+            .iter()
+            .all(|k| m.form(*k).map().is_some() && visit::loads(&m.kernels[*k].body).into_iter().all(given))
     };
     few && data.layout == Layout::RowMajor
         && data.ty == ElemType::F32

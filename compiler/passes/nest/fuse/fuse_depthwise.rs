@@ -15,7 +15,7 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction, depends};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, peel};
 use crate::passes::nest::fuse::fuse_epilogues::copies;
@@ -113,7 +113,7 @@ fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
 }
 
 fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
-    let d = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
+    let d = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?;
     let image = d.a.0;
     let data = &m.bufs[image];
     let [n, c, y, x] = d.a.1.as_slice() else { return None };
@@ -162,12 +162,10 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     }
     // Who makes its image.
     let (makers, fillers): (Vec<Kernel>, Vec<Kernel>) =
-        uses.writers(image).iter().partition(|w| contraction(&m.kernels[**w].body).is_some());
+        uses.writers(image).iter().partition(|w| m.form(**w).contraction().is_some());
     let [maker] = makers.as_slice() else { return None };
-    let p = contraction(&m.kernels[*maker].body).filter(|p| p.product == ProductKind::Fma)?;
-    let at = p.epilogue.iter().find_map(|s| {
-        if let Stmt::Store { buf, at, .. } = s { (*buf == image).then(|| at.clone()) } else { None }
-    })?;
+    let p = m.form(*maker).contraction().filter(|p| p.product == ProductKind::Fma)?;
+    let (_, at) = p.store().filter(|store| store.0 == image)?;
     let [pn, pc, py, px] = at.as_slice() else { return None };
     let pn = batch(&p.loops, pn)?;
     let (pc, (py, top), (px, left)) = (pc.as_sym()?, shifted(&p.loops, py)?, shifted(&p.loops, px)?);
@@ -212,10 +210,8 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     let mut fill: Option<Expr> = None;
     let mut fine = same && top >= 0 && left >= 0;
     for f in &fillers {
-        match peel(&m.kernels[*f].body).body.as_slice() {
-            [Stmt::Store { value: value @ Expr::Const(_), .. }]
-                if fill.as_ref().is_none_or(|f| f == value) =>
-            {
+        match m.form(*f).map().map(|map| &map.value) {
+            Some(value @ Expr::Const(_)) if fill.as_ref().is_none_or(|f| f == value) => {
                 fill = Some(value.clone())
             }
             _ => fine = false,
@@ -241,8 +237,8 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
         rows,
         stride,
         reach,
-        follow: (d, Vars { n: dn, c, y: dy.0, x: dx.0 }),
-        make: (p, Vars { n: pn, c: pc, y: py, x: px }),
+        follow: (d.clone(), Vars { n: dn, c, y: dy.0, x: dx.0 }),
+        make: (p.clone(), Vars { n: pn, c: pc, y: py, x: px }),
     })
 }
 

@@ -11,10 +11,8 @@ pub mod copies;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form;
-use crate::passes::nest::analysis::shape::{
-    Map, Uses, as_map, cover, instance, is_temp, peel, relocate, wrap,
-};
+use crate::passes::nest::analysis::form::{self, Contraction, Stored};
+use crate::passes::nest::analysis::shape::{Map, Uses, cover, instance, is_temp, peel, relocate, wrap};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Pending;
 use crate::sym::{Dim, Sym};
@@ -88,7 +86,7 @@ struct Plan {
 }
 
 fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
-    let map = as_map(&m.kernels[c].body)?;
+    let map = m.form(c).map()?;
     if map.value.size() > 80 {
         return None;
     }
@@ -116,35 +114,18 @@ fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
 /// Where the kernel stores its result `t`, if it computes each element once, right inside its parallel loops,
 /// and does nothing else. Maps are the business of the inliner.
 fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
-    let producer = peel(&m.kernels[p].body);
-    let mut store = None;
-    for s in &producer.body {
-        if let Stmt::Store { buf, at, .. } = s {
-            if store.is_some() {
-                return None;
-            }
-            store = Some((*buf, at.clone()));
-        }
-    }
-    let (buf, at) = store?;
-    if buf != t
-        || visit::stores(&m.kernels[p].body) != [t]
-        || visit::loads(&m.kernels[p].body).iter().any(|b| m.storage(*b) == t)
-    {
+    let (loops, inside) = form::par_loops(&m.kernels[p].body);
+    let Stored { before, buf, at, .. } = form::stored(inside)?;
+    if buf != t || before.is_empty() || visit::loads(inside).iter().any(|b| m.storage(*b) == t) {
         return None;
     }
-    let mut all_stores = 0;
-    visit::walk(&producer.body, &mut |s| all_stores += usize::from(matches!(s, Stmt::Store { .. })));
-    if all_stores != 1 || producer.body.len() < 2 {
-        return None;
-    }
-    cover(m, t, &at, &producer.loops)?;
-    Some(at)
+    cover(m, t, at, &loops)?;
+    Some(at.to_vec())
 }
 
 fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let at = only_store(m, p, t)?;
-    let map = as_map(&m.kernels[c].body)?;
+    let map = m.form(c).map()?;
     // Storing small types rounds or wraps, which the consumer must see.
     if m.bufs[t].ty.is_small() {
         return None;
@@ -152,7 +133,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     // Tiles have no indices from memory.
     let mut looks_up = false;
     map.value.walk(&mut |e| looks_up |= matches!(e, Expr::With { .. }));
-    if looks_up && form::is_contraction(&m.kernels[p].body) {
+    if looks_up && m.form(p).contraction().is_some() {
         return None;
     }
     // Every load of the result at one position, and that position a bijection of the consumer's loops.
@@ -174,7 +155,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> =
         index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
-    if turns_to_unknown(m, p, (t, &at), &map, &subst) || splits_vectors(m, p, (t, &at), &map, &subst) {
+    if turns_to_unknown(m, p, (t, &at), map, &subst) || splits_vectors(m, p, (t, &at), map, &subst) {
         return None;
     }
     // What the consumer does under conditions on its position needs them in the producer: fine, they are
@@ -192,14 +173,14 @@ fn turns_to_unknown(
     map: &Map,
     subst: &HashMap<Sym, Dim>,
 ) -> bool {
-    if !form::is_contraction(&m.kernels[p].body) || !is_temp(m, m.storage(map.buf)) {
+    let Some(Contraction { loops, .. }) = m.form(p).contraction() else { return false };
+    if !is_temp(m, m.storage(map.buf)) {
         return false;
     }
-    let loops = peel(&m.kernels[p].body).loops;
     let extent = |s: Option<Sym>| s.and_then(|s| loops.iter().find(|l| l.0 == s)).map(|l| l.1.as_const());
     let to: Vec<Dim> =
         map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
-    let (before, after) = (unit_stride_var(m, t, at, &loops), unit_stride_var(m, map.buf, &to, &loops));
+    let (before, after) = (unit_stride_var(m, t, at, loops), unit_stride_var(m, map.buf, &to, loops));
     matches!((extent(before), extent(after)), (Some(Some(_)), Some(None)))
 }
 
@@ -213,11 +194,8 @@ fn splits_vectors(
     subst: &HashMap<Sym, Dim>,
 ) -> bool {
     const LANES: i64 = 16;
-    if !form::is_contraction(&m.kernels[p].body) {
-        return false;
-    }
-    let loops = peel(&m.kernels[p].body).loops;
-    let Some(column) = unit_stride_var(m, t, at, &loops) else { return false };
+    let Some(Contraction { loops, .. }) = m.form(p).contraction() else { return false };
+    let Some(column) = unit_stride_var(m, t, at, loops) else { return false };
     let to: Vec<Dim> =
         map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
     let linear = m.linear(map.buf, &to);
@@ -232,7 +210,7 @@ fn splits_vectors(
 
 /// The producer does what the consumer did; its call is the caller's to drop.
 fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
-    let Some(map) = as_map(&m.kernels[c].body) else { return };
+    let Some(map) = m.form(c).map().cloned() else { return };
     let producer = peel(&m.kernels[plan.producer].body);
     let subst = |s: Sym| plan.subst.get(&s).copied();
     let value = instance(m, &map.value, &subst);
@@ -271,7 +249,7 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
         }
     }
     let loops = producer.loops;
-    m.kernels[c].body = wrap(&loops, body);
+    m.kernels[c].body = wrap(&loops, body).into();
     let name = m.kernels[plan.producer].name.clone();
     m.kernels[c].name = name;
     m.kernels[c].origin = m.kernels[plan.producer].origin.clone();
@@ -294,7 +272,7 @@ struct Padding {
 /// The kernel as a copy of an image, or of a part of it, into the middle of a padded buffer: of another
 /// kernel's whole result, which then stands there itself, or a copy that loses its conditions.
 fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
-    let map = as_map(&m.kernels[c].body)?;
+    let map = m.form(c).map()?;
     let cover = map.cover(m)?;
     let Expr::Select(cond, inside, fill) = &map.value else { return None };
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
@@ -302,7 +280,7 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
         ([p], Place::Temp)
             if *p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, *p, c) =>
         {
-            match as_map(&m.kernels[*p].body) {
+            match m.form(*p).map() {
                 // What only moves elements is followed into the copy (inline_producers).
                 Some(map) if matches!(map.value, Expr::Load { .. }) => vec![],
                 Some(map) => {

@@ -6,8 +6,8 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Math, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
-use crate::passes::nest::analysis::shape::{Uses, as_map, instance, is_temp};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
+use crate::passes::nest::analysis::shape::{Uses, instance, is_temp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ struct Gated {
 }
 
 fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
-    let parts = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
+    let parts = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?.clone();
     let ((t, at), (w, wat)) = (&parts.a, &parts.b);
     let constant = matches!(m.bufs[*w].place, Place::Const(_)) && m.bufs[*w].ty == ElemType::F32;
     let ([map_kernel], true) =
@@ -56,8 +56,7 @@ fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
     {
         return None;
     }
-    let map =
-        as_map(&m.kernels[*map_kernel].body).filter(|map| map.buf == *t && m.bufs[*t].ty == ElemType::F32)?;
+    let map = m.form(*map_kernel).map().filter(|map| map.buf == *t && m.bufs[*t].ty == ElemType::F32)?;
     let cover = map.cover(m)?;
     let count = |b: Buf| m.bufs[b].dims.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?));
     if count(*w)?.checked_mul(WORTH)? > count(*t)? {

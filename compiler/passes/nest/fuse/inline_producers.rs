@@ -3,8 +3,9 @@
 //! buffer. `inline_elementwise` is an earlier round of it, for readers that read their own position.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
-use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, is_plain, is_temp, through_view};
+use crate::nest::form::read_in_loops;
+use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Stmt, UnOp, visit};
+use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_plain, is_temp, through_view};
 use crate::sym::Sym;
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -23,7 +24,7 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
     let mut gone: HashSet<Kernel> = HashSet::new();
     // Producers in order: what is inlined has its own producers inlined already.
     for k in uses.order.clone() {
-        let Some(map) = as_map(&m.kernels[k].body) else { continue };
+        let Some(map) = m.form(k).map().cloned() else { continue };
         if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] || uses.pinned(map.buf) {
             continue;
         }
@@ -166,7 +167,7 @@ fn cost(e: &Expr) -> Cost {
 /// Whether reader `r` may compute `map` itself.
 fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bool) -> bool {
     let body = &m.kernels[r].body;
-    let consumer = as_map(body);
+    let consumer = m.form(r).map();
     let loads = accesses(m, body, map.buf);
     if loads.iter().any(|l| m.is_recast(l.0)) {
         return false;
@@ -197,8 +198,9 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
             && (n_readers == 1 || matches!(cost(&map.value), Cost::Remap))
             && c.cover(m).is_some();
     }
-    let in_loop = loads_under_seq(m, body, map.buf);
-    let contraction = crate::passes::nest::analysis::form::is_contraction(body);
+    // Elements that a sequential loop reads may be read several times.
+    let in_loop = read_in_loops(body).into_iter().any(|b| m.storage(b) == map.buf);
+    let contraction = m.form(r).contraction().is_some();
     let indices_plain =
         loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
     match cost(&map.value) {
@@ -232,15 +234,4 @@ fn accesses(m: &Module, body: &[Stmt], b: Buf) -> Vec<(Buf, Vec<crate::sym::Dim>
         }
     });
     out
-}
-
-/// True if the buffer is read inside a sequential loop: its elements may be read several times.
-fn loads_under_seq(m: &Module, body: &[Stmt], b: Buf) -> bool {
-    let mut hit = false;
-    visit::walk(body, &mut |s| {
-        if let Stmt::For { kind: LoopKind::Seq, body, .. } = s {
-            hit |= visit::loads(body).into_iter().any(|l| m.storage(l) == b);
-        }
-    });
-    hit
 }

@@ -11,9 +11,9 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
-use crate::passes::nest::analysis::form;
+use crate::passes::nest::analysis::form::{self, Stored};
 use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::{Uses, as_map, instance, is_temp, peel, wrap};
+use crate::passes::nest::analysis::shape::{Uses, instance, is_temp, peel, wrap};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
@@ -61,49 +61,33 @@ struct Member {
 
 /// The kernel as a member, if it has so many loops over rows.
 fn member(m: &Module, k: Kernel, rows: usize) -> Option<Member> {
-    let nest = peel(&m.kernels[k].body);
-    let Some(Stmt::Store { buf, at, .. }) = nest.body.last() else { return None };
-    let product = form::operands(&nest.body).is_some_and(|(a, _, b, _)| a != b);
-    if product
-        || !visit::stores(&nest.body[..nest.body.len() - 1]).is_empty()
-        || nest.loops.len() < rows
-        || at.len() < nest.loops.len()
-    {
+    let (loops, inside) = form::par_loops(&m.kernels[k].body);
+    let Stored { before, buf, at, .. } = form::stored(inside)?;
+    let product = m.form(k).contraction().is_some_and(|c| c.a.0 != c.b.0);
+    if product || loops.len() < rows || at.len() < loops.len() {
         return None;
     }
-    let (own, columns) = nest.loops.split_at(rows);
+    let (own, columns) = loops.split_at(rows);
     // In the order of memory, rows first.
-    let in_order = nest.loops.iter().zip(at).all(|(l, d)| d.as_sym() == Some(l.0))
-        && at[nest.loops.len()..].iter().all(|d| d.as_const() == Some(0));
-    let whole = nest.loops.iter().zip(&m.bufs[*buf].dims).all(|(l, d)| l.1 == *d)
-        && m.bufs[*buf].dims[nest.loops.len()..].iter().all(|d| d.as_const() == Some(1));
-    let part = match (nest.body.as_slice(), columns) {
-        ([_], [_]) => Part::Elements,
-        ([.., _, _], [])
-            if nest.body.iter().all(|s| {
-                matches!(
-                    s,
-                    Stmt::Acc { .. }
-                        | Stmt::For { kind: LoopKind::Seq, .. }
-                        | Stmt::Let { .. }
-                        | Stmt::Store { .. }
-                )
-            }) =>
-        {
-            Part::Number
-        }
+    let in_order = loops.iter().zip(at).all(|(l, d)| d.as_sym() == Some(l.0))
+        && at[loops.len()..].iter().all(|d| d.as_const() == Some(0));
+    let whole = loops.iter().zip(&m.bufs[buf].dims).all(|(l, d)| l.1 == *d)
+        && m.bufs[buf].dims[loops.len()..].iter().all(|d| d.as_const() == Some(1));
+    let part = match (before, columns) {
+        ([], [_]) => Part::Elements,
+        ([_, ..], []) if form::rows(inside).is_some() => Part::Number,
         _ => return None,
     };
-    (in_order && whole).then(|| Member { rows: own.to_vec(), columns: columns.to_vec(), out: *buf, part })
+    (in_order && whole).then(|| Member { rows: own.to_vec(), columns: columns.to_vec(), out: buf, part })
 }
 
 /// The kernels that join a map, in the order of the driver; the map is the last.
 fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>> {
-    let map = as_map(&m.kernels[last].body)?;
+    let map = m.form(last).map()?;
     // Rows are what the numbers that it reads have in common.
     let number = |b: Buf| {
         uses.writers(b).first().and_then(|w| {
-            Some(peel(&m.kernels[*w].body).loops.len()).filter(|n| {
+            Some(form::par_loops(&m.kernels[*w].body).0.len()).filter(|n| {
                 *n > 0
                     && *n < map.loops.len()
                     && matches!(member(m, *w, *n), Some(Member { part: Part::Number, .. }))
@@ -223,7 +207,7 @@ fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>)
             })),
         }
     }
-    m.kernels[last].body = wrap(&rows, body);
+    m.kernels[last].body = wrap(&rows, body).into();
     let gone: Vec<Kernel> = group.iter().map(|g| g.0).filter(|k| *k != last).collect();
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
     gone

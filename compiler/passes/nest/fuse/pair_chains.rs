@@ -9,9 +9,10 @@
 //! each. On one thread they run one after the other, as before.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::shape::peel;
+use crate::passes::nest::analysis::form::Form;
+use crate::passes::nest::analysis::shape::wrap;
 use crate::sym::Dim;
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +21,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     let kernels = visit::calls(&m.driver);
     let mut gone: HashSet<Kernel> = HashSet::new();
     for k in kernels {
-        if gone.contains(&k) || !is_chain(&m.kernels[k].body) {
+        if gone.contains(&k) || !is_chain(m, k) {
             continue;
         }
         let Some(group) = group(m, k).filter(|g| g.len() > 1) else { continue };
@@ -30,13 +31,8 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
-/// True for a kernel of steps one after the other, each of parallel nests.
-fn is_chain(body: &[Stmt]) -> bool {
-    let nests = |body: &[Stmt]| body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Par, .. }));
-    let steps = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Seq, body, .. } if nests(body));
-    peel(body).loops.is_empty()
-        && body.iter().any(steps)
-        && body.iter().all(|s| matches!(s, Stmt::For { .. }))
+fn is_chain(m: &Module, k: Kernel) -> bool {
+    matches!(m.form(k), Form::Chain)
 }
 
 /// The chain `first` and those behind it, called in the same straight part of the driver, that neither need
@@ -46,7 +42,7 @@ fn group(m: &Module, first: Kernel) -> Option<Vec<Kernel>> {
     let (mut group, mut between) = (vec![first], vec![]);
     for k in calls {
         let apart = |of: &[Kernel]| of.iter().all(|o| independent(m, *o, k));
-        if is_chain(&m.kernels[k].body)
+        if is_chain(m, k)
             && apart(&group)
             && group.iter().all(|g| between.iter().all(|b| independent(m, *g, *b)))
         {
@@ -84,11 +80,9 @@ fn independent(m: &Module, a: Kernel, b: Kernel) -> bool {
 fn parts(m: &Module, a: Kernel, b: Kernel, buf: Buf) -> bool {
     let stores = |k: Kernel| {
         let mut all: Vec<Option<Vec<Option<i64>>>> = vec![];
-        visit::walk(&m.kernels[k].body, &mut |s| {
-            if let Stmt::Store { buf: b, at, .. } = s
-                && m.storage(*b) == buf
-            {
-                all.push((*b == buf).then(|| at.iter().map(|d| d.as_const()).collect()));
+        visit::each_store(&m.kernels[k].body, &mut |b, at| {
+            if m.storage(b) == buf {
+                all.push((b == buf).then(|| at.iter().map(|d| d.as_const()).collect()));
             }
         });
         all.into_iter().collect::<Option<Vec<_>>>()
@@ -110,13 +104,12 @@ fn join(m: &mut Module, group: &[Kernel]) {
         .fold(Dim::constant(0), |n, t| n + t);
     let work = (turns * 2).floor_div(4);
     let d = m.syms.loop_var("d", Dim::constant(0), count);
-    let mut body = std::mem::take(&mut m.kernels[*last].body);
+    let mut body: Vec<Stmt> = std::mem::take(&mut m.kernels[*last].body).into_iter().collect();
     for (i, k) in others.iter().enumerate().rev() {
-        let then = std::mem::take(&mut m.kernels[*k].body);
+        let then = std::mem::take(&mut m.kernels[*k].body).into_iter().collect();
         body = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Eq, d, i as i64), then, els: body }];
     }
-    m.kernels[*last].body =
-        vec![Stmt::For { kind: LoopKind::Par, var: d, lo: Dim::constant(0), hi: count, body }];
+    m.kernels[*last].body = wrap(&[(d, count)], body).into();
     m.kernels[*last].work = work;
     visit::drop_calls(&mut m.driver, &|k| others.contains(&k));
 }

@@ -11,7 +11,8 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::shape::{Uses, as_map, is_temp, peel, seq_loops, wrap};
+use crate::passes::nest::analysis::form::{self, Form, Part, Stored};
+use crate::passes::nest::analysis::shape::{Uses, is_temp, wrap};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -54,22 +55,22 @@ struct Row {
 }
 
 fn row(m: &Module, uses: &Uses, k: Kernel) -> Option<Row> {
-    let nest = peel(&m.kernels[k].body);
-    let [before @ .., elements] = nest.body.as_slice() else { return None };
-    let (inner, body) = seq_loops(elements)?;
-    let [Stmt::Store { buf, at, value }] = body else { return None };
-    let (out, data) = (*buf, &m.bufs[*buf]);
-    let sums = before.iter().any(|s| matches!(s, Stmt::For { .. })) && visit::stores(before).is_empty();
+    let Form::RowReduction(of) = m.form(k) else { return None };
+    let (Part::Each(elements), before) = of.parts.split_last()? else { return None };
+    let Stored { before: [], buf: out, at, value } = form::stored(&elements.body)? else { return None };
+    let (inner, data) = (&elements.loops, &m.bufs[out]);
+    let before: Vec<Stmt> = before.iter().map(Part::statement).collect();
+    let sums = of.elements().count() > 1 && visit::stores(&before).is_empty();
     let outer = at.len().checked_sub(inner.len()).filter(|n| *n > 0)?;
     let whole = at[outer..]
         .iter()
         .zip(&data.dims[outer..])
-        .zip(&inner)
+        .zip(inner)
         .all(|((a, d), l)| a.as_sym() == Some(l.0) && *d == l.1);
     let length = Dim::product(inner.iter().map(|l| l.1));
     let plain = length.as_const().is_none_or(|n| n >= LONG)
         && at[..outer].iter().all(|d| {
-            d.as_const() == Some(0) || d.as_sym().is_some_and(|s| nest.loops.iter().any(|l| l.0 == s))
+            d.as_const() == Some(0) || d.as_sym().is_some_and(|s| of.loops.iter().any(|l| l.0 == s))
         });
     let own = is_temp(m, out)
         && data.ty == ElemType::F32
@@ -80,7 +81,7 @@ fn row(m: &Module, uses: &Uses, k: Kernel) -> Option<Row> {
     if !sums || !whole || !plain || !own || !uses.may_move(m, k, reader) {
         return None;
     }
-    let map = as_map(&m.kernels[reader].body)?;
+    let map = m.form(reader).map()?;
     let mut loads = vec![];
     map.value.walk(&mut |e| {
         if let Expr::Load { buf, at } = e
@@ -100,11 +101,11 @@ fn row(m: &Module, uses: &Uses, k: Kernel) -> Option<Row> {
     let same = seen[..lead] == dims[..lead]
         && m.syms.simplify(Dim::product(seen[lead + 1..].iter().copied()) * parts) == m.syms.simplify(length);
     same.then(|| Row {
-        loops: nest.loops.clone(),
-        before: before.to_vec(),
+        loops: of.loops.clone(),
+        before,
         vars: inner.iter().map(|l| l.0).collect(),
         out,
-        at: at.clone(),
+        at: at.to_vec(),
         value: value.clone(),
         reader,
         view,
@@ -142,7 +143,7 @@ fn split(m: &mut Module, k: Kernel, row: &Row) {
     } else {
         stores
     };
-    m.kernels[k].body = wrap(&row.loops, row.before.iter().cloned().chain(stores).collect());
+    m.kernels[k].body = wrap(&row.loops, row.before.iter().cloned().chain(stores).collect()).into();
     let body = std::mem::take(&mut m.kernels[row.reader].body);
     let put = |s: Stmt| {
         s.map_exprs(&mut |e| {

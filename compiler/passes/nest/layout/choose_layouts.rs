@@ -6,9 +6,9 @@ mod apart;
 mod unflatten;
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{Body, Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form;
-use crate::passes::nest::analysis::shape::{as_map, peel};
+use crate::passes::nest::analysis::shape::peel;
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::conv_pool;
@@ -76,7 +76,7 @@ fn follow(m: &Module, kernels: &[Kernel], chosen: &mut HashSet<Buf>, may: &dyn F
     let mut of: HashMap<Buf, Vec<usize>> = HashMap::new();
     for k in kernels {
         let body = &m.kernels[*k].body;
-        let Some(map) = as_map(body) else { continue };
+        let Some(map) = body.form().map() else { continue };
         let group: Vec<Buf> = accesses(body)
             .into_iter()
             .filter(|(_, at)| aligned(at, &map.at))
@@ -134,20 +134,14 @@ fn viewed_channels_first(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
 /// vectors are fuller.
 fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
-    let Some((a, from, w, at_w)) = form::operands(body) else { return };
-    let [out] = visit::stores(body)[..] else { return };
-    let nest = peel(body);
-    let taps = nest
-        .body
-        .iter()
-        .any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
+    let Some(c) = body.form().contraction() else { return };
+    let ((a, from), (w, at_w)) = (&c.a, &c.b);
+    let (a, w) = (*a, *w);
+    let Some((out, at)) = c.store() else { return };
+    let taps = c.reduction.len() > 1;
     // The phases of a strided result never lie side by side.
-    let positions: Vec<(Sym, Dim)> =
-        nest.loops.iter().copied().filter(|l| form::depends(&from, l.0)).collect();
-    let apart = nest
-        .body
-        .iter()
-        .any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
+    let positions: Vec<(Sym, Dim)> = c.loops.iter().copied().filter(|l| form::depends(from, l.0)).collect();
+    let apart = unit_stride_var(m, out, &at, &positions).is_none();
     let images = images(body);
     let planes = leaves_channels_first(m, out)
         || viewed_channels_first(m, out, viewed)
@@ -162,7 +156,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
         return;
     }
     // Of a depthwise convolution image and result have the same innermost dimension.
-    let depthwise = is_depthwise(&nest.loops, &from, &at_w);
+    let depthwise = is_depthwise(&c.loops, from, at_w);
     if taps || apart || depthwise || is_ragged(m, a, out, w) {
         transpose_result(m, k, out, viewed, shared);
     }
@@ -209,7 +203,7 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let planes = leaves_channels_first(m, out) && !spatial_is_one(m, out);
     let images = images(body);
     if planes
-        && form::operands(body).is_none()
+        && body.form().contraction().is_none()
         && !visit::loads(body).contains(&out)
         && images.contains(&out)
         && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp))
@@ -242,8 +236,8 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let [out] = visit::stores(body)[..] else { return };
     let loops = peel(body).loops;
     let unknown = |b: Buf| m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
-    let image = match (form::operands(body), form::window(body)) {
-        (Some((image, at, w, at_w)), _) => (image != w && is_depthwise(&loops, &at, &at_w)).then_some(image),
+    let image = match (body.form().contraction(), body.form().window()) {
+        (Some(c), _) => (c.a.0 != c.b.0 && is_depthwise(&loops, &c.a.1, &c.b.1)).then_some(c.a.0),
         // The window of a result of its own slides.
         (None, Some(w)) => (w.weight.is_none()
             && w.taps.len() >= 2
@@ -272,7 +266,7 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
 /// A contraction that stores channels side by side reads a copy of a residual that the caller has with
 /// channels first.
 fn attach_residuals(m: &mut Module, k: Kernel) {
-    let Some(p) = form::contraction(&m.kernels[k].body) else { return };
+    let Some(p) = m.form(k).contraction().cloned() else { return };
     let Some((out, at)) = p.store() else { return };
     if unit_stride_var(m, out, &at, &p.loops).is_none_or(|c| form::depends(&p.a.1, c))
         || matches!(m.bufs[p.a.0].place, Place::Input(_))
@@ -322,7 +316,7 @@ struct Sampled {
     stored: Buf,
 }
 
-fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
+fn sampled(m: &Module, body: &Body) -> Option<Sampled> {
     let (mut bound, mut stores): (Vec<Sym>, Vec<(Buf, Vec<Dim>)>) = (vec![], vec![]);
     visit::walk(body, &mut |s| match s {
         Stmt::With { sym, .. } => bound.push(*sym),
@@ -353,7 +347,9 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
     // What else is read serves all channels, and the result runs along them.
     fits &= reads.iter().all(|(b, at)| *b == image || !at.iter().any(|d| d.contains(channel)));
     let whole = |at: &[Dim]| at.get(1).and_then(|d| d.as_sym()) == Some(channel);
-    let result = as_map(body)
+    let result = body
+        .form()
+        .map()
         .filter(|map| {
             whole(&map.at) && (3..=5).contains(&map.at.len()) && m.bufs[stored].ty == m.bufs[image].ty
         })
@@ -371,7 +367,7 @@ fn comes_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
     const FEW: i64 = 8;
     let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
     few && uses.writers(b).iter().any(|k| {
-        as_map(&m.kernels[*k].body).is_some_and(|map| {
+        m.form(*k).map().is_some_and(|map| {
             map.buf == b
                 && visit::loads(&m.kernels[*k].body)
                     .iter()
@@ -389,7 +385,7 @@ fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
             matches!(m.bufs[out].place, Place::Output(_))
                 && m.bufs[out].dims.len() >= 3
                 && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW)
-                && form::is_contraction(&m.kernels[*k].body)
+                && m.form(*k).contraction().is_some()
         }
         _ => false,
     };
@@ -427,19 +423,14 @@ fn aligned(a: &[Dim], b: &[Dim]) -> bool {
 }
 
 /// Buffers that a convolution or pooling kernel reads and writes as images.
-fn images(body: &[Stmt]) -> Vec<Buf> {
-    let nest = peel(body);
-    let mut seq: Vec<Sym> = vec![];
-    visit::walk(&nest.body, &mut |s| {
-        if let Stmt::For { kind: LoopKind::Seq, var, .. } = s {
-            seq.push(*var);
-        }
-    });
+fn images(body: &Body) -> Vec<Buf> {
+    let (loops, inside) = form::par_loops(body);
+    let seq = form::seq_vars(inside);
     if seq.is_empty() {
         return vec![];
     }
     let reduces = |d: &Dim| seq.iter().any(|s| d.contains(*s));
-    let moves = |d: &Dim| nest.loops.iter().any(|l| d.contains(l.0));
+    let moves = |d: &Dim| loops.iter().any(|l| d.contains(l.0));
     // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are
     // reduced.
     let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && moves(d));
@@ -454,38 +445,32 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     let pointwise = |at: &[Dim]| {
         at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d))
     };
-    let single = form::operands(body);
+    let single = body.form().contraction();
     let mut out = vec![];
     let mut image = false;
     // Channels that the kernel keeps as they are: those of depthwise convolutions, groups and pooling.
     let mut kept: Vec<Sym> = vec![];
     for (b, at) in accesses(body) {
-        let weights = single.as_ref().is_some_and(|(_, _, w, _)| *w == b);
+        let weights = single.is_some_and(|c| c.b.0 == b);
         if !weights && (window(&at) || pointwise(&at) && single.is_some() || global(&at) && single.is_none())
         {
             image = true;
-            kept.extend(nest.loops.iter().map(|l| l.0).filter(|l| at[1].contains(*l)));
+            kept.extend(loops.iter().map(|l| l.0).filter(|l| at[1].contains(*l)));
             out.push(b);
         }
     }
     if image {
         // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
-        let made = |s: &Sym| {
-            single.as_ref().is_some_and(|(_, a, _, w)| form::depends(w, *s) && !form::depends(a, *s))
-        };
-        let channels: Vec<Sym> =
-            nest.loops.iter().map(|l| l.0).filter(|s| kept.contains(s) || made(s)).collect();
+        let made = |s: &Sym| single.is_some_and(|c| form::depends(&c.b.1, *s) && !form::depends(&c.a.1, *s));
+        let channels: Vec<Sym> = loops.iter().map(|l| l.0).filter(|s| kept.contains(s) || made(s)).collect();
         // The phase of a transposed convolution stands beside the position that it belongs to.
         let has = |d: &Dim| {
             channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s))
         };
         let mut moved: Vec<Buf> = vec![];
-        visit::walk(&nest.body, &mut |s| {
-            if let Stmt::Store { buf, at, .. } = s
-                && at.len() >= 3
-                && at[2..].iter().any(has)
-            {
-                moved.push(*buf);
+        visit::each_store(inside, &mut |buf, at| {
+            if at.len() >= 3 && at[2..].iter().any(has) {
+                moved.push(buf);
             }
         });
         out.extend(visit::stores(body).into_iter().filter(|b| !moved.contains(b)));
@@ -497,7 +482,7 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
                     at.len() >= 3
                         && !at.iter().any(reduces)
                         && !at[2..].iter().any(has)
-                        && single.as_ref().is_none_or(|(_, _, w, _)| w != b)
+                        && single.is_none_or(|c| c.b.0 != *b)
                 })
                 .map(|x| x.0),
         );

@@ -14,7 +14,7 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::{fresh_regs, peel, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
@@ -50,15 +50,12 @@ struct Layer {
 }
 
 fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
-    let p = contraction(&m.kernels[kernel].body).filter(|p| p.product == ProductKind::Fma)?;
+    let p = m.form(kernel).contraction().filter(|p| p.product == ProductKind::Fma)?;
     let Place::Const(weights) = &m.bufs[p.b.0].place else { return None };
     if weights.elem() != ElemType::F32 || m.bufs[p.b.0].layout != Layout::RowMajor {
         return None;
     }
-    let (out, at) = p
-        .epilogue
-        .iter()
-        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
+    let (out, at) = p.store()?;
     // Channels: one dimension of the weights, whole.
     let of = |list: &[(Sym, Dim)], d: &Dim| {
         d.as_sym().and_then(|s| list.iter().find(|l| l.0 == s).and_then(|l| Some((s, l.1.as_const()?))))
@@ -77,7 +74,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
         };
         let (x, t) = pair(*a, *b).or_else(|| pair(*b, *a))?;
         let alone = (*d - Dim::sym(x.0) - Dim::sym(t.0)).as_const().is_some();
-        let rows = stride(m, out, at, x.0) == Some(k.1)
+        let rows = stride(m, out, &at, x.0) == Some(k.1)
             && p.a.1.iter().filter(|d| d.contains(x.0) || d.contains(t.0)).count() == 1;
         let own =
             p.b.1
@@ -86,7 +83,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
                 .any(|(i, d)| d.as_sym() == Some(t.0) && once(d, &p.b.1) && weights.dims()[i] == t.1);
         (alone && rows && own && !p.b.1.iter().any(|d| d.contains(x.0))).then_some((x, t))
     })?;
-    if k.1 > 1 && stride(m, out, at, k.0) != Some(1) || m.linear(out, at).linear_in(x.0).is_none() {
+    if k.1 > 1 && stride(m, out, &at, k.0) != Some(1) || m.linear(out, &at).linear_in(x.0).is_none() {
         return None;
     }
     // Multiplications for each result, in parts of a vector.
@@ -100,7 +97,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     let phases = longer.filter(|s| cost(*s) * 1.3 < cost(phases)).unwrap_or(phases);
     let wins = cost(phases) * 1.3 < cost(1) && k.1 * phases >= 4;
     let fits = p.epilogue.iter().all(|s| s.expr().is_none_or(|e| follows(m, e, k, x)));
-    (wins && fits).then(|| Layer { weights: weights.clone(), k, x, tap, phases, parts: p })
+    (wins && fits).then(|| Layer { weights: weights.clone(), k, x, tap, phases, parts: p.clone() })
 }
 
 /// True if what an expression reads runs along columns and channels as the result does, or is one constant
@@ -147,7 +144,7 @@ fn rest(m: &mut Module, kernel: Kernel, l: &Layer) {
         nest.loops.iter().map(|o| if o.0 == l.x.0 { (v, left) } else { *o }).collect();
     let (name, origin) = (format!("{}.rest", m.kernels[kernel].name), m.kernels[kernel].origin.clone());
     let id = m.kernel(&name, &origin, |_| {});
-    m.kernels[id].body = wrap(&loops, body);
+    m.kernels[id].body = wrap(&loops, body).into();
     let call = m.driver.pop();
     visit::splice_call(&mut m.driver, kernel, false, [Stmt::Call(kernel)].into_iter().chain(call).collect());
 }
@@ -222,7 +219,7 @@ fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
         .map(|v| if v.0 == l.x.0 { (q, pieces) } else { *v })
         .chain([(n, columns)])
         .collect();
-    m.kernels[kernel].body = wrap(&loops, body);
+    m.kernels[kernel].body = wrap(&loops, body).into();
 }
 
 /// The weights of all phases: as the weights, but with phases and channels in place of channels and wider

@@ -3,7 +3,6 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Layout, Module, Place, visit};
-use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::machine::{LINE, PAGE};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::Dim;
@@ -21,7 +20,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     viewed.extend(m.bufs.keys().filter(|b| m.storage(*b) != *b));
     let mut found: Vec<(Buf, usize, i64)> = vec![];
     for k in visit::calls(&m.driver) {
-        let Some(p) = form::contraction(&m.kernels[k].body) else { continue };
+        let Some(p) = m.form(k).contraction() else { continue };
         for (buf, at) in [&p.a, &p.b] {
             let data = &m.bufs[*buf];
             let (Place::Temp, ElemType::F32, Some(last)) =

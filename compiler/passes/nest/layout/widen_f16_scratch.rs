@@ -9,7 +9,8 @@
 //! conversion from another type rounds: what such a kernel stores keeps its type.
 
 use crate::diag::Result;
-use crate::nest::{Buf, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::form::read_in_loops;
+use crate::nest::{Buf, Module, Place, visit};
 use crate::tensor::ElemType;
 use std::collections::HashSet;
 
@@ -29,11 +30,7 @@ pub fn run(m: &mut Module) -> Result<()> {
                 keep.insert(t);
             }
         }
-        visit::walk(body, &mut |s| {
-            if let Stmt::For { kind: LoopKind::Seq, body, .. } = s {
-                again.extend(visit::loads(body).into_iter().map(|b| m.storage(b)));
-            }
-        });
+        again.extend(read_in_loops(body).into_iter().map(|b| m.storage(b)));
     }
     let half = |b: &Buf| {
         matches!(m.bufs[*b].ty, ElemType::F16 | ElemType::BF16) && matches!(m.bufs[*b].place, Place::Temp)

@@ -15,7 +15,7 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, visit};
-use crate::passes::nest::analysis::form::{self, Contraction, ProductKind};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::is_temp;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies, Grouped};
 use crate::target::Level;
@@ -37,7 +37,7 @@ pub fn suit(m: &Module) -> bool {
 }
 
 fn plan(m: &Module, k: Kernel) -> Option<Plan> {
-    let parts = form::contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
+    let parts = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?.clone();
     let (x, w) = match (weights(m, parts.a.0), weights(m, parts.b.0)) {
         (false, true) => (parts.a.clone(), parts.b.clone()),
         (true, false) => (parts.b.clone(), parts.a.clone()),

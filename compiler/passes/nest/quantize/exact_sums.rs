@@ -18,7 +18,7 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::form::{ByteSum, byte_sum};
+use crate::passes::nest::analysis::form::{ByteSum, byte_sum, first_store};
 use crate::passes::nest::analysis::shape::peel;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies};
 use crate::passes::nest::quantize::integer_dot::{self, Taken};
@@ -285,10 +285,7 @@ fn partial(
     size: Dim,
 ) -> Option<(Buf, Vec<Dim>)> {
     let nest = peel(&m.kernels[k].body);
-    let (result, at) = nest
-        .body
-        .iter()
-        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })?;
+    let (result, at) = first_store(&nest.body)?;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let dims = m.bufs[result].dims.clone();
     let out = m.temp(format!("{name}.part"), ElemType::I32, dims);

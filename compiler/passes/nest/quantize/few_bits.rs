@@ -18,9 +18,9 @@ mod gathered;
 use crate::diag::Result;
 use crate::nest::schedule::{Packing, Schedule, tasks};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Math, Module, Place, visit};
-use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, through_view};
+use crate::passes::nest::analysis::shape::{Map, Uses, instance, through_view};
 use crate::passes::nest::schedule::contract::loops::{collapse_rows, joined};
-use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apart};
+use crate::passes::nest::schedule::contract::{Parts, Product, depends};
 use crate::passes::nest::schedule::tiles::dequantize::{self, Nest};
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
@@ -85,9 +85,7 @@ pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> b
     let readers = uses.readers(made).to_vec();
     !readers.is_empty()
         && !uses.pinned(made)
-        && readers
-            .iter()
-            .all(|r| as_map(&m.kernels[map].body).is_some_and(|x| find(m, *r, map, &x).is_some()))
+        && readers.iter().all(|r| m.form(map).map().cloned().is_some_and(|x| find(m, *r, map, &x).is_some()))
 }
 
 /// True if dot products of bytes may have a use in a module.
@@ -107,10 +105,10 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let mut found = vec![];
     let calls: HashSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
     for k in visit::calls(&m.driver) {
-        let Some(p) = take_apart(&m.kernels[k].body) else { continue };
+        let Some(p) = m.form(k).contraction() else { continue };
         let made = m.storage(p.b.0);
         let [w] = uses.writers(made) else { continue };
-        let (w, Some(map)) = (*w, as_map(&m.kernels[*w].body)) else { continue };
+        let (w, Some(map)) = (*w, m.form(*w).map().cloned()) else { continue };
         if !calls.contains(&w) || uses.pinned(made) {
             continue;
         }
@@ -145,7 +143,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 
 /// The contraction with the weights that a map makes for it, if it is one.
 fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
-    let mut p = take_apart(&m.kernels[k].body)?;
+    let mut p = m.form(k).contraction()?.clone();
     let made = m.storage(p.b.0);
     if map.buf != made
         || m.storage(p.a.0) == made
@@ -513,7 +511,7 @@ fn rewrite(
         bytes,
     };
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
-    m.kernels[k].body = body;
+    m.kernels[k].body = body.into();
     m.kernels[k].work = work;
     let bytes = if let Place::Const(c) = &m.bufs[words].place { c.byte_len() } else { 0 };
     let panels = Packing::Constant { columns: WIDTH, bytes };

@@ -31,7 +31,7 @@ mod runtime;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, visit};
 use crate::passes::nest::analysis::form::{self, ByteSum, byte_sum};
-use crate::passes::nest::analysis::shape::{Uses, as_map, instance};
+use crate::passes::nest::analysis::shape::{Uses, instance};
 use crate::passes::nest::quantize::exact_sums;
 use crate::passes::nest::quantize::widen_integers;
 use crate::sym::{Dim, Sym};
@@ -375,7 +375,7 @@ fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
     }
     let uses = Uses::new(m);
     let ([kernel], true) = (uses.writers(x), uses.readers(x) == [k] && !uses.pinned(x)) else { return None };
-    let map = as_map(&m.kernels[*kernel].body).filter(|map| map.buf == x && uses.may_move(m, *kernel, k))?;
+    let map = m.form(*kernel).map().filter(|map| map.buf == x && uses.may_move(m, *kernel, k))?.clone();
     let cover = map.cover(m)?;
     let (Expr::Select(cond, inside, fill), true) = (map.value, m.bufs[x].dims[of].as_const()? <= FEW) else {
         return None;

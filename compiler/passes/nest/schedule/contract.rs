@@ -12,9 +12,7 @@ pub(crate) mod loops;
 use crate::nest::schedule::{self, Schedule};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
-pub(crate) use crate::passes::nest::analysis::form::{
-    Contraction as Parts, ProductKind as Product, contraction as take_apart, depends,
-};
+pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};

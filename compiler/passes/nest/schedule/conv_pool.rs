@@ -6,7 +6,7 @@
 use crate::nest::schedule::Schedule;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::form::{Form, PooledContraction, depends, pooled_contraction};
+use crate::passes::nest::analysis::form::{Form, PooledContraction, depends};
 use crate::passes::nest::analysis::shape::{self, fresh_regs};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::fuse::fuse_conv_pool::{STEP, seq};
@@ -22,8 +22,7 @@ pub(crate) fn planes(m: &Module, kernels: &[Kernel]) -> Vec<Buf> {
     kernels
         .iter()
         .filter_map(|k| {
-            pooled_contraction(&m.kernels[*k].body)
-                .map(|p| [vec![p.a.0], visit::stores(&p.epilogue)].concat())
+            m.form(*k).pooled_contraction().map(|p| [vec![p.a.0], visit::stores(&p.epilogue)].concat())
         })
         .flatten()
         .collect()

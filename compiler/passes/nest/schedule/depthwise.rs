@@ -8,11 +8,12 @@
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, contraction, depends};
+use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depends};
 use crate::passes::nest::analysis::machine::{L1, LINE, SETS};
-use crate::passes::nest::analysis::shape::{fresh_regs, parallel, peel, substitute, wrap};
+use crate::passes::nest::analysis::shape::{fresh_regs, parallel, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::{Plan, Request, lanes, rows};
+use crate::passes::nest::schedule::lanes::Relayout;
+use crate::passes::nest::schedule::{Plan, Request, rows};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -49,9 +50,10 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     }
     let (out, at) = p.store()?;
     let c = unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c))?;
-    let mut nest = peel(request.body);
-    lanes::relayout_constants(m, &mut nest.body, c);
-    let p = contraction(&wrap(&nest.loops, nest.body))?;
+    let (mut p, mut relayout) = ((**p).clone(), Relayout::new(c));
+    p.a = relayout.access(m, p.a);
+    p.b = relayout.access(m, p.b);
+    relayout.apply(m, &mut p.epilogue);
     let extent = p.loops.iter().find(|l| l.0 == c).and_then(|l| l.1.as_const()).filter(|e| *e >= 4)?;
     if stride(m, p.a.0, &p.a.1, c) != Some(1) || stride(m, p.b.0, &p.b.1, c) != Some(1) {
         return None;

@@ -13,6 +13,7 @@ use along::{Along, along_result};
 pub(crate) use rows::{SUMS, rows};
 pub(crate) use unroll_and_jam::interleave;
 
+use crate::nest::form::{first_store, is_straight};
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost;
@@ -127,18 +128,6 @@ impl super::Plan for Plan {
     }
 }
 
-fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
-    let mut found = None;
-    visit::walk(body, &mut |s| {
-        if let Stmt::Store { buf, at, .. } = s
-            && found.is_none()
-        {
-            found = Some((*buf, at.clone()));
-        }
-    });
-    found
-}
-
 /// Outermost the largest step through the result's memory.
 fn order_loops(m: &Module, body: &[Stmt], loops: &mut [(Sym, Dim)]) {
     let Some((buf, at)) = first_store(body) else { return };
@@ -172,11 +161,7 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
                 ok &= m.linear(buf, &at).linear_in(v).is_some();
             }
         };
-        visit::walk(&nest.body, &mut |s| {
-            if let Stmt::Store { buf, at, .. } = s {
-                check(*buf, at);
-            }
-        });
+        visit::each_store(&nest.body, &mut check);
         let mut other = false;
         visit::walk_exprs(&nest.body, &mut |e| match e {
             Expr::Load { buf, at } => check(*buf, at),
@@ -243,7 +228,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
             fits &= value_type(t) || stored(s, t);
         }
     });
-    let plain = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let plain = is_straight(body);
     let mut count = |body: &[Stmt], inner: &[Sym]| {
         visit::walk_exprs(body, &mut |e| {
             if let Expr::Load { buf, at } = e
@@ -293,20 +278,30 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
 }
 
 /// Small constants that are read across the vector direction are stored again so that they run along it.
-pub(crate) fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym) {
-    let mut again: HashMap<Buf, Buf> = HashMap::new();
-    let mut moved = |m: &mut Module, buf: Buf, at: &[Dim]| -> Option<(Buf, Vec<Dim>)> {
+pub(crate) struct Relayout {
+    /// The loop that vectors run along.
+    var: Sym,
+    /// What stands for constants that are stored again.
+    again: HashMap<Buf, Buf>,
+}
+
+impl Relayout {
+    /// For vectors along a loop.
+    pub fn new(var: Sym) -> Relayout {
+        Relayout { var, again: HashMap::new() }
+    }
+    /// Where an access is made that would be across the vectors.
+    fn moved(&mut self, m: &mut Module, buf: Buf, at: &[Dim]) -> Option<(Buf, Vec<Dim>)> {
         let Place::Const(c) = &m.bufs[buf].place else { return None };
-        if stride(m, buf, at, var).is_some_and(|s| s == 0 || s == 1) || m.bufs[buf].layout != Layout::RowMajor
-        {
+        if matches!(stride(m, buf, at, self.var), Some(0 | 1)) || m.bufs[buf].layout != Layout::RowMajor {
             return None;
         }
-        let with: Vec<usize> = (0..at.len()).filter(|i| at[*i].contains(var)).collect();
+        let with: Vec<usize> = (0..at.len()).filter(|i| at[*i].contains(self.var)).collect();
         let [d] = with.as_slice() else { return None };
         let mut perm: Vec<usize> = (0..at.len()).filter(|i| i != d).collect();
         perm.push(*d);
         let to: Vec<Dim> = perm.iter().map(|i| at[*i]).collect();
-        if let Some(b) = again.get(&buf) {
+        if let Some(b) = self.again.get(&buf) {
             return Some((*b, to));
         }
         let dims: Vec<i64> = perm.iter().map(|i| c.dims()[*i]).collect();
@@ -314,21 +309,23 @@ pub(crate) fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym)
         let data = ConstData::remap(c.clone(), Remap { dims, offset: vec![0; at.len()], coeff })?;
         let name = m.bufs[buf].name.clone();
         let b = m.constant(name, Arc::new(data));
-        again.insert(buf, b);
+        self.again.insert(buf, b);
         Some((b, to))
-    };
-    *body = std::mem::take(body)
-        .into_iter()
-        .map(|s| {
-            s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Load { buf, at } => match moved(m, buf, &at) {
-                        Some((buf, at)) => Expr::Load { buf, at },
-                        None => Expr::Load { buf, at },
-                    },
-                    e => e,
-                })
-            })
-        })
-        .collect();
+    }
+    /// The access as it is made.
+    pub fn access(&mut self, m: &mut Module, (buf, at): (Buf, Vec<Dim>)) -> (Buf, Vec<Dim>) {
+        self.moved(m, buf, &at).unwrap_or((buf, at))
+    }
+    /// A body that reads the constants so.
+    pub fn apply(&mut self, m: &mut Module, body: &mut Vec<Stmt>) {
+        let mut load = |e: Expr| match e {
+            Expr::Load { buf, at } => {
+                let (buf, at) = self.access(m, (buf, at));
+                Expr::Load { buf, at }
+            }
+            e => e,
+        };
+        let read = |s: Stmt| s.map_exprs(&mut |e| e.rewrite(&mut load));
+        *body = std::mem::take(body).into_iter().map(read).collect();
+    }
 }

@@ -23,9 +23,8 @@ use crate::diag::Result;
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BufData, Kernel, LoopKind, Module, Place, Stage, Stmt, visit};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::form::Form;
+use crate::passes::nest::analysis::form::{Form, has_nest, is_compound};
 use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::peel;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
@@ -99,16 +98,16 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         if std::mem::replace(&mut m.kernels[k].scheduled, true) {
             continue;
         }
-        let body = m.kernels[k].body.clone();
+        let body: Vec<Stmt> = m.kernels[k].body.to_vec();
         if facts.lanes == 1 || visit::has_opaque(m, &body) {
             m.kernels[k].work = cost::work(m, &body);
             m.kernels[k].schedules.push(Schedule { tasks: tasks(&body), ..Schedule::new("scalars") });
-        } else if is_compound(&body) {
+        } else if m.form(k).is_compound() {
             // Who writes such a kernel estimates its work.
-            m.kernels[k].body = parts(m, k, body, (facts, &program), None);
+            m.kernels[k].body = parts(m, k, body, (facts, &program), None).into();
         } else {
             let (body, work) = nest(m, k, &body, Within::Kernel, (facts, &program));
-            m.kernels[k].body = body;
+            m.kernels[k].body = body.into();
             m.kernels[k].work = work;
         }
     }
@@ -167,25 +166,6 @@ impl Plan for Scalars {
     fn apply(self: Box<Self>, _: &mut Module, _: Kernel) -> Vec<Stmt> {
         self.body
     }
-}
-
-/// True for a kernel of parallel nests inside other loops.
-fn is_compound(body: &[Stmt]) -> bool {
-    let inside = peel(body).body;
-    let compound = |body: &[Stmt]| {
-        body.iter().all(|s| matches!(s, Stmt::For { .. } | Stmt::With { .. })) && has_nest(body)
-    };
-    match inside.as_slice() {
-        // Of chains beside each other, each is one.
-        [Stmt::If { then, els, .. }] => compound(then) && (compound(els) || is_compound(els)),
-        inside => compound(inside),
-    }
-}
-
-fn has_nest(body: &[Stmt]) -> bool {
-    let mut found = false;
-    visit::walk(body, &mut |s| found |= matches!(s, Stmt::For { kind: LoopKind::Par, .. }));
-    found
 }
 
 /// Schedules the nests inside.

@@ -4,10 +4,10 @@
 //! memory, blocks as wide as a vector are transposed in registers.
 
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Body, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::form::Contraction;
-use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, is_temp, through_view, wrap};
+use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_temp, through_view, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
 use crate::passes::nest::schedule::rows;
@@ -88,7 +88,7 @@ impl Panels {
             scheduled: true,
             schedules: vec![],
             narrow: false,
-            body: vec![],
+            body: Body::default(),
         });
         let map = source.as_ref().map(|s| &s.1);
         let body = match transposed(m, p, &s, &l, packed, map, facts) {
@@ -103,7 +103,7 @@ impl Panels {
             }
             None => plain(m, p, &s, &l, packed, map, (id, facts)),
         };
-        m.kernels[id].body = body;
+        m.kernels[id].body = body.into();
         if let Some((gone, _)) = source {
             visit::drop_calls(&mut m.driver, &|x| x == gone);
         }
@@ -144,7 +144,7 @@ fn producer(m: &Module, uses: &Uses, k: Kernel, b: Buf) -> Option<(Kernel, Map)>
         return None;
     }
     let ([w], [r]) = (uses.writers(t), uses.readers(t)) else { return None };
-    let map = as_map(&m.kernels[*w].body)?;
+    let map = m.form(*w).map()?.clone();
     // The other operand or the epilogue may read the same buffer (X times X).
     let mut loads = 0;
     visit::walk_exprs(&m.kernels[k].body, &mut |e| {

@@ -6,7 +6,8 @@
 //! to the product with the values where sums may be taken in another order: there it concerns a few columns
 //! and not all keys.
 
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
+use crate::nest::form::{self, Part, Stored};
+use crate::nest::{BinOp, Buf, Expr, Math, Module, Reg, Stmt, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -42,20 +43,17 @@ impl Found {
 /// Takes the statements of a row apart: each phase ends behind a reduction and what is made of its result.
 /// One phase if that is not all there is to it.
 pub(super) fn phases(m: &Module, body: Vec<Stmt>, found: &Found) -> Vec<Vec<Stmt>> {
+    let Some(rows) = form::rows(&body) else { return vec![body] };
     let mut phases: Vec<Vec<Stmt>> = vec![vec![]];
     let mut ends = false;
-    for s in &body {
-        if ends && matches!(s, Stmt::For { .. } | Stmt::Acc { .. }) {
+    for part in &rows.parts {
+        if ends && matches!(part, Part::Each(_) | Part::Once(Stmt::Acc { .. })) {
             phases.push(vec![]);
             ends = false;
         }
-        let mut reduces = false;
-        visit::walk(s.bodies().into_iter().flatten().cloned().collect::<Vec<_>>().as_slice(), &mut |s| {
-            reduces |= matches!(s, Stmt::Set { .. })
-        });
-        ends |= reduces;
+        ends |= matches!(part, Part::Each(elements) if elements.reduces());
         if let Some(p) = phases.last_mut() {
-            p.push(s.clone());
+            p.push(part.statement());
         }
     }
     link(m, phases, found).unwrap_or(vec![body])
@@ -122,17 +120,16 @@ pub(super) fn scale(
     keys: Dim,
     found: &Found,
 ) -> Option<Expr> {
-    let (Some([Stmt::For { kind: LoopKind::Seq, body, .. }]), false) =
-        (phases.last().map(Vec::as_slice), m.math == Math::Strict)
+    let last = form::rows(phases.last()?).filter(|_| m.math != Math::Strict)?;
+    let [Part::Each(elements)] = last.parts.as_slice() else { return None };
+    let Stored { before: [], buf, at, value: Expr::Bin(BinOp::Mul, score, scale) } =
+        form::stored(&elements.body)?
     else {
         return None;
     };
-    let [Stmt::Store { buf, at, value: Expr::Bin(BinOp::Mul, score, scale) }] = body.as_slice() else {
-        return None;
-    };
-    let own = matches!(&**score, Expr::Load { buf: b, at: a } if b == buf && a == at);
+    let own = matches!(&**score, Expr::Load { buf: b, at: a } if *b == buf && a == at);
     let of_row = matches!(&**scale, Expr::Load { buf, .. } if *buf == found.buf);
-    if *buf != scratch || !own || !of_row {
+    if buf != scratch || !own || !of_row {
         return None;
     }
     let scale = (**scale).clone();

@@ -130,11 +130,8 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
         return None;
     }
     // Vectors run along what is contiguous in the image, and along the result's channels.
-    let (out, to) = p
-        .epilogue
-        .iter()
-        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
-    if stride(m, p.a.0, &p.a.1, y.0) == Some(1) || stride(m, out, to, k.0) != Some(1) {
+    let (out, to) = p.store()?;
+    if stride(m, p.a.0, &p.a.1, y.0) == Some(1) || stride(m, out, &to, k.0) != Some(1) {
         return None;
     }
     Some(Line {

@@ -6,8 +6,7 @@
 //! place, so all other stores to it must provably lie elsewhere; nobody can have read it.
 
 use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
-use crate::passes::nest::analysis::form;
-use crate::passes::nest::analysis::shape::{Map, as_map, is_temp};
+use crate::passes::nest::analysis::shape::{Map, is_temp};
 use crate::passes::nest::analysis::uses::{Pending, Uses};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use std::collections::{HashMap, HashSet};
@@ -41,8 +40,8 @@ struct Copy {
 }
 
 /// The kernel as a copy from one image to another, and its part.
-fn as_copy(m: &Module, k: Kernel) -> Option<(Map, Buf)> {
-    let map = as_map(&m.kernels[k].body)?;
+fn as_copy(m: &Module, k: Kernel) -> Option<(&Map, Buf)> {
+    let map = m.form(k).map()?;
     let Expr::Load { buf: part, .. } = &map.value else { return None };
     let (part, whole) = (*part, map.buf);
     let plain = is_temp(m, part)
@@ -161,8 +160,7 @@ pub(crate) fn users(uses: &Uses, b: Buf, copy: Kernel) -> Vec<Kernel> {
 /// part and reads the other.
 pub(crate) fn may_use_part(m: &Module, uses: &Uses, part: Buf, whole: Buf) -> bool {
     let summed = |k: &Kernel| {
-        form::operands(&m.kernels[*k].body)
-            .is_some_and(|(a, _, b, _)| m.storage(a) == part || m.storage(b) == part)
+        m.form(*k).contraction().is_some_and(|c| m.storage(c.a.0) == part || m.storage(c.b.0) == part)
     };
     let read_by_sums = uses.readers(part).iter().any(summed);
     let mixed = uses.writers(part).iter().any(|w| uses.readers(whole).contains(w));

@@ -2,7 +2,7 @@
 //! what it reads, a map that turns what it stores.
 
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
-use crate::passes::nest::analysis::form;
+use crate::passes::nest::analysis::form::{self, Stored};
 use crate::passes::nest::analysis::shape::{instance, peel, wrap};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -43,7 +43,7 @@ pub(super) fn transpose_result(
     );
     let mut body = std::mem::take(&mut m.kernels[k].body);
     if let Some(f) = &finish {
-        body = f.unfinished(body);
+        body = f.unfinished(&body).into();
     }
     redirect(&mut body, out, own, &part);
     m.kernels[k].body = body;
@@ -76,23 +76,21 @@ struct Finish {
 /// What a contraction makes of its sum, where that reads images that stay channels-first (a residual of the
 /// caller's): the map that turns the result does it, beside which they run along memory.
 fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> Option<Finish> {
-    let p = form::contraction(&m.kernels[k].body)?;
+    let p = m.form(k).contraction()?;
     let planes =
         |b: Buf| m.storage(b) != b || matches!(m.bufs[b].place, Place::Input(_)) || viewed.contains(&b);
-    let (mut reads, mut value, mut lets) = (false, None, vec![]);
+    let Stored { before, value, .. } = form::stored(&p.epilogue)?;
+    let mut reads = false;
     for s in &p.epilogue {
         s.expr()?.walk(&mut |e| reads |= matches!(e, Expr::Load { buf, at } if at.len() >= 3 && planes(*buf) && at[2..].iter().any(|d| d.as_const().is_none())));
-        match s {
-            Stmt::Let { reg, value } => lets.push((*reg, value.clone())),
-            Stmt::Store { value: v, .. } => value = Some(v.clone()),
-            _ => return None,
-        }
     }
-    let value = lets.into_iter().rev().fold(value?, |body, (reg, value)| Expr::Let {
-        reg,
-        value: Box::new(value),
-        body: Box::new(body),
-    });
+    let within = |body: Expr, s: &Stmt| match s {
+        Stmt::Let { reg, value } => {
+            Expr::Let { reg: *reg, value: Box::new(value.clone()), body: Box::new(body) }
+        }
+        _ => body,
+    };
+    let value = before.iter().rev().fold(value.clone(), within);
     let (_, at) = p.store()?;
     let mut loops = vec![];
     for (i, d) in at.iter().enumerate() {
@@ -109,8 +107,8 @@ fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> 
 
 impl Finish {
     /// The contraction with nothing but its sum.
-    fn unfinished(&self, body: Vec<Stmt>) -> Vec<Stmt> {
-        let nest = peel(&body);
+    fn unfinished(&self, body: &[Stmt]) -> Vec<Stmt> {
+        let nest = peel(body);
         let plain = |s: Stmt| match s {
             Stmt::Store { buf, at, .. } => Stmt::Store { buf, at, value: Expr::acc(self.acc) },
             s => s,
@@ -135,20 +133,16 @@ fn part(m: &Module, k: Kernel, out: Buf, shared: &HashSet<Buf>) -> Option<Vec<(D
     if !shared.contains(&m.storage(out)) {
         return Some(m.bufs[out].dims.iter().map(|d| (zero, *d)).collect());
     }
-    let nest = peel(&m.kernels[k].body);
+    let (loops, inside) = form::par_loops(&m.kernels[k].body);
     let mut stores: Vec<Vec<Dim>> = vec![];
-    visit::walk(&nest.body, &mut |s| {
-        if let Stmt::Store { at, .. } = s {
-            stores.push(at.clone());
-        }
-    });
+    visit::each_store(inside, &mut |_, at| stores.push(at.to_vec()));
     let [at] = stores.as_slice() else { return None };
     let extent = |d: &Dim| {
         let (rest, from) = d.split_const();
         let n = if rest == zero {
             Dim::constant(1)
         } else {
-            nest.loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1
+            loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1
         };
         Some((Dim::constant(from), n))
     };

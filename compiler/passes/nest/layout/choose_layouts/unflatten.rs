@@ -3,7 +3,7 @@
 //! another order. The image is then free to have channels innermost.
 
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Stmt};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::{is_temp, wrap};
 use crate::sym::{Dim, Sym};
 
@@ -22,7 +22,7 @@ pub(crate) struct Flat {
 
 /// The kernel as such a contraction, if it is one.
 pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
-    let p = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
+    let p = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?;
     let (view, image) = (p.a.0, m.storage(p.a.0));
     let ([row, at], [(depth, extent)]) = (p.a.1.as_slice(), p.reduction.as_slice()) else { return None };
     let (dims, own) = (&m.bufs[image].dims, &m.bufs[view].dims);
@@ -46,7 +46,13 @@ pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
         others |= s.loads().contains(&view);
     }
     let depth = *depth;
-    (fits && spreads && !others).then_some(Flat { kernel: k, parts: p, reduction: depth, view, image })
+    (fits && spreads && !others).then_some(Flat {
+        kernel: k,
+        parts: p.clone(),
+        reduction: depth,
+        view,
+        image,
+    })
 }
 
 /// Lets it read the image.
@@ -78,5 +84,5 @@ pub(crate) fn rewrite(m: &mut Module, f: &Flat) {
     let init = Expr::num(p.product.ty(), 0.0);
     let mut body = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init }, sum];
     body.extend(p.epilogue.iter().cloned());
-    m.kernels[k].body = wrap(&p.loops, body);
+    m.kernels[k].body = wrap(&p.loops, body).into();
 }

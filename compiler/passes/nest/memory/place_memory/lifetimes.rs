@@ -1,7 +1,7 @@
 //! When buffers live, counted in driver statements. Bodies of branches and loops are counted through; what a
 //! loop uses and something outside of it uses, too, lives as long as the loop runs.
 
-use crate::nest::{Buf, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Module, Stmt, visit};
 use std::collections::{HashMap, HashSet};
 
 /// The driver statements between which a buffer lives, inclusive.
@@ -48,7 +48,7 @@ impl Lifetimes {
     }
     fn note(&mut self, m: &Module, b: Buf, scope: usize) {
         let b = m.storage(b);
-        if matches!(m.bufs[b].place, Place::Temp | Place::Growable) {
+        if m.bufs[b].place.is_scratch() {
             let at = self.next;
             let list = self.uses.entry(b).or_default();
             if list.is_empty() {
@@ -70,7 +70,7 @@ impl Lifetimes {
                     visit::shown(body)
                         .into_iter()
                         .map(|b| m.storage(b))
-                        .filter(|b| matches!(m.bufs[*b].place, Place::Temp | Place::Growable)),
+                        .filter(|b| m.bufs[*b].place.is_scratch()),
                 );
             }
             self.next += 1;

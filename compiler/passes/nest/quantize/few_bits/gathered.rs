@@ -42,7 +42,7 @@ pub(super) fn share(m: &mut Module, packed: &[Packed]) {
             })
         };
         let body: Vec<Stmt> = body.into_iter().map(|s| s.map_exprs(&mut map)).collect();
-        m.kernels[k].body = body;
+        m.kernels[k].body = body.into();
     }
 }
 

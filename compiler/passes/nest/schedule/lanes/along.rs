@@ -3,7 +3,8 @@
 use super::body::{in_lanes, lets_as_accs, renamed};
 use super::permuted_loads::{self, Pieces};
 use super::stage_through_scratch::{self, Staging};
-use super::{Vectors, collapse, first_store, order_loops, relayout_constants, suits, vector};
+use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
+use crate::nest::form::{Elements, first_store, is_straight, rows};
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, wrap};
@@ -87,15 +88,14 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     let lanes = vectors.lanes;
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     // Two or three neighbours are worth a vector where a mask tells which lanes exist.
-    let plain = nest.body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let plain = is_straight(&nest.body);
     let least = if plain && vectors.caps.masks { 2 } else { 4 };
     let told = if plain && vectors.caps.shuffles { Some(extent) } else { None };
     if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, vectors, told) {
         return None;
     }
-    relayout_constants(m, &mut nest.body, var);
-    let has = |what: fn(&Stmt) -> bool| nest.body.iter().any(what);
-    let how = if !has(|s| matches!(s, Stmt::For { .. } | Stmt::Acc { .. })) {
+    Relayout::new(var).apply(m, &mut nest.body);
+    let how = if plain {
         let alone = nest.loops.iter().all(|l| l.0 == var);
         match told.and_then(|e| permuted_loads::along(m, &nest.body, (var, e), lanes)) {
             Some(pieces) => How::Apart(pieces),
@@ -104,7 +104,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     } else if let Some(staging) = stage_through_scratch::choose(m, &nest, var, lanes) {
         How::Staged(staging)
     } else {
-        let lets = has(|s| matches!(s, Stmt::Let { .. }));
+        let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
         let side = [4, 2]
             .into_iter()
             .find(|c| !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0))
@@ -297,17 +297,14 @@ fn side_by_side(
 /// Several loops over the same few elements are unrolled: what one has read the next finds in registers.
 fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
     const MOST: i64 = 32;
-    let trip = |s: &Stmt| match s {
-        Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. }
-            if lo.as_const() == Some(0) && !body.iter().any(|s| matches!(s, Stmt::For { .. })) =>
-        {
-            hi.as_const()
+    let trips = rows(&body).map(|row| row.elements().map(Elements::count).collect::<Vec<_>>());
+    let alike = |trips: &Vec<Option<i64>>| match trips.as_slice() {
+        [Some(first), rest @ ..] => {
+            !rest.is_empty() && *first <= MOST && rest.iter().all(|t| *t == Some(*first))
         }
-        _ => None,
+        _ => false,
     };
-    let trips: Vec<i64> = body.iter().filter_map(trip).collect();
-    let alike = matches!(trips.as_slice(), [first, rest @ ..] if !rest.is_empty() && *first <= MOST && rest.iter().all(|t| t == first));
-    if !alike {
+    if !trips.is_some_and(|trips| alike(&trips)) {
         return body;
     }
     let unroll = |s: Stmt| match s {

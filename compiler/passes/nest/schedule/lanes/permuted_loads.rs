@@ -5,6 +5,7 @@
 
 use super::body::renamed;
 use super::vector;
+use crate::nest::form::{Stored, stored};
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, in_one};
 use crate::passes::nest::analysis::strides::stride;
@@ -146,15 +147,15 @@ impl Pieces {
 /// Joins a short innermost loop with the one outside it where the result runs on through memory and lanes
 /// still find what they read.
 pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) -> Option<Sym> {
-    let [Stmt::Store { buf, at, value }] = nest.body.as_slice() else { return None };
+    let Stored { before: [], buf, at, value } = stored(&nest.body)? else { return None };
     let inner = nest.loops.iter().find(|l| l.0 == var)?.1.as_const().filter(|e| *e < lanes)?;
-    let step = |s: Sym| stride(m, *buf, at, s);
+    let step = |s: Sym| stride(m, buf, at, s);
     let (outer, extent) = nest.loops.iter().copied().find(|l| step(l.0) == Some(inner))?;
     let all = extent * inner;
     let v = m.syms.loop_var("i", Dim::constant(0), all);
     let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
-    let mut fits = stride(m, *buf, &moved(at), v) == Some(1);
+    let mut fits = stride(m, buf, &moved(at), v) == Some(1);
     let mut linear = vec![];
     value.walk(&mut |e| match e {
         Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(var)) => {

@@ -2,9 +2,10 @@
 
 use super::body::lanes_of;
 use super::{Along, Vectors, along_result, collapse, suits, vector};
+use crate::nest::form::{Elements, seq_loops};
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, loop_like, peel, seq_loops, wrap};
+use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, loop_like, peel, wrap};
 use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -169,30 +170,12 @@ fn one_loop(m: &mut Module, s: &Stmt) -> Option<(Sym, Dim, Vec<Stmt>)> {
     }
 }
 
-/// What combines an accumulator with each element, if that may be done in any order.
-fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
-    let Stmt::Set { reg, at, value } = s else { return None };
-    let ty = m.regs[*reg].ty;
-    if !at.is_empty() || !matches!(ty, ElemType::F32 | ElemType::I32) && !lanes64::is(ty) {
-        return None;
-    }
-    let own = |e: &Expr| matches!(e, Expr::Acc { reg: r, .. } if r == reg);
-    let free = |e: &Expr| {
-        let mut hit = false;
-        e.walk(&mut |e| hit |= own(e));
-        !hit
-    };
+/// True if lanes may have accumulators of their own for this one.
+fn may_split(m: &Module, (reg, op): (Reg, BinOp)) -> bool {
+    let ty = m.regs[reg].ty;
     // Sums of integers are the same in any order.
-    let any_order = m.math != Math::Strict || ty.is_int();
-    match value {
-        Expr::Bin(op @ (BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => Some((*reg, *op)),
-        _ if !any_order => None,
-        Expr::Bin(op @ (BinOp::Add | BinOp::Mul), a, b) if own(a) && free(b) || free(a) && own(b) => {
-            Some((*reg, *op))
-        }
-        Expr::Fma(a, b, c) if own(c) && free(a) && free(b) => Some((*reg, BinOp::Add)),
-        _ => None,
-    }
+    let any_order = m.math != Math::Strict || ty.is_int() || matches!(op, BinOp::Max | BinOp::Min);
+    any_order && (matches!(ty, ElemType::F32 | ElemType::I32) || lanes64::is(ty))
 }
 
 fn row_loop(
@@ -203,38 +186,19 @@ fn row_loop(
     vectors: Vectors,
     Bounds { sums, least }: Bounds,
 ) -> Option<RowLoop> {
-    if hi.as_const().is_some_and(|c| c < least)
-        || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. }))
-    {
+    if hi.as_const().is_some_and(|c| c < least) {
         return None;
     }
+    let elements = Elements::new(vec![(var, hi)], body)?;
+    let reductions = elements.reductions()?;
     let vectors = vectors.of(m, body);
     let lanes = vectors.lanes;
-    let mut reductions = vec![];
-    for s in body {
-        if let Stmt::Set { .. } = s {
-            reductions.push(reduction(s, m)?);
-        }
-    }
-    // An accumulator that changes here may be read by its own update only.
-    let mut mixed = false;
-    for s in body {
-        if let Some(e) = s.expr() {
-            e.walk(&mut |e| {
-                if let Expr::Acc { reg, .. } = e {
-                    mixed |= reductions.iter().any(|r| r.0 == *reg)
-                        && !matches!(s, Stmt::Set { reg: r, .. } if r == reg);
-                }
-            });
-        }
-    }
-    if mixed || !suits(m, body, var, vectors, None) {
+    if !reductions.iter().all(|r| may_split(m, *r)) || !suits(m, body, var, vectors, None) {
         return None;
     }
     // Several accumulators, so that an operation need not wait for the one before.
-    let stores = body.iter().any(|s| matches!(s, Stmt::Store { .. }));
-    let one = reductions.is_empty() || stores || hi.as_const().is_some_and(|c| c < sums * lanes);
-    Some(RowLoop { var, hi, body: body.to_vec(), lanes, sums: if one { 1 } else { sums }, reductions })
+    let one = reductions.is_empty() || elements.stores() || hi.as_const().is_some_and(|c| c < sums * lanes);
+    Some(RowLoop { var, hi, body: elements.body, lanes, sums: if one { 1 } else { sums }, reductions })
 }
 
 /// For each accumulator that changes, the one with lanes that takes its place.

@@ -4,7 +4,8 @@
 //! for them. So what several loops read, or one stores for another, goes through scratch: each element is
 //! read once and stored once, several lines of a channel at a time.
 
-use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
+use crate::nest::form::{self, Part};
+use crate::nest::{Buf, Expr, Module, Stmt};
 use crate::passes::nest::analysis::machine::{PAGE, WAYS};
 use crate::passes::nest::analysis::shape::ParNest;
 use crate::passes::nest::analysis::strides::stride;
@@ -161,27 +162,11 @@ impl Staging {
 /// The variable of the first of several loops over the same row, and how long that is: more than a set of a
 /// cache has lines.
 fn row(body: &[Stmt]) -> Option<(Sym, Dim)> {
-    let mut found: Vec<(Sym, Dim)> = vec![];
-    for s in body {
-        match s {
-            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
-                let straight = body
-                    .iter()
-                    .all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
-                if !straight || lo.as_const() != Some(0) || found.first().is_some_and(|f| f.1 != *hi) {
-                    return None;
-                }
-                found.push((*var, *hi));
-            }
-            Stmt::Acc { .. } | Stmt::Let { .. } | Stmt::Set { .. } => {
-                let mut reads = false;
-                visit::walk_exprs(std::slice::from_ref(s), &mut |e| reads |= matches!(e, Expr::Load { .. }));
-                if reads {
-                    return None;
-                }
-            }
-            _ => return None,
-        }
-    }
-    found.first().copied().filter(|f| found.len() > 1 && f.1.as_const().is_some_and(|n| n > WAYS))
+    let rows = form::rows(body)?;
+    let first = rows.elements().next()?.loops.first().copied().filter(|f| f.1.as_const() > Some(WAYS))?;
+    let fits = |part: &Part| match part {
+        Part::Each(elements) => elements.count() == first.1.as_const(),
+        Part::Once(s) => !matches!(s, Stmt::Store { .. }) && s.loads().is_empty(),
+    };
+    (rows.elements().count() > 1 && rows.parts.iter().all(fits)).then_some(first)
 }

@@ -1,8 +1,8 @@
 //! Several rows at once: a step of a running sum waits for the one before, and what follows a reduction waits
 //! for it, but not for those of other rows.
 
-use crate::nest::{LoopKind, Module, Stmt};
-use crate::passes::nest::analysis::form;
+use crate::nest::{Module, Stmt};
+use crate::passes::nest::analysis::form::{self, Rows};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
 use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
@@ -17,7 +17,7 @@ const STATEMENTS: usize = 4;
 pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     let Some((var, extent)) = loops.last().copied() else { return body };
     let Some(n) = extent.as_const().filter(|n| n % ROWS == 0 && *n >= 2 * ROWS) else { return body };
-    if !is_short_scan(&body) {
+    if form::scan(&body).is_none_or(|s| s.step.len() > STATEMENTS) {
         return body;
     }
     let zero = Dim::constant(0);
@@ -50,22 +50,8 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> i64
     // Rows that leave several times as many for every thread.
     const ENOUGH: i64 = 8;
     let most = SHORT / if lanes64::has(m, &nest.body) { 8 } else { 4 };
-    let (mut loops, mut reduces) = (0, false);
-    for s in &nest.body {
-        match s {
-            Stmt::Acc { lanes: 1, .. } | Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. } => {}
-            Stmt::For { kind: LoopKind::Seq, hi, body, .. }
-                if hi.as_const().is_some_and(|n| (least..=most).contains(&n))
-                    && body
-                        .iter()
-                        .all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })) =>
-            {
-                reduces |= body.iter().any(|s| matches!(s, Stmt::Set { .. }));
-                loops += 1;
-            }
-            _ => return 1,
-        }
-    }
+    let Some(row) = form::rows(&nest.body).filter(Rows::reduces) else { return 1 };
+    let short = row.elements().all(|e| e.count().is_some_and(|n| (least..=most).contains(&n)));
     // Vectors of eight lanes come with half as many registers.
     let rows = match lanes {
         16 => ROWS,
@@ -73,12 +59,7 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> i64
         _ => 1,
     };
     let few = nest.loops.last().is_none_or(|l| l.1.as_const().is_some_and(|n| n < ENOUGH * rows));
-    if loops > 1 && reduces && !few { rows } else { 1 }
-}
-
-/// A scan whose steps are short.
-fn is_short_scan(body: &[Stmt]) -> bool {
-    form::is_scan(body) && body.iter().flat_map(Stmt::bodies).all(|step| step.len() <= STATEMENTS)
+    if row.elements().count() > 1 && short && !few { rows } else { 1 }
 }
 
 /// Statement by statement, loops as one.

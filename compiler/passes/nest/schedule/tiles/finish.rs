@@ -3,7 +3,7 @@
 use super::Tile;
 use super::register::{Cols, unroll};
 use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Stmt};
-use crate::passes::nest::analysis::form::{Contraction, depends};
+use crate::passes::nest::analysis::form::{self, Contraction, depends};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::fresh_regs;
 use crate::passes::nest::analysis::strides::stride;
@@ -203,7 +203,5 @@ fn passes(
 
 /// The compute type of what a contraction stores.
 fn stored(m: &Module, p: &Contraction) -> Option<crate::tensor::ElemType> {
-    p.epilogue
-        .iter()
-        .find_map(|s| if let Stmt::Store { value, .. } = s { Some(m.type_of(value)) } else { None })
+    form::stored(&p.epilogue).map(|s| m.type_of(s.value))
 }

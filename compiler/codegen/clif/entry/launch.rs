@@ -1,0 +1,158 @@
+//! Kernels that run as tasks: how many, what the driver calls for one kernel, and what `parallel_for` calls.
+
+use super::{Entry, LAUNCH, TASK, entry_signature};
+use crate::codegen::clif::func::{Emit, Scope, signature};
+use crate::codegen::faults::{self, Check};
+use crate::diag::Result;
+use crate::nest::{Kernel, Status, Stmt, visit};
+use crate::sym::Dim;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::{InstBuilder, Value};
+
+/// Tasks are worth their start from this many scalar operations on.
+const GRAIN: i64 = 60_000;
+/// Most tasks of one loop where the caller sets no bound.
+const MAX_TASKS: i64 = 64;
+
+/// Tasks that the driver makes of a kernel (see `Entry::kernel`): `work` scalar operations in `trip`
+/// iterations for a caller that allows `most` tasks (0: any number).
+pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
+    let most = if most == 0 { MAX_TASKS } else { most };
+    (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
+}
+
+impl Entry<'_> {
+    /// Runs a kernel of `n` iterations.
+    pub(in crate::codegen::clif) fn launch(
+        &self,
+        e: &mut Emit,
+        k: Kernel,
+        n: Value,
+        trip: Option<Dim>,
+        [frame, ctx, exec]: [Value; 3],
+    ) -> Result<()> {
+        let data = &self.m.kernels[k];
+        let f = self.local(e, k.as_u32());
+        let zero = e.b.ins().iconst(I64, 0);
+        let done = e.b.create_block();
+        let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN)
+            || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
+        let call = if small {
+            e.b.ins().call(f, &[frame, zero, n])
+        } else {
+            let address = e.b.ins().func_addr(I64, f);
+            let work = e.dim(data.work)?;
+            let launch = self.local(e, LAUNCH);
+            e.b.ins().call(launch, &[address, frame, n, work, exec, ctx])
+        };
+        let status = e.b.inst_results(call)[0];
+        self.leave_if(e, status, k);
+        e.b.ins().jump(done, &[]);
+        e.b.switch_to_block(done);
+        e.b.seal_block(done);
+        e.scopes = vec![Scope::default()];
+        Ok(())
+    }
+    fn leave_if(&self, e: &mut Emit, status: Value, k: Kernel) {
+        let (bad, go) = (e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(status, bad, &[], go, &[]);
+        e.b.switch_to_block(bad);
+        e.b.seal_block(bad);
+        e.b.set_cold_block(bad);
+        let data = &self.m.kernels[k];
+        let at = faults::node(&data.origin, &data.name);
+        // Of kernels, those that make strings run out of memory.
+        let mut strings = false;
+        visit::walk(&data.body, &mut |s| {
+            strings |= matches!(s, Stmt::Check { status: Status::Capacity, .. })
+        });
+        if strings {
+            let (full, other) = (e.b.create_block(), e.b.create_block());
+            let is = e.b.ins().icmp_imm_s(IntCC::Equal, status, i64::from(Status::Capacity as u8));
+            e.b.ins().brif(is, full, &[], other, &[]);
+            e.b.switch_to_block(full);
+            e.b.seal_block(full);
+            let text = format!(
+                "the strings that this call makes take more than {} bytes, which --heap sets",
+                self.m.heap
+            );
+            e.leave(status, Check::new(Status::Capacity, text).at(at), (vec![], None));
+            e.b.switch_to_block(other);
+            e.b.seal_block(other);
+        }
+        e.leave(status, Check { status: None, ..Check::new(Status::Value, "") }.at(at), (vec![], None));
+        e.b.switch_to_block(go);
+        e.b.seal_block(go);
+    }
+    /// `launch(kernel, frame, n, work, exec, ctx)`: runs a kernel of `n` iterations and so much work, at once
+    /// or as tasks of the caller's `parallel_for`.
+    pub(super) fn launch_code(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
+        let [kernel, frame, n, work, exec, ctx] = p[..] else {
+            return e.bug("launch takes six arguments");
+        };
+        let zero = e.b.ins().iconst(I64, 0);
+        let (has_exec, parallel, serial) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(exec, has_exec, &[], serial, &[]);
+        e.b.switch_to_block(has_exec);
+        let run = self.load(e, exec, 16);
+        let most = self.load(e, exec, 24);
+        let grain = e.b.ins().iconst(I64, GRAIN);
+        let tasks = e.b.ins().udiv(work, grain);
+        let bound = e.b.ins().iconst(I64, MAX_TASKS);
+        let tasks = e.b.ins().umin(tasks, bound);
+        let free = e.b.ins().icmp_imm_s(IntCC::Equal, most, 0);
+        let most = e.b.ins().select(free, bound, most);
+        let tasks = e.b.ins().umin(tasks, most);
+        let tasks = e.b.ins().umin(tasks, n);
+        let several = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, tasks, 1);
+        let have = e.b.ins().icmp_imm_s(IntCC::NotEqual, run, 0);
+        let go = e.b.ins().band(several, have);
+        e.b.ins().brif(go, parallel, &[], serial, &[]);
+        e.b.switch_to_block(parallel);
+        for (i, v) in [kernel, frame, n, tasks, zero].into_iter().enumerate() {
+            self.store(e, v, ctx, 8 * i as i32);
+        }
+        let user = self.load(e, exec, 8);
+        let task = self.local(e, TASK);
+        let task = e.b.ins().func_addr(I64, task);
+        let mut sig = entry_signature(self.isa, 4);
+        sig.returns.clear();
+        let sig = e.b.import_signature(sig);
+        e.b.ins().call_indirect(sig, run, &[user, tasks, task, ctx]);
+        let flags = e.flags();
+        let status = e.b.ins().load(I32, flags, ctx, 32);
+        e.b.ins().return_(&[status]);
+        e.b.switch_to_block(serial);
+        let sig = e.b.import_signature(signature(self.isa));
+        let call = e.b.ins().call_indirect(sig, kernel, &[frame, zero, n]);
+        let status = e.b.inst_results(call)[0];
+        e.b.ins().return_(&[status]);
+        Ok(())
+    }
+    /// Task `i` of `tasks`: iterations `n*i/tasks .. n*(i+1)/tasks`. Of several failures one is kept.
+    pub(super) fn task(&self, e: &mut Emit, p: &[Value]) {
+        let (ctx, i) = (p[0], p[1]);
+        let w: Vec<Value> = (0..4).map(|k| self.load(e, ctx, 8 * k)).collect();
+        let bound = |e: &mut Emit, i: Value| {
+            let x = e.b.ins().imul(w[2], i);
+            e.b.ins().udiv(x, w[3])
+        };
+        let begin = bound(e, i);
+        let next = e.b.ins().iadd_imm_s(i, 1);
+        let end = bound(e, next);
+        let sig = e.b.import_signature(signature(self.isa));
+        let call = e.b.ins().call_indirect(sig, w[0], &[w[1], begin, end]);
+        let status = e.b.inst_results(call)[0];
+        let (bad, done) = (e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(status, bad, &[], done, &[]);
+        e.b.switch_to_block(bad);
+        e.b.seal_block(bad);
+        let flags = e.flags();
+        e.b.ins().store(flags, status, ctx, 32);
+        e.b.ins().jump(done, &[]);
+        e.b.switch_to_block(done);
+        e.b.seal_block(done);
+        e.b.ins().return_(&[]);
+    }
+}

@@ -1,0 +1,217 @@
+//! Sums of products of two operands: MatMul, Conv, and what passes make of them.
+
+use super::loops::{Loops, Sum, first_store, par_loops, seq_loops, sum};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt, visit};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// Sums of products of two operands, taken apart.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Contraction {
+    /// The `par` nest.
+    pub loops: Loops,
+    /// The sum.
+    pub acc: Reg,
+    /// The `seq` nest.
+    pub reduction: Loops,
+    /// Factors.
+    pub a: (Buf, Vec<Dim>),
+    /// See `a`.
+    pub b: (Buf, Vec<Dim>),
+    /// Where B is a sum or a difference of two elements of its buffer: the second one.
+    pub with: Option<(BinOp, Vec<Dim>)>,
+    /// What each row prefetches while its sum runs: a share of the lines from here on. The last
+    /// subscript moves on with the row, by its share.
+    pub prefetch: Option<(Buf, Vec<Dim>)>,
+    /// What the sum begins with, if not with zero.
+    pub start: Option<Expr>,
+    /// Lets and the store.
+    pub epilogue: Vec<Stmt>,
+    /// True if the kernel has nothing else.
+    pub whole: bool,
+    /// How factors come to the sum.
+    pub product: ProductKind,
+}
+
+impl Contraction {
+    /// True if each step has one element of each operand, and nothing is asked of memory.
+    pub fn is_plain(&self) -> bool {
+        self.with.is_none() && self.prefetch.is_none()
+    }
+    /// Where the result goes.
+    pub fn store(&self) -> Option<(Buf, Vec<Dim>)> {
+        first_store(&self.epilogue)
+    }
+    /// True for sums that have to be exact, so that no sums of other factors may take their place: those
+    /// known to be whole numbers, and those that are converted to an integer, which shows the smallest error.
+    pub fn is_exact(&self, m: &Module) -> bool {
+        let mut found = m.regs[self.acc].whole.is_some();
+        visit::walk_exprs(
+            &self.epilogue,
+            &mut |e| found |= matches!(e, Expr::Cast(t, x) if t.is_int() && matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)),
+        );
+        found
+    }
+}
+
+/// A step of the sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum ProductKind {
+    /// Of floats.
+    Fma,
+    /// Of floats of 64 bits.
+    Double,
+    /// Of bytes as floats, and floats.
+    Extended,
+    /// Of groups; of bytes, the unsigned ones are those of B if `swapped`.
+    Dot {
+        /// What a group is.
+        group: DotKind,
+        /// A and B have changed places.
+        swapped: bool,
+    },
+    /// Of single bytes, extended: what `exact_sums` and `integer_dot` rewrite, or nobody.
+    Bytes,
+}
+
+impl ProductKind {
+    /// Type of the sum.
+    pub fn ty(self) -> ElemType {
+        match self {
+            ProductKind::Fma | ProductKind::Extended => ElemType::F32,
+            ProductKind::Double => ElemType::F64,
+            ProductKind::Dot { group, .. } => group.sum(),
+            ProductKind::Bytes => ElemType::I32,
+        }
+    }
+    /// Columns of panels come in multiples of this on every level: lanes of the longest vectors.
+    pub fn unit(self) -> i64 {
+        if self == ProductKind::Double { 8 } else { 16 }
+    }
+    /// The sum with one more product.
+    pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
+        match self {
+            ProductKind::Fma | ProductKind::Double => Expr::fma(a, b, sum),
+            ProductKind::Extended => Expr::fma(extended(a), b, sum),
+            ProductKind::Dot { group, swapped: false } => Expr::dot(group, a, b, sum),
+            ProductKind::Dot { group, swapped: true } => Expr::dot(group, b, a, sum),
+            ProductKind::Bytes => {
+                Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum
+            }
+        }
+    }
+    /// The step of a sum of this type.
+    fn of(ty: ElemType, e: &Expr) -> Option<(ProductKind, [&Expr; 3])> {
+        let byte = |e: &Expr| matches!(e, Expr::Cast(ElemType::I32, _));
+        Some(match e {
+            Expr::Fma(a, b, c) => match &**a {
+                Expr::Cast(ElemType::F32, x) if byte(x) => match &**x {
+                    Expr::Cast(_, a) => (ProductKind::Extended, [a, b, c]),
+                    _ => return None,
+                },
+                _ if ty == ElemType::F64 => (ProductKind::Double, [a, b, c]),
+                _ => (ProductKind::Fma, [a, b, c]),
+            },
+            Expr::Dot(group, a, b, c) => (ProductKind::Dot { group: *group, swapped: false }, [a, b, c]),
+            Expr::Bin(BinOp::Add, p, c) => match &**p {
+                Expr::Bin(BinOp::Mul, a, b) if byte(a) && byte(b) => match (&**a, &**b) {
+                    (Expr::Cast(_, a), Expr::Cast(_, b)) => (ProductKind::Bytes, [a, b, c]),
+                    _ => return None,
+                },
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// A byte as the float of its value.
+pub(crate) fn extended(byte: Expr) -> Expr {
+    Expr::Cast(ElemType::F32, Box::new(Expr::Cast(ElemType::I32, Box::new(byte))))
+}
+
+/// A contraction, also where B is a sum of two elements or the sum prefetches: what passes make.
+pub(super) fn contraction(body: &[Stmt]) -> Option<Contraction> {
+    let (loops, inside) = par_loops(body);
+    let Sum { init, acc, steps, step, tail } = sum(inside)?;
+    let (ask, r, value) = match step {
+        [Stmt::Set { reg, value, .. }] => (None, reg, value),
+        [Stmt::Prefetch { buf, at }, Stmt::Set { reg, value, .. }] => (Some((*buf, at.clone())), reg, value),
+        _ => return None,
+    };
+    let (product, [a, b, c]) = ProductKind::of(init.ty, value)?;
+    let (b, second) = match b {
+        Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if product == ProductKind::Fma => {
+            (&**x, Some((*op, &**y)))
+        }
+        b => (b, None),
+    };
+    let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) =
+        (a, b, c)
+    else {
+        return None;
+    };
+    let with = match second {
+        None => None,
+        Some((op, Expr::Load { buf, at })) if buf == bb => Some((op, at.clone())),
+        _ => return None,
+    };
+    let stores = tail.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
+    if init.bits != 0 || init.ty != product.ty() || *r != acc || *rc != acc || stores != 1 {
+        return None;
+    }
+    let (a, b, tail) = ((*ba, ia.clone()), (*bb, ib.clone()), tail.to_vec());
+    Some(Contraction {
+        loops,
+        acc,
+        reduction: steps,
+        a,
+        b,
+        with,
+        prefetch: ask,
+        start: None,
+        epilogue: tail,
+        whole: true,
+        product,
+    })
+}
+
+/// A sum of products of two bytes each, as integers, whatever follows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ByteSum {
+    /// The sum.
+    pub acc: Reg,
+    /// Factors.
+    pub a: (Buf, Vec<Dim>),
+    /// See `a`.
+    pub b: (Buf, Vec<Dim>),
+    /// The `seq` nest.
+    pub reduction: Loops,
+}
+
+/// The sum of bytes that a nest begins with, if nothing else changes it.
+pub(crate) fn byte_sum(m: &Module, body: &[Stmt]) -> Option<ByteSum> {
+    let (_, inside) = par_loops(body);
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = inside else {
+        return None;
+    };
+    if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::I32 {
+        return None;
+    }
+    let (depth, step) = seq_loops(inner)?;
+    let [Stmt::Set { reg: r, value: Expr::Bin(BinOp::Add, product, sum), .. }] = step else { return None };
+    let (Expr::Bin(BinOp::Mul, a, b), Expr::Acc { reg: old, .. }) = (&**product, &**sum) else { return None };
+    let operand = |e: &Expr| match e {
+        Expr::Cast(ElemType::I32, x) => match &**x {
+            Expr::Load { buf, at } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8) => {
+                Some((*buf, at.clone()))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    let mut sets = 0;
+    visit::walk(inside, &mut |s| sets += usize::from(matches!(s, Stmt::Set { reg: x, .. } if x == reg)));
+    let alone = r == reg && old == reg && sets == 1;
+    Some(ByteSum { acc: *reg, a: operand(a)?, b: operand(b)?, reduction: depth }).filter(|_| alone)
+}

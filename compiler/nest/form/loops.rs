@@ -1,0 +1,193 @@
+//! Loops around a body, and the pieces that forms are told by.
+
+use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Scalar, Stmt, visit};
+use crate::sym::{Dim, Sym};
+
+/// Variables and extents, outermost first.
+pub(crate) type Loops = Vec<(Sym, Dim)>;
+
+/// A perfect nest of `par` loops from 0 around a body.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ParNest {
+    /// Variable and extent, outermost first.
+    pub loops: Vec<(Sym, Dim)>,
+    /// What stands inside.
+    pub body: Vec<Stmt>,
+}
+
+/// Peels the `par` loops of a kernel.
+pub(crate) fn peel(body: &[Stmt]) -> ParNest {
+    let (loops, inside) = par_loops(body);
+    ParNest { loops, body: inside.to_vec() }
+}
+
+/// The `par` loops from 0 of a kernel, and what stands inside.
+pub(crate) fn par_loops(mut body: &[Stmt]) -> (Loops, &[Stmt]) {
+    let mut loops = vec![];
+    while let [Stmt::For { kind: LoopKind::Par, var, lo, hi, body: inner }] = body {
+        if lo.as_const() != Some(0) {
+            break;
+        }
+        loops.push((*var, *hi));
+        body = inner;
+    }
+    (loops, body)
+}
+
+/// Loops from 0 one inside the other, and what stands in the innermost.
+pub(crate) fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
+    let mut loops = vec![];
+    loop {
+        let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s else { return None };
+        if lo.as_const() != Some(0) {
+            return None;
+        }
+        loops.push((*var, *hi));
+        match body.as_slice() {
+            [one @ Stmt::For { .. }] => s = one,
+            body => return Some((loops, body)),
+        }
+    }
+}
+
+/// Puts loops around a body again.
+pub(crate) fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    loops.iter().rev().fold(body, |body, (var, hi)| {
+        vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: *hi, body }]
+    })
+}
+
+/// A kernel that computes each element of one buffer by one expression.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Map {
+    /// The loops.
+    pub loops: Vec<(Sym, Dim)>,
+    /// What it writes.
+    pub buf: Buf,
+    /// Where.
+    pub at: Vec<Dim>,
+    /// What.
+    pub value: Expr,
+}
+
+/// The kernel as a map, if it is one.
+pub(crate) fn as_map(body: &[Stmt]) -> Option<Map> {
+    let (loops, [Stmt::Store { buf, at, value }]) = par_loops(body) else { return None };
+    Some(Map { loops, buf: *buf, at: at.clone(), value: value.clone() })
+}
+
+impl Map {
+    /// For each dimension the loop variable that runs over it; `None` for dims of size 1. The whole must be a
+    /// full, one-to-one cover of the buffer.
+    pub fn cover(&self, m: &Module) -> Option<Vec<Option<Sym>>> {
+        cover(m, self.buf, &self.at, &self.loops)
+    }
+}
+
+/// See [`Map::cover`].
+pub(crate) fn cover(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
+    let mut seen = vec![];
+    let mut out = vec![];
+    for (i, d) in at.iter().zip(&m.bufs[buf].dims) {
+        match (i.as_sym(), i.as_const()) {
+            (Some(s), _) if loops.iter().any(|(v, hi)| *v == s && hi == d) && !seen.contains(&s) => {
+                seen.push(s);
+                out.push(Some(s));
+            }
+            (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
+            _ => return None,
+        }
+    }
+    (seen.len() == loops.len()).then_some(out)
+}
+
+/// True if a subscript depends on a loop.
+pub(crate) fn depends(at: &[Dim], s: Sym) -> bool {
+    at.iter().any(|d| d.contains(s))
+}
+
+/// The store that ends a body which stores nothing else.
+pub(crate) struct Stored<'a> {
+    /// What stands before it.
+    pub before: &'a [Stmt],
+    /// What it writes.
+    pub buf: Buf,
+    /// Where.
+    pub at: &'a [Dim],
+    /// What.
+    pub value: &'a Expr,
+}
+
+/// The body, or an epilogue, as what its last statement stores.
+pub(crate) fn stored(body: &[Stmt]) -> Option<Stored<'_>> {
+    let [before @ .., Stmt::Store { buf, at, value }] = body else { return None };
+    let mut others = false;
+    visit::walk(before, &mut |s| others |= matches!(s, Stmt::Store { .. }));
+    (!others).then_some(Stored { before, buf: *buf, at, value })
+}
+
+/// Where a body stores first.
+pub(crate) fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
+    let mut found = None;
+    visit::walk(body, &mut |s| {
+        if let Stmt::Store { buf, at, .. } = s
+            && found.is_none()
+        {
+            found = Some((*buf, at.clone()));
+        }
+    });
+    found
+}
+
+/// True for values and stores only: each statement runs once, and keeps nothing for the next iteration.
+pub(crate) fn is_straight(body: &[Stmt]) -> bool {
+    body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }))
+}
+
+/// Buffers that sequential loops read: their elements may be read several times.
+pub(crate) fn read_in_loops(body: &[Stmt]) -> Vec<Buf> {
+    let mut found = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { kind: LoopKind::Seq, body, .. } = s {
+            found.extend(visit::loads(body));
+        }
+    });
+    found
+}
+
+/// Variables of all sequential loops.
+pub(crate) fn seq_vars(body: &[Stmt]) -> Vec<Sym> {
+    let mut found = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { kind: LoopKind::Seq, var, .. } = s {
+            found.push(*var);
+        }
+    });
+    found
+}
+
+/// One accumulator that a nest of sequential loops changes, and what follows it.
+pub(super) struct Sum<'a> {
+    pub init: Scalar,
+    pub acc: Reg,
+    pub steps: Loops,
+    /// What stands in the innermost loop.
+    pub step: &'a [Stmt],
+    pub tail: &'a [Stmt],
+}
+
+/// `acc = c; seq .. { .. }; lets; stores`.
+pub(super) fn sum(body: &[Stmt]) -> Option<Sum<'_>> {
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(init) }, inner, tail @ ..] = body else {
+        return None;
+    };
+    let (steps, step) = seq_loops(inner)?;
+    let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    (shape.is_empty() && straight && !tail.is_empty()).then_some(Sum {
+        init: *init,
+        acc: *reg,
+        steps,
+        step,
+        tail,
+    })
+}

@@ -1,0 +1,126 @@
+//! Forms: what a nest is. This is the one place that tells them apart by their statements; passes and
+//! schedules ask it. [`super::Body`] keeps the form of each kernel.
+//!
+//! ```text
+//! contraction          par .. { acc = 0; seq .. { acc += a * b }; lets; store }
+//! window               par .. { acc = c; seq .. { acc = op(acc, element) }; lets; store }
+//! pooled contraction   par .. { acc = c; seq .. { sum = 0; seq .. { sum += a * b }; lets; acc = op(acc, ..) }; lets; store }
+//! row reduction        par .. { loops over the elements of a row, one of which reduces; lets; stores }
+//! scan                 par .. { acc; seq { acc = f(acc, element); store } }
+//! map                  par .. { store }
+//! gather               a map that reads elements at positions from memory
+//! chain                seq .. { nests } ..
+//! nests                loops around several nests
+//! ```
+//!
+//! Some nests have several forms - each contraction is a window, and each window a row reduction. [`Form`]
+//! is the first of them in this order; [`window`], [`rows`] and others answer for one form alone.
+
+mod compound;
+mod contraction;
+mod loops;
+mod rows;
+mod window;
+
+pub(crate) use compound::{has_nest, is_chain, is_compound};
+pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, extended};
+pub(crate) use loops::{
+    Map, ParNest, Stored, as_map, cover, depends, first_store, is_straight, par_loops, peel, read_in_loops,
+    seq_loops, seq_vars, stored, wrap,
+};
+pub(crate) use rows::{Elements, Part, Rows, Scan, rows, scan};
+pub(crate) use window::{PooledContraction, Window, window};
+
+use super::{Expr, Stmt};
+
+/// What a nest is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Form {
+    /// Sums of products of two operands: MatMul, Conv.
+    Contraction(Box<Contraction>),
+    /// One element for each step, combined: pooling, reductions.
+    Window(Box<Window>),
+    /// A window of sums of products.
+    PooledContraction(Box<PooledContraction>),
+    /// Loops over the elements of a row, with a reduction among them: softmax, normalization.
+    RowReduction(Box<Rows>),
+    /// One loop that changes an accumulator and stores in each step: CumSum.
+    Scan(Box<Scan>),
+    /// One expression for each element.
+    Map(Box<Map>),
+    /// The same, at positions from memory.
+    Gather(Box<Map>),
+    /// Steps one after the other, each of parallel nests: a recurrence.
+    Chain,
+    /// Parallel nests inside other loops.
+    Nests,
+    /// None of these.
+    Other,
+}
+
+impl Form {
+    /// The form of a nest.
+    pub fn of(body: &[Stmt]) -> Form {
+        if let Some(map) = as_map(body) {
+            let mut gathers = false;
+            map.value.walk(&mut |e| gathers |= matches!(e, Expr::With { .. }));
+            return if gathers { Form::Gather(Box::new(map)) } else { Form::Map(Box::new(map)) };
+        }
+        let sums = || {
+            contraction::contraction(body)
+                .map(|c| Form::Contraction(Box::new(c)))
+                .or_else(|| Some(Form::PooledContraction(Box::new(window::pooled_contraction(body)?))))
+                .or_else(|| Some(Form::Window(Box::new(window(body)?))))
+        };
+        let loops = || {
+            scan(body)
+                .map(|s| Form::Scan(Box::new(s)))
+                .or_else(|| Some(Form::RowReduction(Box::new(rows(body).filter(Rows::reduces)?))))
+        };
+        match sums().or_else(loops) {
+            Some(form) => form,
+            None if is_chain(body) => Form::Chain,
+            None if is_compound(body) => Form::Nests,
+            None => Form::Other,
+        }
+    }
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Form::Contraction(_) => "contraction",
+            Form::Window(_) => "window",
+            Form::PooledContraction(_) => "pooled contraction",
+            Form::RowReduction(_) => "row reduction",
+            Form::Scan(_) => "scan",
+            Form::Map(_) => "map",
+            Form::Gather(_) => "gather",
+            Form::Chain => "chain",
+            Form::Nests => "nests",
+            Form::Other => "other",
+        }
+    }
+    /// The map or gather.
+    pub fn map(&self) -> Option<&Map> {
+        if let Form::Map(map) | Form::Gather(map) = self { Some(map) } else { None }
+    }
+    /// The contraction, if it is one as operators write it.
+    pub fn contraction(&self) -> Option<&Contraction> {
+        if let Form::Contraction(c) = self { Some(&**c).filter(|c| c.is_plain()) } else { None }
+    }
+    /// The pooled contraction.
+    pub fn pooled_contraction(&self) -> Option<&PooledContraction> {
+        if let Form::PooledContraction(p) = self { Some(p) } else { None }
+    }
+    /// The window, also where it is a contraction.
+    pub fn window(&self) -> Option<Window> {
+        match self {
+            Form::Window(w) => Some((**w).clone()),
+            Form::Contraction(c) => Window::of_contraction(c),
+            _ => None,
+        }
+    }
+    /// True for a kernel of parallel nests inside other loops.
+    pub fn is_compound(&self) -> bool {
+        matches!(self, Form::Chain | Form::Nests)
+    }
+}
