@@ -4,6 +4,7 @@
 mod functions;
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
+use super::cpu_level::{Asking, Import};
 use super::customs;
 use super::faults::Checks;
 use super::frame::Frame;
@@ -99,8 +100,8 @@ impl Source {
 pub enum Code {
     /// Cranelift IR.
     Clif(Box<Function>),
-    /// Machine code without relocations, and what it does to its frame.
-    Machine(Signature, Vec<u8>, Steps),
+    /// The machine code that asks what the CPU has.
+    Machine(Signature, Asking),
 }
 
 struct Compiled {
@@ -198,15 +199,15 @@ impl<'a> Unit<'a> {
                 let mut s = self.source(p, &isas)?;
                 let func = match &mut s.code {
                     Code::Clif(f) => std::mem::replace(&mut **f, Function::new()),
-                    Code::Machine(signature, bytes, steps) => {
+                    Code::Machine(signature, asking) => {
                         let func = Function::with_name_signature(Default::default(), signature.clone());
                         let c = Compiled {
                             align: 16,
                             relocs: vec![],
                             func,
-                            asm: if asm { hex(bytes) } else { String::new() },
-                            bytes: std::mem::take(bytes),
-                            steps: std::mem::take(steps),
+                            asm: if asm { hex(&asking.bytes) } else { String::new() },
+                            bytes: std::mem::take(&mut asking.bytes),
+                            steps: std::mem::take(&mut asking.steps),
                         };
                         return Ok((s, c));
                     }
@@ -269,6 +270,15 @@ impl<'a> Unit<'a> {
                 libm.insert(n, sink.declare_function(n, Linkage::Import, &sig).map_err(bug)?);
             }
         }
+        let mut system: BTreeMap<Import, FuncId> = BTreeMap::new();
+        for (s, c) in &done {
+            let Code::Machine(_, asking) = &s.code else { continue };
+            for (_, _, import) in &asking.imports {
+                let linkage = if import.weak { Linkage::Preemptible } else { Linkage::Import };
+                let id = sink.declare_function(import.name, linkage, &c.func.signature).map_err(bug)?;
+                system.insert(*import, id);
+            }
+        }
         let (index, code) = wide_tiles(&done)?;
         let (mut tiles, mut frames) = (vec![], vec![]);
         for t in code {
@@ -314,6 +324,14 @@ impl<'a> Unit<'a> {
         for (s, c) in &done {
             frames.push((targets.functions[&s.id], c.bytes.len() as u32, c.steps.clone()));
             let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
+            if let Code::Machine(_, asking) = &s.code {
+                relocs.extend(asking.imports.iter().map(|(offset, kind, import)| ModuleReloc {
+                    offset: *offset,
+                    kind: *kind,
+                    name: ModuleRelocTarget::user(0, system[import].as_u32()),
+                    addend: 0,
+                }));
+            }
             if self.target.triple.binary_format == BinaryFormat::Coff {
                 let paged = |r: &mut ModuleReloc| {
                     matches!(r.kind, Reloc::Aarch64AdrPrelPgHi21 | Reloc::Aarch64AddAbsLo12Nc)

@@ -226,6 +226,13 @@ fn encoded() -> Vec<(String, u32)> {
         ("b #28", BRANCH | 7),
         ("b.lt #28", BRANCH_IF | 7 << 5 | LT),
         ("b.ge #28", BRANCH_IF | 7 << 5 | GE),
+        ("b.eq #28", BRANCH_IF | 7 << 5 | EQ),
+        ("b.ne #28", BRANCH_IF | 7 << 5 | NE),
+        ("bl #28", CALL | 7),
+        ("blr x2", CALL_REGISTER | 2 << 5),
+        ("adrp x1, #0", ADRP | 1),
+        ("stp x1, x3, [x2, #-16]!", two(PUSH_PAIR_INT) | 3 << 10),
+        ("ldp x1, x3, [x2], #16", two(POP_PAIR_INT) | 3 << 10),
         ("ret", RET | 30 << 5),
         ("movi v1.2d, #0", ZERO | 1),
     ] {
