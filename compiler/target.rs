@@ -249,8 +249,8 @@ impl Caps {
     const NEON: Caps =
         Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
     const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
-    const NEON_DOT: Caps = Caps::NEON;
-    const NEON_I8MM: Caps = Caps::NEON_DOT;
+    const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, ..Caps::NEON };
+    const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, ..Caps::NEON_DOT };
     const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
     const AVX2: Caps = Caps {
         bits: 256,
@@ -291,8 +291,27 @@ pub enum Dot {
     None,
     /// Two products of 16 bits, which are added to a sum: every x86-64.
     Pairs,
-    /// Four products of bytes and a sum: AVX512-VNNI, AVX-VNNI.
+    /// Four products of bytes and a sum, unsigned by signed ones: AVX512-VNNI, AVX-VNNI.
     Quads,
+    /// The same of bytes of one sign: FEAT_DotProd.
+    QuadsOfOneSign,
+    /// Of bytes of any signs: FEAT_I8MM.
+    QuadsOfAnySign,
+}
+
+impl Dot {
+    /// True for dot products of unsigned by signed bytes.
+    pub fn mixes_signs(self) -> bool {
+        matches!(self, Dot::Quads | Dot::QuadsOfAnySign)
+    }
+    /// True for dot products of signed bytes, and of unsigned ones.
+    pub fn keeps_signs(self) -> bool {
+        matches!(self, Dot::QuadsOfOneSign | Dot::QuadsOfAnySign)
+    }
+    /// True for dot products of bytes.
+    pub fn is_of_bytes(self) -> bool {
+        self.mixes_signs() || self.keeps_signs()
+    }
 }
 
 /// Facts for schedules.
@@ -556,11 +575,13 @@ impl Target {
     }
 }
 
-/// The levels of aarch64 that an object has by default. All Macs have what the M1 has. (Of phones and tablets the A12, which current systems of Apple support, has no
+/// The levels of aarch64 that an object has by default: from Armv8-A on where it can ask which CPU runs it. All
+/// Macs have what the M1 has. (Of phones and tablets the A12, which current systems of Apple support, has no
 /// dot products.)
 fn default_arm(triple: &Triple) -> &'static str {
     match triple.operating_system {
         OperatingSystem::Darwin(_) | OperatingSystem::MacOSX(_) => "apple-m1",
+        _ if has_detection(triple) => "armv8-a+",
         _ => "armv8-a",
     }
 }

@@ -115,6 +115,55 @@ numbers (double[N, 5] x, int32[N, 5] i, uint8[N, 5] u, bool[N, 5] c) => (double[
   d = Xor (l, c)
 }"#,
     ),
+    // Dot products of bytes of every pair of signs, of constants and others; activations that two contractions
+    // read as signed and as unsigned bytes; groups that end within four; a depthwise one beside them.
+    (
+        "bytes",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+bytes (uint8[N, 30] u, int8[N, 30] s, uint8[30, 21] p, int8[30, 21] q, uint8[2, 8, 9, 7] i, int8[2, 3, 9, 7] j) => (int32[N, 20] a, int32[N, 20] b, int32[N, 20] c, int32[N, 20] d, int32[N, 21] e, int32[N, 21] f, int32[N, 21] g, int32[N, 21] h, int32[2, 12, 9, 7] k, int32[2, 12, 7, 5] l, int32[N, 20] o, uint8[2, 8, 9, 7] r, int32[2, 8, 9, 7] t, int32[2, 16, 9, 7] v)
+<int64 zero = {0}, int64 one = {1}, int64 many = {1152}, int64 odd = {251}, int64 half = {125}, int64[2] matrix = {30, 20}, int64[4] image = {12, 8, 3, 3}, int64[4] few = {12, 3, 3, 3}, int64[1] from = {0}, int64[1] of_matrix = {600}, int64[1] of_image = {864}, int64[1] of_few = {324}, int64[1] of_depth = {72}, int64[4] depth = {8, 1, 3, 3}, int64[4] sixteen = {16, 8, 3, 3}, int64[1] of_sixteen = {1152}, float scale = {0.05}, uint8 point = {3}, uint8 other = {130}, float[8] scales = {0.01, 0.02, 0.01, 0.02, 0.01, 0.02, 0.01, 0.02}>
+{
+  numbers = Range (zero, many, one)
+  squares = Mul (numbers, numbers)
+  rest = Mod (squares, odd)
+  unsigned = Cast <to = 2> (rest)
+  less = Sub (rest, half)
+  signed = Cast <to = 3> (less)
+  u0 = Slice (unsigned, from, of_matrix)
+  wu = Reshape (u0, matrix)
+  s0 = Slice (signed, from, of_matrix)
+  ws = Reshape (s0, matrix)
+  a = MatMulInteger (u, ws)
+  b = MatMulInteger (s, ws)
+  c = MatMulInteger (u, wu)
+  d = MatMulInteger (s, wu)
+  e = MatMulInteger (u, q)
+  f = MatMulInteger (s, q)
+  g = MatMulInteger (u, p)
+  h = MatMulInteger (s, p)
+  i0 = Slice (signed, from, of_image)
+  wi = Reshape (i0, image)
+  k = ConvInteger <pads = [1, 1, 1, 1]> (i, wi)
+  j0 = Slice (unsigned, from, of_few)
+  wj = Reshape (j0, few)
+  l = ConvInteger (j, wj)
+  o = MatMulInteger (u, ws, point)
+  x = DequantizeLinear (i, scale, point)
+  y = Relu (x)
+  z = QuantizeLinear (y, scale, other)
+  r = Identity (z)
+  d0 = Slice (signed, from, of_depth)
+  wd = Reshape (d0, depth)
+  t = ConvInteger <group = 8, pads = [1, 1, 1, 1]> (z, wd, other)
+  both0 = Slice (signed, from, of_sixteen)
+  both = Reshape (both0, sixteen)
+  v1 = ConvInteger <pads = [1, 1, 1, 1]> (z, both, other)
+  n0 = Slice (unsigned, from, of_sixteen)
+  n1 = Reshape (n0, sixteen)
+  v2 = ConvInteger <pads = [1, 1, 1, 1]> (z, n1, other)
+  v = Add (v1, v2)
+}"#,
+    ),
     (
         "complex",
         r#"<ir_version: 8, opset_import: ["" : 18]>

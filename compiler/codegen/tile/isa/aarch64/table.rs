@@ -2,7 +2,7 @@
 //! a word and where its fields stand is all that there is to encode; `tests` holds every row against what an
 //! assembler makes of it.
 
-use crate::codegen::tile::ir::{Bin, Bits, Op, Pred, Un};
+use crate::codegen::tile::ir::{Bin, Bits, Bytes, Op, Pred, Un};
 
 /// Words for lanes of 32 and of 64 bits; 0 where there is none.
 pub(super) type Row = [u32; 2];
@@ -141,6 +141,27 @@ pub(super) fn fma_lane(neg: bool, bits: Bits, lane: u8) -> u32 {
         }
         Bits::B64 => pick([0x4fc0_1000, 0x4fc0_5000], if neg { Bits::B64 } else { Bits::B32 }) | lane << 11,
     }
+}
+
+/// d += the products of four bytes of n and m; of mixed signs, those of n are unsigned: SDOT, UDOT, USDOT.
+pub(super) fn dot(bytes: Bytes) -> u32 {
+    match bytes {
+        Bytes::Signed => 0x4e80_9400,
+        Bytes::Unsigned => 0x6e80_9400,
+        Bytes::Mixed => 0x4e80_9c00,
+    }
+}
+
+/// The same with four bytes of m; `swapped`: of mixed signs, these are the unsigned ones (SUDOT).
+pub(super) fn dot_lane(bytes: Bytes, swapped: bool, lane: u8) -> u32 {
+    let word = match bytes {
+        Bytes::Signed => 0x4f80_e000,
+        Bytes::Unsigned => 0x6f80_e000,
+        Bytes::Mixed if swapped => 0x4f00_f000,
+        Bytes::Mixed => 0x4f80_f000,
+    };
+    let lane = u32::from(lane);
+    word | (lane & 1) << 21 | (lane >> 1) << 11
 }
 
 /// A lane of n in all lanes of d.
@@ -312,7 +333,7 @@ pub(super) fn has_op(op: Op) -> bool {
         Op::LoadFirst(form, _) | Op::StoreFirst(form, _) | Op::Load(form) | Op::Store(form) => {
             form != crate::codegen::tile::ir::Form::NearU8
         }
-        Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot | Op::Dot2 => false,
+        Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot2 => false,
         _ => true,
     }
 }
