@@ -235,8 +235,10 @@ fn check(m: &Module, level: Option<&Level>, on: bool) -> Result<()> {
 pub fn limits(level: &Level) -> Limits {
     let caps = level.facts.caps;
     let groups = [
-        (DotKind::Words, caps.dot != Dot::None),
-        (DotKind::Bytes, caps.dot == Dot::Quads),
+        (DotKind::Words, matches!(caps.dot, Dot::Pairs | Dot::Quads)),
+        (DotKind::Bytes, caps.dot.mixes_signs()),
+        (DotKind::SignedBytes, caps.dot.keeps_signs()),
+        (DotKind::UnsignedBytes, caps.dot.keeps_signs()),
         (DotKind::Halves, caps.bf16),
     ];
     Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }

@@ -5,6 +5,7 @@ mod functions;
 mod stack;
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
+use super::cpu_level::{Asking, Import};
 use super::customs;
 use super::debug::{self, Rows};
 use super::faults::Checks;
@@ -113,8 +114,8 @@ impl Source {
 pub enum Code {
     /// Cranelift IR.
     Clif(Box<Function>),
-    /// Machine code without relocations, and what it does to its frame.
-    Machine(Signature, Vec<u8>, Steps),
+    /// The machine code that asks what the CPU has.
+    Machine(Signature, Asking),
 }
 
 struct Compiled {
@@ -244,15 +245,15 @@ impl<'a> Unit<'a> {
                 let mut s = self.source(p, &isas)?;
                 let func = match &mut s.code {
                     Code::Clif(f) => std::mem::replace(&mut **f, Function::new()),
-                    Code::Machine(signature, bytes, steps) => {
+                    Code::Machine(signature, asking) => {
                         let func = Function::with_name_signature(Default::default(), signature.clone());
                         let c = Compiled {
                             align: 16,
                             relocs: vec![],
                             func,
                             asm: String::new(),
-                            bytes: std::mem::take(bytes),
-                            steps: std::mem::take(steps),
+                            bytes: std::mem::take(&mut asking.bytes),
+                            steps: std::mem::take(&mut asking.steps),
                             rows: vec![],
                             stack: 16,
                         };
@@ -304,6 +305,15 @@ impl<'a> Unit<'a> {
             if !libm.contains_key(n) {
                 let sig = clif::imported_signature(isa.as_ref(), n);
                 libm.insert(n, sink.declare_function(n, Linkage::Import, &sig).map_err(bug)?);
+            }
+        }
+        let mut system: BTreeMap<Import, FuncId> = BTreeMap::new();
+        for (s, c) in &done {
+            let Code::Machine(_, asking) = &s.code else { continue };
+            for (_, _, import) in &asking.imports {
+                let linkage = if import.weak { Linkage::Preemptible } else { Linkage::Import };
+                let id = sink.declare_function(import.name, linkage, &c.func.signature).map_err(bug)?;
+                system.insert(*import, id);
             }
         }
         let (index, code) = wide_tiles(&done, self.listing)?;
@@ -366,6 +376,14 @@ impl<'a> Unit<'a> {
                 listing: c.asm.clone(),
             });
             let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
+            if let Code::Machine(_, asking) = &s.code {
+                relocs.extend(asking.imports.iter().map(|(offset, kind, import)| ModuleReloc {
+                    offset: *offset,
+                    kind: *kind,
+                    name: ModuleRelocTarget::user(0, system[import].as_u32()),
+                    addend: 0,
+                }));
+            }
             if self.target.triple.binary_format == BinaryFormat::Coff {
                 let paged = |r: &mut ModuleReloc| {
                     matches!(r.kind, Reloc::Aarch64AdrPrelPgHi21 | Reloc::Aarch64AddAbsLo12Nc)

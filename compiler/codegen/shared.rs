@@ -257,10 +257,10 @@ impl<'a> Link<'a> {
         image.fill(stubs, &self.stub_code(&places)?);
         image.fill(rela, &self.dynamic_relocations(&places, &words, &imports)?);
         image.fill(dynstr, &strings.bytes);
-        let symbols = dynamic
-            .iter()
-            .zip(&names)
-            .map(|(i, n)| self.file_symbol(*i, *n, elf::STB_GLOBAL, &image, &sections));
+        let symbols = dynamic.iter().zip(&names).map(|(i, n)| {
+            let weak = self.symbol(*i)?.is_weak();
+            self.file_symbol(*i, *n, if weak { elf::STB_WEAK } else { elf::STB_GLOBAL }, &image, &sections)
+        });
         image.fill(dynsym, &file::symbols(symbols.collect::<Result<Vec<_>>>()?));
         let hashes = dynamic
             .iter()
@@ -332,7 +332,9 @@ impl<'a> Link<'a> {
         for i in imports {
             let name = self.symbol(*i)?.name().map_err(bug)?;
             memory |= name.starts_with("mem");
-            math |= !name.starts_with("mem") && !name.starts_with("onnxc_");
+            // What may be missing is in a library that the program has, or nowhere.
+            let weak = self.symbol(*i)?.is_weak();
+            math |= !name.starts_with("mem") && !name.starts_with("onnxc_") && !weak;
         }
         Ok([memory.then_some(c), math.then_some(m)].into_iter().flatten().collect())
     }

@@ -115,9 +115,9 @@ impl Unit<'_> {
         if self.asks() {
             (0..self.variants.len())
                 .for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
-            let (bytes, steps) = cpu_level::code()?;
+            let asking = cpu_level::code(&self.target.triple)?;
             let signature = entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL);
-            let code = Code::Machine(signature, bytes, steps);
+            let code = Code::Machine(signature, asking);
             let id = Id { variant: None, number: entry::CPU_LEVEL };
             out.push(Plan::Ready(Source::local(unique("cpu_level", None), id, code)));
         }

@@ -17,6 +17,7 @@ use super::unwind::Steps;
 use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
+pub(in crate::codegen) use isa::aarch64;
 use std::fmt::Write;
 pub use translate::{Arg, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, translate};
 

@@ -1,6 +1,6 @@
 //! What the tile backend needs of a machine. A folder each.
 
-mod aarch64;
+pub(in crate::codegen) mod aarch64;
 mod x86_64;
 
 use super::ir::{Block, Class, Form, Func, Node, Op, Value, Width};

@@ -1,12 +1,12 @@
 //! Armv8-A with Advanced SIMD: vectors of 128 bits, 32 registers, arithmetic on registers only.
 
-mod code;
+pub(in crate::codegen) mod code;
 mod encode;
 mod instructions;
 mod memory;
 mod registers;
 mod select;
-mod table;
+pub(in crate::codegen) mod table;
 
 use super::Machine;
 use crate::codegen::tile::Code;
