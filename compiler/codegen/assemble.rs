@@ -12,7 +12,7 @@ use super::faults::Checks;
 use super::frame::Frame;
 use super::interface::Interface;
 use super::tile;
-use super::unwind::{self, Steps};
+use super::unwind::{self, Step, Steps};
 use super::weights::{Blob, Layout};
 use crate::diag::{Clock, Failure, Result};
 use crate::nest::Module;
@@ -247,15 +247,16 @@ impl<'a> Unit<'a> {
                     Code::Clif(f) => std::mem::replace(&mut **f, Function::new()),
                     Code::Machine(signature, asking) => {
                         let func = Function::with_name_signature(Default::default(), signature.clone());
+                        let depth = |s: &(u32, Step)| if let Step::Stack(n) = s.1 { n } else { 8 };
                         let c = Compiled {
                             align: 16,
                             relocs: vec![],
                             func,
                             asm: String::new(),
+                            stack: asking.steps.iter().map(depth).max().unwrap_or(8),
                             bytes: std::mem::take(&mut asking.bytes),
                             steps: std::mem::take(&mut asking.steps),
                             rows: vec![],
-                            stack: 16,
                         };
                         return Ok((s, c));
                     }
