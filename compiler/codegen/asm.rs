@@ -33,6 +33,10 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     let comment = if file.architecture() == Architecture::Aarch64 { "//" } else { "#" };
     let mut text = Text { file: &file, listings, comment, out: String::new() };
     text.line(&format!("{comment} {} for {}, by onnxc {}", i.name, i.target, env!("CARGO_PKG_VERSION")));
+    if matches!(file.architecture(), Architecture::Riscv64) {
+        // Code stays where it is: it has no marks of what linkers may shorten.
+        text.put(".option norelax");
+    }
     for x in file.symbols().filter(|x| x.is_undefined() && x.name().is_ok_and(|n| !n.is_empty())) {
         let weights = weights.as_deref() == x.name_bytes().ok();
         if !weights {
@@ -107,8 +111,6 @@ impl Text<'_> {
         }
         let zeros = s.kind() == SectionKind::UninitializedData;
         self.line("");
-        self.put(&self.heading(s, name)?);
-        self.put(&format!(".p2align {}", s.align().max(1).trailing_zeros()));
         let mut symbols: Vec<Symbol> = self
             .file
             .symbols()
@@ -116,6 +118,22 @@ impl Text<'_> {
             .filter(|x| x.name().is_ok_and(|n| !n.is_empty()))
             .collect();
         symbols.sort_by_key(|x| (x.address(), x.index().0));
+        let align = s.align().max(1).trailing_zeros();
+        if zeros && self.file.format() == BinaryFormat::MachO {
+            // One directive is the section and the symbol.
+            for (k, x) in symbols.iter().enumerate() {
+                let end = symbols.get(k + 1).map_or(s.address() + s.size(), |x| x.address());
+                let size = end - x.address();
+                let segment = s.segment_name().ok().flatten().unwrap_or("__DATA");
+                self.put(&format!(".zerofill {segment},{name},{},{size},{align}", quoted(x)?));
+            }
+            return Ok(());
+        }
+        self.put(&self.heading(s, name)?);
+        self.put(&format!(".p2align {align}"));
+        if self.file.format() == BinaryFormat::MachO {
+            self.line(&format!("Lsection{}:", s.index().0));
+        }
         let mut relocations: Vec<(u64, Relocation)> = s.relocations().collect();
         relocations.sort_by_key(|r| r.0);
         let data = if zeros { &[][..] } else { s.data().map_err(read)? };
@@ -133,14 +151,14 @@ impl Text<'_> {
                 continue;
             }
             while at < end {
-                let here = relocations[r..].iter().take_while(|x| x.0 == at).count();
+                let here = relocations[r..].iter().take_while(|x| x.0 - self.opcode(&x.1) == at).count();
                 if here > 0 {
                     let list: Vec<&Relocation> = relocations[r..r + here].iter().map(|x| &x.1).collect();
                     let size = self.relocated(&list, &data[at as usize..], s)?;
                     (at, r) = (at + size, r + here);
                     continue;
                 }
-                let stop = relocations.get(r).map_or(end, |x| x.0.min(end));
+                let stop = relocations.get(r).map_or(end, |x| (x.0 - self.opcode(&x.1)).min(end));
                 for c in data[at as usize..stop as usize].chunks(LINE) {
                     self.put(&format!(".byte {}", hex(c)));
                 }
@@ -158,7 +176,6 @@ impl Text<'_> {
                 let segment = s.segment_name().ok().flatten().unwrap_or("__TEXT");
                 let kind = match (s.kind(), name) {
                     (SectionKind::Text, _) => ",regular,pure_instructions",
-                    (SectionKind::UninitializedData, _) => ",zerofill",
                     (_, "__eh_frame") => ",coalesced,no_toc+strip_static_syms+live_support",
                     (_, n) if n.starts_with("__debug") => ",regular,debug",
                     _ => "",
@@ -211,6 +228,13 @@ impl Text<'_> {
         }
         self.line(&format!("{name}:"));
         Ok(())
+    }
+    /// Bytes before a relocation that belong to what has it: the opcode of a call, which alone makes a branch
+    /// of it in Mach-O objects for x86-64.
+    fn opcode(&self, r: &Relocation) -> u64 {
+        let branch =
+            RelocationFlags::MachO { r_type: macho::X86_64_RELOC_BRANCH, r_pcrel: true, r_length: 2 };
+        u64::from(self.file.architecture() == Architecture::X86_64 && r.flags() == branch)
     }
     /// What stands at a place with relocations; how many bytes it has.
     fn relocated(&mut self, list: &[&Relocation], bytes: &[u8], s: &Section) -> Result<u64> {
@@ -300,9 +324,12 @@ impl Text<'_> {
                 }
                 (macho::X86_64_RELOC_UNSIGNED, _) => (format!(".quad {sum}"), 8),
                 (macho::X86_64_RELOC_GOT_LOAD | macho::X86_64_RELOC_GOT, _) => {
-                    (format!(".long {target}@GOTPCREL+4"), 4)
+                    (format!(".long {target}@GOTPCREL"), 4)
                 }
-                (macho::X86_64_RELOC_SIGNED | macho::X86_64_RELOC_BRANCH, _) => (format!(".long {sum}-."), 4),
+                (macho::X86_64_RELOC_BRANCH, _) => {
+                    (format!("{} {target}", if bytes[0] == 0xe8 { "call" } else { "jmp" }), 5)
+                }
+                (macho::X86_64_RELOC_SIGNED, _) => (format!(".long {sum}-."), 4),
                 _ => return Err(unknown()),
             },
             _ => return Err(unknown()),
@@ -324,6 +351,11 @@ impl Text<'_> {
                     }
                     _ => quoted(&x),
                 }
+            }
+            // An address, of which the section's is a part.
+            RelocationTarget::Section(i) => {
+                let begin = self.file.section_by_index(i).map_err(read)?.address();
+                Ok(format!("Lsection{}-{begin}", i.0))
             }
             t => Err(bug(format!("relocation to {t:?}"))),
         }
