@@ -155,17 +155,12 @@ pub fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
 
 /// A statement with other registers in what it defines and sets.
 fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_regs(s, get)).collect::<Vec<_>>();
-    match s {
+    s.rewrite(&mut |s| match s {
         Stmt::Let { reg, value } => Stmt::Let { reg: get(reg), value },
         Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg: get(reg), lanes, shape, init },
         Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
         s => s,
-    }
+    })
 }
 
 /// Inner loops and indices get variables of their own: every symbol has one definition.

@@ -72,7 +72,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         let body = std::mem::take(&mut m.kernels[k].body);
         m.kernels[k].body = body
             .into_iter()
-            .map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), &types))
+            .map(|s| {
+                s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))).rewrite(&mut |s| match s {
+                    Stmt::Store { buf, at, value } if types.contains_key(&buf) => {
+                        Stmt::Store { buf, at, value: as_float(&types, value) }
+                    }
+                    s => s,
+                })
+            })
             .collect();
     }
     Ok(())
@@ -420,19 +427,4 @@ pub(crate) fn clamped(e: &Expr, t: ElemType) -> bool {
     hi.ty == ElemType::F32
         && lo.to_f64() >= Scalar::lowest(t).to_f64()
         && hi.to_f64() <= Scalar::highest(t).to_f64()
-}
-
-/// Stores to what became floats.
-fn stores(s: Stmt, types: &HashMap<Buf, ElemType>) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| stores(s, types)).collect::<Vec<_>>();
-    match s {
-        Stmt::Store { buf, at, value } if types.contains_key(&buf) => {
-            Stmt::Store { buf, at, value: as_float(types, value) }
-        }
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
-        s => s,
-    }
 }

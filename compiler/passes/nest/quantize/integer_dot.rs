@@ -29,11 +29,10 @@ pub mod operands;
 mod runtime;
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, ByteSum, byte_sum};
 use crate::passes::nest::analysis::shape::{Uses, instance};
 use crate::passes::nest::quantize::exact_sums;
-use crate::passes::nest::quantize::widen_integers;
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
 use crate::tensor::{ConstData, ElemType};
@@ -472,12 +471,12 @@ fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
                         e => e,
                     })
                 });
-                widen_integers::map_stores(s, &|buf, value| {
-                    if which.contains(&buf) {
-                        Expr::Cast(ElemType::U8, Box::new(wide(value) + offset()))
-                    } else {
-                        value
+                s.rewrite(&mut |s| match s {
+                    Stmt::Store { buf, at, value } if which.contains(&buf) => {
+                        let value = Expr::Cast(ElemType::U8, Box::new(wide(value) + offset()));
+                        Stmt::Store { buf, at, value }
                     }
+                    s => s,
                 })
             })
             .collect();

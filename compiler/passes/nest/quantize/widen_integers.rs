@@ -4,7 +4,7 @@
 //! in few bits and converted. Numbers are cut off where they are stored: `store u8(x)`.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Module, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Expr, Module, Reg, Scalar, Stmt, visit};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
@@ -137,18 +137,5 @@ impl Widen<'_> {
         t == ElemType::I8
             && k.to_i64() == 128
             && matches!(&**x, Expr::Load { buf, .. } if self.m.bufs[*buf].ty == ElemType::U8)
-    }
-}
-
-/// Puts another value into stores.
-pub fn map_stores(s: Stmt, f: &dyn Fn(Buf, Expr) -> Expr) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_stores(s, f)).collect::<Vec<_>>();
-    match s {
-        Stmt::Store { buf, at, value } => Stmt::Store { buf, at, value: f(buf, value) },
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
-        s => s,
     }
 }
