@@ -17,6 +17,7 @@
 use crate::cache::{Cache, Key, Made, Stamp};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::emit;
+pub use crate::options::DebugText;
 use crate::options::{Optimize, Options, Weights};
 use crate::pipeline;
 use crate::sym::Range;
@@ -163,6 +164,12 @@ impl Model {
         self.options.renames.insert(onnx_name.into(), ident.into());
         self
     }
+    /// Adds debug information: debuggers and profilers show the lines of a text of the model, which is written
+    /// beside the object.
+    pub fn debug(mut self, text: DebugText) -> Self {
+        self.options.debug = Some(text);
+        self
+    }
     /// Where to write; default: cargo's `OUT_DIR`.
     pub fn out_dir(mut self, dir: impl AsRef<Path>) -> Self {
         self.out_dir = Some(dir.as_ref().to_owned());
@@ -211,7 +218,11 @@ impl Model {
         let source = crate::onnx::open(&self.path)?;
         let name = crate::codegen::names::model_name(self.options.name.as_deref(), None, &source.name)?;
         let object = dir.join(format!("{name}.o"));
-        let kinds = ["obj", "header", "rust"].map(emit::find).into_iter().collect::<Result<Vec<_>>>()?;
+        let mut kinds = ["obj", "header", "rust"].map(emit::find).into_iter().collect::<Result<Vec<_>>>()?;
+        emit::with_text(&mut kinds, self.options.debug)?;
+        if self.options.debug.is_some() {
+            self.options.output = Some(object.clone());
+        }
         let weights = self.options.weights_path(&object);
         let triple =
             crate::target::Target::new(self.options.target.as_deref(), self.options.cpu.as_deref())?.triple;

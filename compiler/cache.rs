@@ -56,6 +56,9 @@ impl Key {
         let target = options.target()?;
         // The output counts by its stem, which may be the prefix; times and checks change nothing.
         let stem = options.output.as_deref().and_then(Path::file_stem).map(PathBuf::from);
+        // Debug information has the whole path.
+        let absolute = || options.output.as_deref().and_then(|o| std::path::absolute(o).ok());
+        let stem = options.debug.and_then(|_| absolute()).or(stem);
         let plain = Options { output: stem, clock: Default::default(), verify: false, ..options.clone() };
         let parts = [source.name.clone(), format!("{plain:?}"), format!("{target:?}"), kinds.join(",")];
         Ok(Key(join(std::iter::once(COMPILER).chain(parts.iter().map(String::as_str)))))

@@ -6,7 +6,7 @@
 pub mod values;
 
 use crate::diag::Clock;
-use crate::options::{Declaration, Math, OptLevel, Optimize, Options, Weights};
+use crate::options::{DebugText, Declaration, Math, OptLevel, Optimize, Options, Weights};
 use crate::sym::text::DimOption;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -124,6 +124,22 @@ impl From<OptimizeArg> for Optimize {
     }
 }
 
+/// `-g`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DebugArg {
+    Nodes,
+    Nest,
+}
+
+impl From<DebugArg> for DebugText {
+    fn from(a: DebugArg) -> DebugText {
+        match a {
+            DebugArg::Nodes => DebugText::Nodes,
+            DebugArg::Nest => DebugText::Nest,
+        }
+    }
+}
+
 /// Options that every command shares.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
@@ -186,9 +202,10 @@ pub struct CompileArgs {
     pub target: Option<String>,
     /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v3-vnni, x86-64-v4,
     /// x86-64-v4-vnni, x86-64-v4-bf16 (several: the object picks the last one of these that the machine has
-    /// when it is called; x86-64-v3+: this one and those behind it that the model has a use for), generic,
-    /// cortex-a53, cortex-a55 (aarch64), rv64gc, rv64gcv, or native. Default for x86-64: x86-64-v2+, which is
-    /// v2, v3, v4, for quantized models v3-vnni and v4-vnni, and with --math fast v4-bf16.
+    /// when it is called; x86-64-v3+: this one and those behind it that the model has a use for); for aarch64
+    /// armv8-a, armv8.2-a+dotprod+fp16, armv8.6-a+i8mm+bf16 or the name of a CPU such as cortex-a55; rv64gc,
+    /// rv64gcv; or native. Default for x86-64: x86-64-v2+, which is v2, v3, v4, for quantized models v3-vnni
+    /// and v4-vnni, and with --math fast v4-bf16; for aarch64 armv8-a, on macOS apple-m1.
     #[arg(long, value_name = "LEVELS", value_parser = values::cpu)]
     pub cpu: Option<String>,
     /// What to write, separated by commas. Default: obj,header.
@@ -208,6 +225,11 @@ pub struct CompileArgs {
     /// Hide the object's symbols: the shared library or program that it is linked into does not export them.
     #[arg(long)]
     pub hidden: bool,
+    /// Debug information: debuggers and profilers show lines of a text of the model, which is written beside
+    /// the object. nodes: the graph, where a kernel has the line of its node. nest: the loop nests, where
+    /// every statement has its own. -g alone is -g=nodes.
+    #[arg(short = 'g', long = "debug-info", value_enum, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "nodes")]
+    pub debug: Option<DebugArg>,
     /// Report every node to the callback `on_node` of `infer_exec`, before and after it runs.
     #[arg(long)]
     pub trace: bool,
@@ -539,6 +561,7 @@ impl CompileArgs {
             renames: self.renames.iter().cloned().collect(),
             hidden: self.hidden,
             trace: self.trace,
+            debug: self.debug.map(DebugText::from),
             taps: self.taps.clone(),
             verify: cfg!(debug_assertions),
             stop_after: self.stop_after.clone(),

@@ -4,10 +4,13 @@ use crate::codegen::{
     self,
     assemble::{Code, Source, Unit},
 };
-use crate::diag::{Error, Failure, Result, codes};
-use crate::nest::Module;
+use crate::diag::{Error, Failure, Origin, Result, codes};
+use crate::nest::print::Lines;
+use crate::nest::{KernelData, Module};
+use crate::options::DebugText;
 use crate::pipeline::Compiled;
 use crate::target::Level;
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -92,8 +95,8 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "asm",
         extension: "s",
-        help: "machine code as text",
-        write: |c, w| text(w, &unit(c).asm()?),
+        help: "assembler text of the object",
+        write: |c, w| codegen::asm::write(&Unit { listing: true, ..unit(c) }, w),
     },
     Kind {
         name: "plan",
@@ -104,7 +107,52 @@ pub const KINDS: &[Kind] = &[
 ];
 
 fn unit(c: &Compiled) -> Unit<'_> {
-    Unit { clock: c.clock.clone(), ..Unit::new(&c.modules, &c.interface, &c.weights, &c.target, true) }
+    let unit = Unit::new(&c.modules, &c.interface, &c.weights, &c.target, true);
+    Unit { clock: c.clock.clone(), debug: debug_source(c), ..unit }
+}
+
+/// Bytes of stack that a call of a model uses at most.
+pub fn stack(c: &Compiled) -> Result<u64> {
+    unit(c).stack()
+}
+
+/// The text that debug information is about, with the lines of everything that code is made from.
+fn debug_source(c: &Compiled) -> Option<codegen::debug::Source> {
+    let (text, output) = c.debug.as_ref()?;
+    let path = path_of(find(text.kind()).ok()?, output);
+    let lines = match text {
+        DebugText::Nodes => {
+            let graph = crate::graph::print::lines(&c.model);
+            let key = |o: &Origin| Origin { element: String::new(), opset: 0, ..o.clone() };
+            let mut rows = HashMap::new();
+            for (origin, line) in &graph.nodes {
+                // Kernels of a node that became several have the line of the first.
+                rows.entry(key(origin)).or_insert(*line);
+            }
+            let line = |k: &KernelData| rows.get(&key(&k.origin)).copied().unwrap_or(graph.graph);
+            let kernels = |m: &Module| m.kernels.iter().map(|(k, data)| (k, line(data))).collect();
+            let of = |m| Lines { kernels: kernels(m), driver: graph.graph, ..Lines::default() };
+            c.modules.iter().map(of).collect()
+        }
+        DebugText::Nest => {
+            let mut row = 0;
+            let of = |m| {
+                // The head of a level.
+                row += u32::from(c.modules.len() > 1);
+                let lines;
+                (lines, row) = crate::nest::print::lines(m, row);
+                lines
+            };
+            c.modules.iter().map(of).collect()
+        }
+    };
+    let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+    let text = |p: Option<&std::ffi::OsStr>| p.unwrap_or_default().to_string_lossy().into_owned();
+    Some(codegen::debug::Source {
+        folder: text(absolute.parent().map(Path::as_os_str)),
+        file: text(absolute.file_name()),
+        lines,
+    })
 }
 
 fn text(w: &mut dyn Write, s: &str) -> Result<()> {
@@ -187,6 +235,20 @@ pub fn find(name: &str) -> Result<&'static Kind> {
             )
             .fail(),
     }
+}
+
+/// Adds the text that debug information is about, where there is debug information to be.
+pub fn with_text(kinds: &mut Vec<&'static Kind>, debug: Option<DebugText>) -> Result<()> {
+    let Some(text) = debug else { return Ok(()) };
+    if !kinds.iter().any(|k| k.binary()) {
+        return Error::new(codes::OPTION, "-g adds debug information to an object, and none is written")
+            .help("leave out -g, or add obj or shared to --emit")
+            .fail();
+    }
+    if !kinds.iter().any(|k| k.name == text.kind()) {
+        kinds.push(find(text.kind())?);
+    }
+    Ok(())
 }
 
 /// Files written by one compilation.

@@ -30,6 +30,25 @@ pub enum Weights {
     File(Option<PathBuf>),
 }
 
+/// The text whose lines debug information gives to code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugText {
+    /// The graph: a kernel has the line of its node.
+    Nodes,
+    /// The nests: each statement has its own.
+    Nest,
+}
+
+impl DebugText {
+    /// The output that is that text, by its name in `emit::KINDS`.
+    pub fn kind(self) -> &'static str {
+        match self {
+            DebugText::Nodes => "graph",
+            DebugText::Nest => "nest",
+        }
+    }
+}
+
 /// Options of a compilation.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -65,6 +84,8 @@ pub struct Options {
     pub hidden: bool,
     /// Calls report each node to `on_node` of their `exec`.
     pub trace: bool,
+    /// Debug information, and the text that it is about, which is written beside the object.
+    pub debug: Option<DebugText>,
     /// Patterns of inner tensors that become outputs (`*` and `?`, or `all`).
     pub taps: Vec<String>,
     /// Operators that functions of the user's own compute.

@@ -12,7 +12,7 @@ use crate::nest::verify::Limits;
 use crate::nest::{self, DotKind, Module, State};
 use crate::onnx::{self, ImportOptions, Source};
 use crate::ops::bundle::boundary::{Boundary, Form};
-use crate::options::{OptLevel, Options};
+use crate::options::{DebugText, OptLevel, Options};
 use crate::passes;
 pub use crate::passes::table::{GRAPH_PASSES, GraphPass, NEST_PASSES, NestPass};
 use crate::sym::{Answer, Dim};
@@ -20,6 +20,7 @@ use crate::target::{Dot, Level, Target};
 use crate::tensor::ElemType;
 use rayon::prelude::*;
 use std::collections::HashSet;
+use std::path::PathBuf;
 use ways::Ways;
 
 /// A model after all passes, ready for code generation.
@@ -38,6 +39,8 @@ pub struct Compiled {
     pub weights: Blob,
     /// What the plan of a weights file was made from; empty where weights are embedded.
     pub made: Made,
+    /// Debug information, and the object's path, beside which the text is that it is about.
+    pub debug: Option<(DebugText, PathBuf)>,
     /// Warnings.
     pub warnings: Vec<Error>,
     /// Times what is still to be done: code and files.
@@ -179,6 +182,7 @@ pub fn run_changed(
         target,
         weights,
         made,
+        debug: options.debug.map(|text| (text, options.output.clone().unwrap_or_default())),
         warnings: findings.warnings().to_vec(),
         clock,
     })))
@@ -231,8 +235,10 @@ fn check(m: &Module, level: Option<&Level>, on: bool) -> Result<()> {
 pub fn limits(level: &Level) -> Limits {
     let caps = level.facts.caps;
     let groups = [
-        (DotKind::Words, caps.dot != Dot::None),
-        (DotKind::Bytes, caps.dot == Dot::Quads),
+        (DotKind::Words, matches!(caps.dot, Dot::Pairs | Dot::Quads)),
+        (DotKind::Bytes, caps.dot.mixes_signs()),
+        (DotKind::SignedBytes, caps.dot.keeps_signs()),
+        (DotKind::UnsignedBytes, caps.dot.keeps_signs()),
         (DotKind::Halves, caps.bf16),
     ];
     Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }

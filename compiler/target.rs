@@ -27,6 +27,14 @@ pub mod has {
     pub const AVX512_BF16: u32 = 1 << 6;
     /// Vectors of RISC-V.
     pub const RVV: u32 = 1 << 1;
+    /// aarch64, FEAT_DotProd: dot products of bytes of one sign.
+    pub const DOTPROD: u32 = 1 << 1;
+    /// FEAT_FP16: arithmetic on f16.
+    pub const FP16: u32 = 1 << 2;
+    /// FEAT_I8MM: products of matrices of bytes.
+    pub const I8MM: u32 = 1 << 3;
+    /// FEAT_BF16: dot products and products of matrices of bf16.
+    pub const BF16: u32 = 1 << 4;
 }
 
 /// A CPU level that `--cpu` can name.
@@ -41,47 +49,105 @@ pub struct Known {
     features: &'static [&'static str],
     /// What its vectors can do.
     caps: Caps,
+    /// The name of a CPU, whose code is ordered for it: no name with a + includes it.
+    cpu: bool,
 }
 
 const N2: u32 = has::BASE | has::V2;
 const N3: u32 = N2 | has::V3;
 const N4: u32 = N3 | has::V4;
 const N4_VNNI: u32 = N4 | has::AVX512_VNNI;
+const A82: u32 = has::BASE | has::DOTPROD | has::FP16;
+const A86: u32 = A82 | has::I8MM | has::BF16;
+
+/// What rows of [`LEVELS`] have in common.
+const LEVEL: Known =
+    Known { name: "", arch: "", needs: has::BASE, features: &[], caps: Caps::CRANELIFT, cpu: false };
+
+/// A CPU level of aarch64.
+const fn arm(name: &'static str, needs: u32, caps: Caps) -> Known {
+    Known { name, arch: "aarch64", needs, caps, ..LEVEL }
+}
+
+/// A CPU by its name: the level that it has, ordered for it.
+const fn arm_cpu(name: &'static str, needs: u32, caps: Caps) -> Known {
+    Known { cpu: true, ..arm(name, needs, caps) }
+}
 
 /// CPU levels, of an architecture the better ones later: a CPU runs the last one of an object that it has all
 /// of. They need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only
 /// have one of two levels each. Cranelift's vectors have 128 bits on every level; [`Caps`] say what there is
 /// beyond.
+///
+/// Levels of aarch64 are spelled as compilers spell them for `-march`. A level needs what its code may use,
+/// no more: a CPU that lacks other parts of Armv8.6-A, but has I8MM and BF16, runs that one. Names of CPUs
+/// stand behind the levels.
 pub const LEVELS: &[Known] = &[
-    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], caps: Caps::SSE2 },
-    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, caps: Caps::SSE2 },
-    Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, caps: Caps::AVX2 },
+    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], caps: Caps::SSE2, ..LEVEL },
+    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, caps: Caps::SSE2, ..LEVEL },
+    Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, caps: Caps::AVX2, ..LEVEL },
     Known {
         name: "x86-64-v3-vnni",
         arch: "x86_64",
         needs: N3 | has::AVX_VNNI,
         features: V3,
         caps: Caps::AVX_VNNI,
+        ..LEVEL
     },
-    Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, caps: Caps::AVX512 },
-    Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, caps: Caps::AVX512_VNNI },
+    Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, caps: Caps::AVX512, ..LEVEL },
+    Known {
+        name: "x86-64-v4-vnni",
+        arch: "x86_64",
+        needs: N4_VNNI,
+        features: V3,
+        caps: Caps::AVX512_VNNI,
+        ..LEVEL
+    },
     Known {
         name: "x86-64-v4-bf16",
         arch: "x86_64",
         needs: N4_VNNI | has::AVX512_BF16,
         features: V3,
         caps: Caps::AVX512_BF16,
+        ..LEVEL
     },
-    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON },
-    Known { name: "cortex-a53", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON_IN_ORDER },
-    Known { name: "cortex-a55", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON_IN_ORDER },
-    Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, caps: Caps::CRANELIFT },
+    arm("armv8-a", has::BASE, Caps::NEON),
+    arm("armv8.2-a+dotprod+fp16", A82, Caps::NEON_DOT),
+    arm("armv8.6-a+i8mm+bf16", A86, Caps::NEON_I8MM),
+    arm_cpu("generic", has::BASE, Caps::NEON),
+    arm_cpu("cortex-a53", has::BASE, Caps::NEON_IN_ORDER),
+    arm_cpu("cortex-a55", A82, Caps { in_order: true, ..Caps::NEON_DOT }),
+    arm_cpu("cortex-a72", has::BASE, Caps::NEON),
+    arm_cpu("cortex-a73", has::BASE, Caps::NEON),
+    arm_cpu("cortex-a75", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-a76", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-a77", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-a78", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-x1", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-a510", A86, Caps { in_order: true, ..Caps::NEON_I8MM }),
+    arm_cpu("cortex-a710", A86, Caps::NEON_I8MM),
+    arm_cpu("cortex-x2", A86, Caps::NEON_I8MM),
+    arm_cpu("neoverse-n1", A82, Caps::NEON_DOT),
+    arm_cpu("neoverse-n2", A86, Caps::NEON_I8MM),
+    arm_cpu("neoverse-v1", A86, Caps::NEON_I8MM),
+    arm_cpu("neoverse-v2", A86, Caps::NEON_I8MM),
+    arm_cpu("apple-m1", A82, Caps::NEON_DOT),
+    arm_cpu("apple-m2", A86, Caps::NEON_I8MM),
+    Known {
+        name: "rv64gc",
+        arch: "riscv64",
+        needs: has::BASE,
+        features: RV64GC,
+        caps: Caps::CRANELIFT,
+        ..LEVEL
+    },
     Known {
         name: "rv64gcv",
         arch: "riscv64",
         needs: has::BASE | has::RVV,
         features: RV64GCV,
         caps: Caps::CRANELIFT,
+        ..LEVEL
     },
 ];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
@@ -118,8 +184,8 @@ const RV64GCV: &[&str] = &[
 pub struct Target {
     /// Architecture, system, object format.
     pub triple: Triple,
-    /// In the order of [`LEVELS`], at least one. Only x86-64 has several: they are told apart when the code
-    /// is called, and the first is for CPUs that have no other.
+    /// In the order of [`LEVELS`], at least one. x86-64 and aarch64 may have several: they are told apart
+    /// when the code is called, and the first is for CPUs that have no other.
     pub levels: Vec<Level>,
 }
 
@@ -183,6 +249,8 @@ impl Caps {
     const NEON: Caps =
         Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
     const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
+    const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, ..Caps::NEON };
+    const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, ..Caps::NEON_DOT };
     const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
     const AVX2: Caps = Caps {
         bits: 256,
@@ -223,8 +291,27 @@ pub enum Dot {
     None,
     /// Two products of 16 bits, which are added to a sum: every x86-64.
     Pairs,
-    /// Four products of bytes and a sum: AVX512-VNNI, AVX-VNNI.
+    /// Four products of bytes and a sum, unsigned by signed ones: AVX512-VNNI, AVX-VNNI.
     Quads,
+    /// The same of bytes of one sign: FEAT_DotProd.
+    QuadsOfOneSign,
+    /// Of bytes of any signs: FEAT_I8MM.
+    QuadsOfAnySign,
+}
+
+impl Dot {
+    /// True for dot products of unsigned by signed bytes.
+    pub fn mixes_signs(self) -> bool {
+        matches!(self, Dot::Quads | Dot::QuadsOfAnySign)
+    }
+    /// True for dot products of signed bytes, and of unsigned ones.
+    pub fn keeps_signs(self) -> bool {
+        matches!(self, Dot::QuadsOfOneSign | Dot::QuadsOfAnySign)
+    }
+    /// True for dot products of bytes.
+    pub fn is_of_bytes(self) -> bool {
+        self.mixes_signs() || self.keeps_signs()
+    }
 }
 
 /// Facts for schedules.
@@ -263,9 +350,16 @@ impl Level {
     pub fn runs_on(&self, native: &Level) -> bool {
         self.needs & native.needs == self.needs
     }
-    /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`, `v4_vnni` of `x86-64-v4-vnni`.
+    /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`, `v4_vnni` of `x86-64-v4-vnni`,
+    /// `v8_2` of `armv8.2-a+dotprod+fp16`.
     pub fn short(&self) -> String {
-        self.name.strip_prefix("x86-64-").unwrap_or("v1").replace('-', "_")
+        let arm = LEVELS.iter().any(|l| l.arch == "aarch64" && l.name == self.name);
+        let of_arm = || match self.name.strip_prefix("arm") {
+            Some(version) => version.split_once("-a").map_or(version, |v| v.0),
+            None => &self.name,
+        };
+        let name = if arm { of_arm() } else { self.name.strip_prefix("x86-64-").unwrap_or("v1") };
+        name.replace(['-', '.'], "_")
     }
 }
 
@@ -331,7 +425,7 @@ impl Target {
         let triple = triple.map_or_else(|| Ok(Triple::host()), Target::triple)?;
         let (arch, default) = match triple.architecture {
             Architecture::X86_64 => ("x86_64", "x86-64-v2+"),
-            Architecture::Aarch64(_) => ("aarch64", "generic"),
+            Architecture::Aarch64(_) => ("aarch64", default_arm(&triple)),
             Architecture::Riscv64(Riscv64Architecture::Riscv64a23) => ("riscv64", "rv64gcv"),
             Architecture::Riscv64(Riscv64Architecture::Riscv64imac) if cpu.is_none() => {
                 let e = Error::new(
@@ -358,11 +452,12 @@ impl Target {
             match of_arch().position(|l| l.name == name) {
                 Some(at) => {
                     named.push(at);
-                    above.extend((at + 1..of_arch().count()).filter(|_| upwards));
+                    let levels = of_arch().enumerate().filter(|(i, l)| *i > at && !l.cpu);
+                    above.extend(levels.map(|(i, _)| i).filter(|_| upwards));
                 }
                 None => {
                     let names: Vec<&str> = of_arch().map(|l| l.name).collect();
-                    let several = if arch == "x86_64" {
+                    let several = if arch != "riscv64" {
                         ", or several of them separated by commas, or one with a + for all from there on"
                     } else {
                         ""
@@ -374,12 +469,22 @@ impl Target {
                 }
             }
         }
-        let known: Vec<(usize, &Known)> =
+        let known: Vec<(usize, &'static Known)> =
             of_arch().enumerate().filter(|(at, _)| named.contains(at) || above.contains(at)).collect();
-        if known.len() > 1 && arch != "x86_64" {
+        if known.len() > 1 && !has_detection(&triple) {
+            let of = if arch == "aarch64" { triple.to_string() } else { arch.to_owned() };
             return bad(
-                format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""),
-                "one level: code for several is for x86_64".into(),
+                format!("an object for {of} has code for one CPU level, not for \"{cpu}\""),
+                "one level: code for several is for x86_64, and for aarch64 with ELF or Windows".into(),
+            );
+        }
+        let alike = |(i, a): (usize, &(usize, &'static Known))| {
+            known[i + 1..].iter().find(|b| b.1.needs == a.1.needs).map(|b| (a.1, b.1))
+        };
+        if let Some((a, b)) = known.iter().enumerate().find_map(alike) {
+            return bad(
+                format!("nothing tells CPUs of the levels \"{}\" and \"{}\" apart", a.name, b.name),
+                "levels that need something of their own of a CPU, or one of the two".into(),
             );
         }
         let level = |(at, l): (usize, &Known)| Level {
@@ -399,7 +504,7 @@ impl Target {
         &self.levels[0]
     }
     /// Whether calls end with a status on a CPU that lacks the lowest level. Only x86-64 has a way to ask
-    /// without the help of the system.
+    /// without the help of the system: others may not know what the CPU has.
     pub fn refuses(&self) -> bool {
         // macOS saves the registers of AVX-512 only once a process uses them: a CPU that has it would be
         // refused.
@@ -420,13 +525,11 @@ impl Target {
     pub fn keep(&mut self, useful: impl Fn(&Facts) -> bool) {
         self.levels.retain(|l| !l.optional || useful(&l.facts));
     }
-    /// Keeps one level, where there are several: x86-64-v3, the first whose code comes from the tile backend,
-    /// which takes half the bytes of Cranelift's vectors.
+    /// Keeps one level, where there are several: of x86-64 x86-64-v3, the first whose code comes from the
+    /// tile backend, which takes half the bytes of Cranelift's vectors; else the lowest.
     pub fn keep_one(&mut self) {
-        let one = |l: &Level| l.name == "x86-64-v3";
-        if self.levels.iter().any(one) {
-            self.levels.retain(one);
-        }
+        let one = self.levels.iter().position(|l| l.name == "x86-64-v3").unwrap_or(0);
+        self.levels = vec![self.levels.swap_remove(one)];
     }
     /// Names of the levels, separated by commas.
     pub fn cpu(&self) -> String {
@@ -472,6 +575,29 @@ impl Target {
     }
 }
 
+/// The levels of aarch64 that an object has by default: from Armv8-A on where it can ask which CPU runs it. All
+/// Macs have what the M1 has. (Of phones and tablets the A12, which current systems of Apple support, has no
+/// dot products.)
+fn default_arm(triple: &Triple) -> &'static str {
+    match triple.operating_system {
+        OperatingSystem::Darwin(_) | OperatingSystem::MacOSX(_) => "apple-m1",
+        _ if has_detection(triple) => "armv8-a+",
+        _ => "armv8-a",
+    }
+}
+
+/// Whether code can ask what the CPU has (`codegen::cpu_level`).
+fn has_detection(triple: &Triple) -> bool {
+    match triple.architecture {
+        Architecture::X86_64 => true,
+        // UEFI has COFF, but not the system's functions.
+        Architecture::Aarch64(_) => {
+            triple.binary_format == BinaryFormat::Elf || triple.operating_system == OperatingSystem::Windows
+        }
+        _ => false,
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 fn native(architecture: Architecture) -> Level {
     let mut f = vec![];
@@ -510,7 +636,22 @@ fn native(architecture: Architecture) -> Level {
     Level::new("native", needs, architecture, &f, caps)
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn native(architecture: Architecture) -> Level {
+    use std::arch::is_aarch64_feature_detected as detected;
+    let found = [
+        (detected!("dotprod"), has::DOTPROD),
+        (detected!("fp16"), has::FP16),
+        (detected!("i8mm"), has::I8MM),
+        (detected!("bf16"), has::BF16),
+    ];
+    let needs = found.into_iter().filter(|x| x.0).fold(has::BASE, |n, x| n | x.1);
+    // What the best level of this CPU promises.
+    let best = LEVELS.iter().rfind(|l| l.arch == "aarch64" && !l.cpu && l.needs & needs == l.needs);
+    Level::new("native", needs, architecture, &[], best.map_or(Caps::NEON, |l| l.caps))
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn native(architecture: Architecture) -> Level {
     match LEVELS.iter().find(|l| l.arch == std::env::consts::ARCH) {
         Some(l) => Level::new("native", l.needs, architecture, l.features, l.caps),

@@ -11,20 +11,15 @@
 
 use onnxc::arrays::{self, Array};
 use onnxc::tensor::ElemType;
+use process::{blocks, page, root};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "support/process.rs"]
+mod process;
 #[path = "support/venv.rs"]
 mod venv;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn page(name: &str) -> String {
-    std::fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
-}
 
 fn scratch(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("book").join(name);
@@ -197,7 +192,7 @@ fn listed_commands_run() {
         let dir = scratch(&format!("listed-{name}"));
         fixtures(&dir, name == "calling");
         if name == "custom-operators" {
-            std::fs::write(dir.join("net.onnx"), fenced(&text, "text")).expect("written");
+            std::fs::write(dir.join("net.onnx"), &blocks(&text, "text")[0]).expect("written");
         }
         let mut fenced = false;
         for line in text.lines() {
@@ -253,12 +248,6 @@ fn fixtures(dir: &Path, decoder: bool) {
     arrays::write(&data.join("output_0.pb"), &y).expect("written");
 }
 
-/// The text between a fence of this language and the next.
-fn fenced(text: &str, language: &str) -> String {
-    let (_, rest) = text.split_once(&format!("```{language}\n")).expect("a block");
-    rest.split_once("```").expect("its end").0.to_owned()
-}
-
 /// Words in back quotes.
 fn quoted(text: &str) -> BTreeSet<&str> {
     text.split('`').skip(1).step_by(2).collect()
@@ -269,9 +258,9 @@ fn the_reference_of_the_ir_is_complete() {
     use onnxc::nest::{DotKind, parse, print, verify::verify};
     let text = page("docs/ir.md");
     // The example is text that the compiler reads and writes, and a valid module.
-    let example = fenced(&text, "nest");
-    let m = parse::parse(&example, &|_| None).expect("the example parses");
-    assert_eq!(print::print(&m), example);
+    let example = &blocks(&text, "nest")[0];
+    let m = parse::parse(example, &|_| None).expect("the example parses");
+    assert_eq!(print::print(&m), *example);
     verify(&m).expect("the example is valid");
     let names = quoted(&text);
     let missing = |what: &str, wanted: &[String]| {
@@ -283,7 +272,7 @@ fn the_reference_of_the_ir_is_complete() {
     let binary = parse::BINARY.iter().map(|o| print::infix(*o).map_or_else(|| name(o), str::to_owned));
     missing("binary operations", &binary.collect::<Vec<_>>());
     missing("types", &ElemType::ALL.iter().map(|t| t.short().to_owned()).collect::<Vec<_>>());
-    let grammar = fenced(&text, "grammar");
+    let grammar = &blocks(&text, "grammar")[0];
     for w in DotKind::ALL.iter().map(|g| g.name().to_owned()).chain(parse::STATUS.iter().map(|s| name(s))) {
         assert!(grammar.contains(&format!("\"{w}\"")), "the grammar does not have {w}");
     }

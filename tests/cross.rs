@@ -115,6 +115,55 @@ numbers (double[N, 5] x, int32[N, 5] i, uint8[N, 5] u, bool[N, 5] c) => (double[
   d = Xor (l, c)
 }"#,
     ),
+    // Dot products of bytes of every pair of signs, of constants and others; activations that two contractions
+    // read as signed and as unsigned bytes; groups that end within four; a depthwise one beside them.
+    (
+        "bytes",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+bytes (uint8[N, 30] u, int8[N, 30] s, uint8[30, 21] p, int8[30, 21] q, uint8[2, 8, 9, 7] i, int8[2, 3, 9, 7] j) => (int32[N, 20] a, int32[N, 20] b, int32[N, 20] c, int32[N, 20] d, int32[N, 21] e, int32[N, 21] f, int32[N, 21] g, int32[N, 21] h, int32[2, 12, 9, 7] k, int32[2, 12, 7, 5] l, int32[N, 20] o, uint8[2, 8, 9, 7] r, int32[2, 8, 9, 7] t, int32[2, 16, 9, 7] v)
+<int64 zero = {0}, int64 one = {1}, int64 many = {1152}, int64 odd = {251}, int64 half = {125}, int64[2] matrix = {30, 20}, int64[4] image = {12, 8, 3, 3}, int64[4] few = {12, 3, 3, 3}, int64[1] from = {0}, int64[1] of_matrix = {600}, int64[1] of_image = {864}, int64[1] of_few = {324}, int64[1] of_depth = {72}, int64[4] depth = {8, 1, 3, 3}, int64[4] sixteen = {16, 8, 3, 3}, int64[1] of_sixteen = {1152}, float scale = {0.05}, uint8 point = {3}, uint8 other = {130}, float[8] scales = {0.01, 0.02, 0.01, 0.02, 0.01, 0.02, 0.01, 0.02}>
+{
+  numbers = Range (zero, many, one)
+  squares = Mul (numbers, numbers)
+  rest = Mod (squares, odd)
+  unsigned = Cast <to = 2> (rest)
+  less = Sub (rest, half)
+  signed = Cast <to = 3> (less)
+  u0 = Slice (unsigned, from, of_matrix)
+  wu = Reshape (u0, matrix)
+  s0 = Slice (signed, from, of_matrix)
+  ws = Reshape (s0, matrix)
+  a = MatMulInteger (u, ws)
+  b = MatMulInteger (s, ws)
+  c = MatMulInteger (u, wu)
+  d = MatMulInteger (s, wu)
+  e = MatMulInteger (u, q)
+  f = MatMulInteger (s, q)
+  g = MatMulInteger (u, p)
+  h = MatMulInteger (s, p)
+  i0 = Slice (signed, from, of_image)
+  wi = Reshape (i0, image)
+  k = ConvInteger <pads = [1, 1, 1, 1]> (i, wi)
+  j0 = Slice (unsigned, from, of_few)
+  wj = Reshape (j0, few)
+  l = ConvInteger (j, wj)
+  o = MatMulInteger (u, ws, point)
+  x = DequantizeLinear (i, scale, point)
+  y = Relu (x)
+  z = QuantizeLinear (y, scale, other)
+  r = Identity (z)
+  d0 = Slice (signed, from, of_depth)
+  wd = Reshape (d0, depth)
+  t = ConvInteger <group = 8, pads = [1, 1, 1, 1]> (z, wd, other)
+  both0 = Slice (signed, from, of_sixteen)
+  both = Reshape (both0, sixteen)
+  v1 = ConvInteger <pads = [1, 1, 1, 1]> (z, both, other)
+  n0 = Slice (unsigned, from, of_sixteen)
+  n1 = Reshape (n0, sixteen)
+  v2 = ConvInteger <pads = [1, 1, 1, 1]> (z, n1, other)
+  v = Add (v1, v2)
+}"#,
+    ),
     (
         "complex",
         r#"<ir_version: 8, opset_import: ["" : 18]>
@@ -130,10 +179,14 @@ complex (complex64[N, 5] x, complex128[N, 5] z, bool[N, 5] c) => (complex64[5, N
     ),
 ];
 
+/// All levels that objects for aarch64 have.
+const ALL_ARM: &str = "armv8-a,armv8.2-a+dotprod+fp16,armv8.6-a+i8mm+bf16";
 /// All levels that objects for x86-64 have.
 const ALL: &str = "x86-64-v2,x86-64-v3,x86-64-v3-vnni,x86-64-v4,x86-64-v4-vnni,x86-64-v4-bf16";
 /// No emulator.
 const HERE: &[&str] = &["env"];
+/// Programs for Windows on this machine.
+const WINE: &[&str] = &["wine"];
 
 const MACHINES: &[Machine] = &[
     // An x86-64 with SSE 3 at most, and one without AVX: levels must not use more than they say.
@@ -185,17 +238,39 @@ const MACHINES: &[Machine] = &[
         qemu: HERE,
     },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    // Windows' calling convention and object format.
+    Machine { triple: "x86_64-pc-windows-gnu", cpu: "x86-64-v2", cc: "x86_64-w64-mingw32-gcc", qemu: WINE },
+    Machine { triple: "x86_64-pc-windows-gnu", cpu: ALL, cc: "x86_64-w64-mingw32-gcc", qemu: WINE },
+    // Each level of aarch64 on a machine that has no more, and all of them.
     Machine {
         triple: "aarch64-unknown-linux-gnu",
-        cpu: "generic",
+        cpu: "armv8-a",
         cc: "aarch64-linux-gnu-gcc",
-        qemu: &["qemu-aarch64"],
+        qemu: &["qemu-aarch64", "-cpu", "cortex-a72"],
     },
     Machine {
         triple: "aarch64-unknown-linux-gnu",
-        cpu: "cortex-a55",
+        cpu: "cortex-a53",
         cc: "aarch64-linux-gnu-gcc",
-        qemu: &["qemu-aarch64"],
+        qemu: &["qemu-aarch64", "-cpu", "cortex-a53"],
+    },
+    Machine {
+        triple: "aarch64-unknown-linux-gnu",
+        cpu: "armv8.2-a+dotprod+fp16",
+        cc: "aarch64-linux-gnu-gcc",
+        qemu: &["qemu-aarch64", "-cpu", "neoverse-n1"],
+    },
+    Machine {
+        triple: "aarch64-unknown-linux-gnu",
+        cpu: "armv8.6-a+i8mm+bf16",
+        cc: "aarch64-linux-gnu-gcc",
+        qemu: &["qemu-aarch64", "-cpu", "max"],
+    },
+    Machine {
+        triple: "aarch64-unknown-linux-gnu",
+        cpu: ALL_ARM,
+        cc: "aarch64-linux-gnu-gcc",
+        qemu: &["qemu-aarch64", "-cpu", "max"],
     },
     Machine {
         triple: "riscv64gc-unknown-linux-gnu",
@@ -319,21 +394,25 @@ fn objects_have_the_right_format_and_symbols() {
         ("x86_64-unknown-linux-gnu", "x86-64-v3", Elf, X86_64),
         ("x86_64-unknown-linux-gnu", ALL, Elf, X86_64),
         ("x86_64-unknown-linux-musl", "x86-64-v3", Elf, X86_64),
-        ("aarch64-unknown-linux-gnu", "generic", Elf, Aarch64),
+        ("aarch64-unknown-linux-gnu", "armv8-a", Elf, Aarch64),
+        ("aarch64-unknown-linux-gnu", ALL_ARM, Elf, Aarch64),
+        ("aarch64-linux-android", ALL_ARM, Elf, Aarch64),
         ("riscv64gc-unknown-linux-gnu", "rv64gc", Elf, Riscv64),
         ("riscv64gc-unknown-linux-gnu", "rv64gcv", Elf, Riscv64),
         ("x86_64-apple-darwin", "x86-64-v3", MachO, X86_64),
         ("x86_64-apple-darwin", ALL, MachO, X86_64),
-        ("aarch64-apple-darwin", "generic", MachO, Aarch64),
+        ("aarch64-apple-darwin", "apple-m1", MachO, Aarch64),
         ("x86_64-pc-windows-msvc", "x86-64-v3", Coff, X86_64),
         ("x86_64-pc-windows-msvc", ALL, Coff, X86_64),
         ("x86_64-pc-windows-gnu", "x86-64-v3", Coff, X86_64),
         ("x86_64-pc-windows-gnu", ALL, Coff, X86_64),
-        ("aarch64-pc-windows-msvc", "generic", Coff, Aarch64),
-        ("aarch64-unknown-uefi", "generic", Coff, Aarch64),
+        ("aarch64-pc-windows-msvc", "armv8-a", Coff, Aarch64),
+        ("aarch64-pc-windows-msvc", ALL_ARM, Coff, Aarch64),
+        ("aarch64-unknown-uefi", "armv8-a", Coff, Aarch64),
         ("x86_64-unknown-uefi", "x86-64-v2", Coff, X86_64),
         ("x86_64-unknown-none", "x86-64", Elf, X86_64),
-        ("aarch64-unknown-none", "generic", Elf, Aarch64),
+        ("aarch64-unknown-none", "armv8-a", Elf, Aarch64),
+        ("aarch64-unknown-none", ALL_ARM, Elf, Aarch64),
     ];
     let cases: Vec<(&str, Case)> = MODELS.iter().map(|(n, t)| (*n, text_case(n, t))).collect();
     let mut wrong = String::new();
@@ -383,7 +462,15 @@ fn problems(
     for s in file.symbols() {
         let n = plain(s.name().unwrap_or_default());
         if s.is_undefined() && !n.is_empty() {
-            if !matches!(n.as_str(), "memcpy" | "memmove" | "memset") && !LIBM.contains(&n.as_str()) {
+            // What tells the CPU apart: a program on ELF need not have it.
+            let asked = asks
+                && architecture == Architecture::Aarch64
+                && match format {
+                    BinaryFormat::Coff => n == "IsProcessorFeaturePresent",
+                    _ => n == "getauxval" && s.is_weak(),
+                };
+            let known = matches!(n.as_str(), "memcpy" | "memmove" | "memset");
+            if !known && !asked && !LIBM.contains(&n.as_str()) {
                 out.push(format!("undefined symbol {n}"));
             }
         } else if s.is_global() && s.is_definition() {
@@ -429,7 +516,12 @@ fn aarch64_computes_the_same() {
 
 #[test]
 fn x86_64_levels_compute_the_same() {
-    on_machines("x86_64");
+    on_machines("x86_64-unknown-linux");
+}
+
+#[test]
+fn windows_computes_the_same() {
+    on_machines("x86_64-pc-windows");
 }
 
 #[test]
@@ -450,31 +542,61 @@ fn the_best_level_runs() {
         (&["qemu-x86_64", "-cpu", "Nehalem"], "x86-64-v2"),
         (&["qemu-x86_64", "-cpu", "Haswell"], "x86-64-v3"),
     ];
+    let triple = "x86_64-unknown-linux-gnu";
     // Of dot products at 256 and at 512 bits a CPU may have either.
     for list in [ALL, "x86-64-v2,x86-64-v3,x86-64-v3-vnni", "x86-64-v3-vnni,x86-64-v4"] {
-        let t = target("x86_64-unknown-linux-gnu", Some(list));
-        let (cases, bytes) = levels_apart(&t);
-        let here = t.levels.iter().rposition(runs_here);
-        let emulated = EMULATED
-            .iter()
-            .map(|(qemu, level)| (*qemu, t.levels.iter().position(|l| l.name == *level)))
-            .filter(|_| t.lowest().name == "x86-64-v2");
-        for (qemu, level) in emulated.chain([(HERE, here)]) {
-            let m =
-                Machine { triple: "x86_64-unknown-linux-gnu", cpu: list, cc: "x86_64-linux-gnu-gcc", qemu };
-            let (true, true, Some(level)) = (found(m.cc), found(qemu[0]), level) else {
-                eprintln!("skipped: {qemu:?}");
-                continue;
-            };
-            let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cross-pick");
-            std::fs::create_dir_all(&dir).expect("a folder for objects");
-            let wrong = run(&m, &dir, &[("pick", &cases[level], bytes.clone())]);
-            assert!(
-                wrong.is_empty(),
-                "of {list} under {qemu:?} not {} has run:\n{wrong}",
-                t.levels[level].name
-            );
+        let t = target(triple, Some(list));
+        let here = t.levels.iter().rfind(|l| runs_here(l)).map(|l| l.name.as_str());
+        let mut on: Vec<(&'static [&'static str], &str)> = here.iter().map(|l| (HERE, *l)).collect();
+        if t.lowest().name == "x86-64-v2" {
+            on.extend(EMULATED);
         }
+        runs_on(&t, list, "x86_64-linux-gnu-gcc", &on);
+    }
+}
+
+#[test]
+fn the_best_level_of_aarch64_runs() {
+    let (dot, best) = ("armv8.2-a+dotprod+fp16", "armv8.6-a+i8mm+bf16");
+    let t = target("aarch64-unknown-linux-gnu", Some(ALL_ARM));
+    let on: [(&'static [&'static str], &str); 4] = [
+        (&["qemu-aarch64", "-cpu", "cortex-a53"], "armv8-a"),
+        (&["qemu-aarch64", "-cpu", "cortex-a72"], "armv8-a"),
+        (&["qemu-aarch64", "-cpu", "neoverse-n1"], dot),
+        (&["qemu-aarch64", "-cpu", "max"], best),
+    ];
+    runs_on(&t, ALL_ARM, "aarch64-linux-gnu-gcc", &on);
+    // The names of CPUs are levels, too.
+    let list = "armv8-a,neoverse-n1";
+    let t = target("aarch64-unknown-linux-gnu", Some(list));
+    runs_on(
+        &t,
+        list,
+        "aarch64-linux-gnu-gcc",
+        &[
+            (&["qemu-aarch64", "-cpu", "cortex-a72"], "armv8-a"),
+            (&["qemu-aarch64", "-cpu", "max"], "neoverse-n1"),
+        ],
+    );
+}
+
+/// An object of all levels of `t`, run on each of the machines: that level should have run.
+fn runs_on(t: &Target, list: &'static str, cc: &'static str, on: &[(&'static [&'static str], &str)]) {
+    let (cases, bytes) = levels_apart(t);
+    let triple =
+        if cc.starts_with("aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
+    for (qemu, level) in on {
+        let m = Machine { triple, cpu: list, cc, qemu };
+        let (true, true, Some(level)) =
+            (found(m.cc), found(qemu[0]), t.levels.iter().position(|l| l.name == *level))
+        else {
+            eprintln!("skipped: {qemu:?}");
+            continue;
+        };
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cross-pick-{cc}"));
+        std::fs::create_dir_all(&dir).expect("a folder for objects");
+        let wrong = run(&m, &dir, &[("pick", &cases[level], bytes.clone())]);
+        assert!(wrong.is_empty(), "of {list} under {qemu:?} not {} has run:\n{wrong}", t.levels[level].name);
     }
 }
 
@@ -500,7 +622,7 @@ fn levels_apart(t: &Target) -> (Vec<Case>, Vec<u8>) {
         .iter()
         .zip(&cases)
         .flat_map(|(l, c)| {
-            pipeline::finish_all(&c.module, &target("x86_64-unknown-linux-gnu", Some(&l.name)), OptLevel::O0)
+            pipeline::finish_all(&c.module, &target(&t.triple.to_string(), Some(&l.name)), OptLevel::O0)
                 .expect("passes")
         })
         .collect();
@@ -548,7 +670,7 @@ fn on_machines(architecture: &str) {
                 .expect("a string"),
             }
         }
-        if m.qemu == HERE && !runs_here(t.lowest()) {
+        if (m.qemu == HERE || m.qemu == WINE) && !runs_here(t.lowest()) {
             eprintln!("skipped: this machine has no {}; its code was compiled, not run", m.cpu);
         } else if found(m.cc) && found(m.qemu[0]) {
             wrong += &run(m, &dir, &objects);

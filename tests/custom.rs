@@ -1,65 +1,31 @@
 //! Custom operators: the example of docs/custom-operators.md in C and Rust, calls through every target that can
 //! run here, failures, traces, and models in this process.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use process::{blocks, onnxc, output, page, run, scratch, starts};
+use std::path::PathBuf;
+use std::process::Command;
+
+#[path = "support/process.rs"]
+mod process;
 
 const STRICT: &[&str] =
     &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
 const FLAG: &[&str] = &["--custom", "com.example:SignedPower=signed_power"];
 
-fn scratch(name: &str) -> PathBuf {
-    let d = Path::new(env!("CARGO_TARGET_TMPDIR")).join("custom").join(name);
-    let _ = std::fs::remove_dir_all(&d);
-    std::fs::create_dir_all(&d).expect("scratch folder");
-    d
-}
-
-fn output(c: &mut Command) -> Output {
-    c.output().unwrap_or_else(|e| panic!("{c:?}: {e}"))
-}
-
-fn run(c: &mut Command) -> String {
-    let o = output(c);
-    assert!(o.status.success(), "{c:?}: {}{}", o.status, String::from_utf8_lossy(&o.stderr));
-    String::from_utf8_lossy(&o.stdout).into_owned()
-}
-
-fn onnxc(dir: &Path) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_onnxc"));
-    c.current_dir(dir);
-    c
-}
-
-fn starts(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        println!("skipped in part: there is no {tool} here");
-    }
-    found
-}
-
 fn compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".into())
 }
 
-/// The code blocks of the page in one language, in order.
-fn blocks(language: &str) -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/custom-operators.md");
-    let text = std::fs::read_to_string(page).expect("the page");
-    let begin = format!("```{language}\n");
-    text.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap_or("").to_owned()).collect()
-}
-
 /// The files of the page's example.
 fn example(name: &str) -> PathBuf {
-    let d = scratch(name);
-    let c = blocks("c");
+    let d = scratch("custom", name);
+    let page = page("docs/custom-operators.md");
+    let c = blocks(&page, "c");
     for (file, text) in [
-        ("net.onnx", &blocks("text")[0]),
+        ("net.onnx", &blocks(&page, "text")[0]),
         ("power.c", &c[0]),
         ("main.c", &c[1]),
-        ("main.rs", &blocks("rust")[0]),
+        ("main.rs", &blocks(&page, "rust")[0]),
     ] {
         std::fs::write(d.join(file), text).expect("a file");
     }
@@ -213,7 +179,7 @@ fn functions_get_operands_attributes_and_names() {
     if !starts(&cc) {
         return;
     }
-    let d = scratch("calls");
+    let d = scratch("custom", "calls");
     let model = MODEL.replace("WEIGHTS", &weights());
     for (file, text) in [("net.onnx", model.as_str()), ("functions.c", FUNCTIONS), ("main.c", CALLS)] {
         std::fs::write(d.join(file), text).expect("a file");

@@ -2,15 +2,15 @@
 //! the strictest warnings of every language standard that they promise. A test without its tool says so and
 //! passes.
 
+use process::{blocks, page, root, run, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "support/process.rs"]
+mod process;
+
 const ONNXC: &str = env!("CARGO_BIN_EXE_onnxc");
 const STRICT: &[&str] = &["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn example(name: &str) -> PathBuf {
     root().join("examples").join(name)
@@ -21,28 +21,6 @@ fn scratch(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples").join(name);
     std::fs::create_dir_all(&dir).unwrap();
     dir
-}
-
-/// The program that the environment variable names, else the default; `None`, with a message, if it does not
-/// start.
-fn tool(var: &str, default: &str) -> Option<String> {
-    let name = std::env::var(var).unwrap_or_else(|_| default.into());
-    let found = Command::new(&name).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        println!("skipped: there is no {name} here");
-    }
-    found.then_some(name)
-}
-
-/// Runs a command that must succeed, and gives what it printed.
-fn run(command: &mut Command) -> String {
-    let out = match command.output() {
-        Ok(o) => o,
-        Err(e) => panic!("{command:?}: {e}"),
-    };
-    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    assert!(out.status.success(), "{command:?}: {}\n{stdout}\n{stderr}", out.status);
-    stdout.into_owned()
 }
 
 /// Compiles a model to `<dir>/<stem>.o` and `.h`; gives the object's path.
@@ -170,19 +148,12 @@ fn llm() {
     assert!(words * 10 > c.stdout.len() * 6, "{}", String::from_utf8_lossy(&c.stdout));
 }
 
-/// The code blocks of a page in one language, in order.
-fn blocks(page: &str, language: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(root().join(page)).unwrap();
-    let begin = format!("```{language}\n");
-    text.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
-}
-
 #[test]
 fn readme_c_program() {
     let Some(cc) = tool("CC", "cc") else { return };
     let dir = scratch("readme-c");
     let object = compile(&example("c-digits").join("digits.onnx"), &dir, &[]);
-    std::fs::write(dir.join("readme.c"), &blocks("README.md", "c")[0]).unwrap();
+    std::fs::write(dir.join("readme.c"), &blocks(&page("README.md"), "c")[0]).unwrap();
     let program = dir.join("readme");
     run(Command::new(&cc)
         .arg("-std=c99")
@@ -304,7 +275,7 @@ fn cpp_header() {
             assert!(said.starts_with("logits\n") && said.ends_with("all right\n"), "{said}");
         }
     }
-    std::fs::write(dir.join("readme.cpp"), &blocks("README.md", "cpp")[0]).unwrap();
+    std::fs::write(dir.join("readme.cpp"), &blocks(&page("README.md"), "cpp")[0]).unwrap();
     run(Command::new(&cxx)
         .args(["-std=c++11", "-fsyntax-only"])
         .args(STRICT)
@@ -471,8 +442,10 @@ fn rust_iris() {
     std::fs::copy(root().join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
 
     // The README's build script is the example's, its programs stand beside that of the example.
-    let [build, main] = &blocks("README.md", "rust")[..] else { panic!("the README has two blocks of Rust") };
-    let [generic] = &blocks("docs/calling.md", "rust")[..] else {
+    let [build, main] = &blocks(&page("README.md"), "rust")[..] else {
+        panic!("the README has two blocks of Rust")
+    };
+    let [generic] = &blocks(&page("docs/calling.md"), "rust")[..] else {
         panic!("docs/calling.md has one block of Rust")
     };
     let script = std::fs::read_to_string(src.join("build.rs")).unwrap();

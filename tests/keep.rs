@@ -3,26 +3,13 @@
 
 use clap::CommandFactory;
 use onnxc::cli::Cli;
+use process::{onnxc, root, run_both as run, scratch, starts};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-fn onnxc() -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_onnxc"));
-    c.env_remove("ONNXC_CACHE").env_remove("ONNXC_CACHE_SIZE");
-    c
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn scratch(name: &str) -> PathBuf {
-    let d = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("keep-{name}"));
-    let _ = std::fs::remove_dir_all(&d);
-    std::fs::create_dir_all(&d).expect("scratch folder");
-    d
-}
+#[path = "support/process.rs"]
+mod process;
 
 fn model(dir: &Path, name: &str, text: &str) -> PathBuf {
     let p = dir.join(name);
@@ -31,21 +18,6 @@ fn model(dir: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 const TINY: &str = "tiny (float[N, 4] x) => (float[N, 3] y) <float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { h = MatMul (x, w) y = Relu (h) }";
-
-fn run(c: &mut Command) -> String {
-    let o: Output = c.output().unwrap_or_else(|e| panic!("{c:?}: {e}"));
-    let text = format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
-    assert!(o.status.success(), "{c:?}: {text}");
-    text
-}
-
-fn starts(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        println!("skipped in part: there is no {program} here");
-    }
-    found
-}
 
 /// Loads a library, calls the model and prints the status, the result and who wrote the code.
 const LOADER: &str = r#"
@@ -73,7 +45,7 @@ int main(int argc, char **argv) {
 
 #[test]
 fn shared_libraries_load_without_a_linker() {
-    let d = scratch("shared");
+    let d = scratch("keep", "shared");
     // Also functions of libm and of libc, which a library imports.
     let m = model(
         &d,
@@ -89,7 +61,12 @@ fn shared_libraries_load_without_a_linker() {
         ("riscv64gc-unknown-linux-gnu", "riscv64-linux-gnu-gcc", Some("qemu-riscv64")),
     ] {
         let (library, program) = (d.join("t.so"), d.join("main"));
-        run(onnxc().arg(&m).arg("-o").arg(&library).args(["--emit", "shared,header", "--target", target]));
+        run(onnxc(root()).arg(&m).arg("-o").arg(&library).args([
+            "--emit",
+            "shared,header",
+            "--target",
+            target,
+        ]));
         if !cfg!(all(target_os = "linux", target_arch = "x86_64"))
             || !starts(cc)
             || qemu.is_some_and(|q| !starts(q))
@@ -118,7 +95,7 @@ fn shared_libraries_load_without_a_linker() {
 #[test]
 fn shared_libraries_are_those_that_tools_expect() {
     use object::{Object, ObjectSymbol};
-    let d = scratch("shared-tools");
+    let d = scratch("keep", "shared-tools");
     let m = model(&d, "t.onnx", TINY);
     for target in [
         "x86_64-unknown-linux-gnu",
@@ -126,7 +103,11 @@ fn shared_libraries_are_those_that_tools_expect() {
         "riscv64gc-unknown-linux-musl",
         "x86_64-unknown-freebsd",
     ] {
-        run(onnxc().arg(&m).arg("-o").arg(d.join("t.so")).args(["--emit", "shared", "--target", target]));
+        run(onnxc(root())
+            .arg(&m)
+            .arg("-o")
+            .arg(d.join("t.so"))
+            .args(["--emit", "shared", "--target", target]));
         let bytes = std::fs::read(d.join("t.so")).expect("library");
         let file = object::File::parse(&*bytes).expect("ELF");
         assert_eq!(file.kind(), object::ObjectKind::Dynamic);
@@ -143,7 +124,7 @@ fn shared_libraries_are_those_that_tools_expect() {
         }
     }
     let refused = |args: &[&str]| {
-        let o = onnxc()
+        let o = onnxc(root())
             .arg(&m)
             .arg("-o")
             .arg(d.join("t.so"))
@@ -165,7 +146,7 @@ fn compiled(c: &mut Command) -> bool {
 
 #[test]
 fn compilations_are_found_again() {
-    let d = scratch("cache");
+    let d = scratch("keep", "cache");
     let text = "tiny (float[N, 4] x) => (float[N, 3] y) <float[4, 3] w = [\"location\": \"w.bin\"]> { y = MatMul (x, w) }";
     let m = model(&d, "model.onnx", text);
     let weights = |scale: f32| {
@@ -175,7 +156,7 @@ fn compilations_are_found_again() {
     weights(1.0);
     let cache = d.join("cache");
     let command = |out: &str, more: &[&str]| {
-        let mut c = onnxc();
+        let mut c = onnxc(root());
         c.arg(&m)
             .arg("-o")
             .arg(d.join(out))
@@ -224,13 +205,13 @@ fn compilations_are_found_again() {
 
 #[test]
 fn warnings_of_cached_compilations_are_told_again() {
-    let d = scratch("cache-warnings");
+    let d = scratch("keep", "cache-warnings");
     let m = model(
         &d,
         "model.onnx",
         "w (float[2] \"a/b\", float[2] \"a.b\") => (float[2] y) { y = Add (\"a/b\", \"a.b\") }",
     );
-    let text = || run(onnxc().env("ONNXC_CACHE", d.join("cache")).arg(&m).arg("-o").arg(d.join("m.o")));
+    let text = || run(onnxc(root()).env("ONNXC_CACHE", d.join("cache")).arg(&m).arg("-o").arg(d.join("m.o")));
     let first = text();
     assert!(first.contains("warning"), "{first}");
     assert_eq!(text(), first);
@@ -238,7 +219,7 @@ fn warnings_of_cached_compilations_are_told_again() {
 
 #[test]
 fn build_scripts_do_nothing_twice() {
-    let d = scratch("stamp");
+    let d = scratch("keep", "stamp");
     let m = model(&d, "tiny.onnx", TINY);
     let build = || onnxc::build::Model::new(&m).out_dir(&d);
     let times = |o: &onnxc::build::Output| {
@@ -266,7 +247,7 @@ fn build_scripts_do_nothing_twice() {
     );
     assert_ne!(std::fs::read_to_string(&build().compile().expect("compiles").rust).expect("module"), text);
     // A folder of a cache serves other folders.
-    let other = scratch("stamp-other");
+    let other = scratch("keep", "stamp-other");
     let shared = |dir: &Path| {
         onnxc::build::Model::new(&m).out_dir(dir).cache(d.join("cache")).compile().expect("compiles")
     };
@@ -299,10 +280,10 @@ fn well_formed(page: &str) {
 
 #[test]
 fn reports_are_pages_of_their_own() {
-    let d = scratch("report");
+    let d = scratch("keep", "report");
     let m = root().join("examples/c-digits/digits.onnx");
     let page = d.join("report.html");
-    run(onnxc().arg("report").arg(&m).arg("-o").arg(&page).args(["--seconds", "0.05"]));
+    run(onnxc(root()).arg("report").arg(&m).arg("-o").arg(&page).args(["--seconds", "0.05"]));
     let text = std::fs::read_to_string(&page).expect("a page");
     well_formed(&text);
     for part in [
@@ -338,7 +319,7 @@ fn reports_are_pages_of_their_own() {
 
 #[test]
 fn reports_need_no_run_and_trust_no_name() {
-    let d = scratch("report-names");
+    let d = scratch("keep", "report-names");
     let m = model(
         &d,
         "a&b<c>.onnx",
@@ -346,7 +327,7 @@ fn reports_need_no_run_and_trust_no_name() {
          [\"<img src=x onerror=y>\"] h = Softmax (\"<script>alert(1)</script>\") \
          [\"a\\\"b'c\"] \"</svg>&\" = Mul (h, h) }",
     );
-    let text = run(onnxc().arg("report").arg(&m).args(["--no-run", "--size", "N=3", "-o", "-"]));
+    let text = run(onnxc(root()).arg("report").arg(&m).args(["--no-run", "--size", "N=3", "-o", "-"]));
     well_formed(&text);
     assert!(!text.contains("<script") && !text.contains("<img") && text.contains("&lt;script&gt;"));
     assert!(text.contains("(--no-run)") && text.contains("<code>N</code> = 3"));
@@ -356,9 +337,9 @@ fn reports_need_no_run_and_trust_no_name() {
         "loop.onnx",
         "l (int64 n, float[4] x) => (float[4] y) <bool yes = {1}> { y = Loop (n, yes, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) { d = Identity (c) w = Softmax (v) }> }",
     );
-    well_formed(&run(onnxc().arg("report").arg(&m).args(["-o", "-", "--seconds", "0.01"])));
+    well_formed(&run(onnxc(root()).arg("report").arg(&m).args(["-o", "-", "--seconds", "0.01"])));
     // What is no file name is an error, and the model stays.
-    let o = onnxc().arg("report").arg(&m).arg("-o").arg(&m).output().expect("runs");
+    let o = onnxc(root()).arg("report").arg(&m).arg("-o").arg(&m).output().expect("runs");
     assert!(o.status.code() == Some(2) && m.metadata().expect("the model").len() < 1000);
 }
 
@@ -424,9 +405,9 @@ fn pages_and_headers_name_flags_that_exist() {
     }
     assert!(unknown.is_empty(), "flags that nothing has:\n{}", unknown.join("\n"));
     // Headers speak of flags, too.
-    let d = scratch("flags");
+    let d = scratch("keep", "flags");
     let m = model(&d, "t.onnx", TINY);
-    run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args([
+    run(onnxc(root()).arg(&m).arg("-o").arg(d.join("t.o")).args([
         "--emit",
         "header,hpp,rust",
         "--trace",
@@ -460,9 +441,9 @@ const OTHERS: &[&str] = &[
 /// A model in a crate of its own (docs/build-systems.md): the program may forbid unsafe code.
 #[test]
 fn programs_may_forbid_unsafe_code() {
-    let d = scratch("forbid");
+    let d = scratch("keep", "forbid");
     let m = model(&d, "tiny.onnx", TINY);
-    run(onnxc().arg(&m).arg("-o").arg(d.join("tiny.o")).args(["--emit", "obj,rust", "--dim", "N=1"]));
+    run(onnxc(root()).arg(&m).arg("-o").arg(d.join("tiny.o")).args(["--emit", "obj,rust", "--dim", "N=1"]));
     std::fs::write(d.join("model.rs"), "include!(\"tiny.rs\");\n").expect("crate");
     std::fs::write(
         d.join("main.rs"),
@@ -512,7 +493,7 @@ fn release_archives() {
     if !cfg!(target_os = "linux") || !starts("tar") || !starts("gzip") {
         return;
     }
-    let d = scratch("release");
+    let d = scratch("keep", "release");
     let archive = |to: &str| {
         let mut c = Command::new(root().join(".ci/release"));
         run(c

@@ -1,17 +1,16 @@
 //! Harnesses in Python: the ONNX backend suite through the C ABI, and real networks against saved outputs.
 //! The packages go into a virtual environment under the target folder.
 
+use process::{blocks, page, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use venv::{python, tools};
 
+#[path = "support/process.rs"]
+mod process;
 #[path = "support/venv.rs"]
 mod venv;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn script(name: &str, args: &[&std::ffi::OsStr]) {
     let status =
@@ -258,13 +257,6 @@ fn python_package() {
     succeeds(tests.current_dir(env!("CARGO_TARGET_TMPDIR")).env_remove("ONNXC"));
 }
 
-/// A block of docs/build-systems.md.
-fn block(language: &str) -> String {
-    let page = std::fs::read_to_string(root().join("docs/build-systems.md")).expect("the page");
-    let (_, text) = page.split_once(&format!("```{language}\n")).expect("a block");
-    text.split_once("```").expect("its end").0.to_owned()
-}
-
 /// The project of the documentation builds and runs.
 #[test]
 fn meson_project() {
@@ -275,7 +267,8 @@ fn meson_project() {
     for f in ["digits.onnx", "main.c", "samples.h"] {
         std::fs::copy(root().join("examples/c-digits").join(f), dir.join(f)).expect("a file of the example");
     }
-    std::fs::write(dir.join("meson.build"), block("meson")).expect("written");
+    std::fs::write(dir.join("meson.build"), &blocks(&page("docs/build-systems.md"), "meson")[0])
+        .expect("written");
     // The program that this build made, found as users find theirs.
     let native = dir.join("native.ini");
     std::fs::write(&native, format!("[binaries]\nonnxc = '{}'\n", exe().to_string_lossy())).expect("written");
@@ -295,7 +288,11 @@ fn bazel_rules() {
         assert library['srcs'] + library['hdrs'] == model['outs'], rules\n\
         assert all(f'$(location {f})' in model['cmd'] for f in (model['srcs'][0], model['outs'][0])), rules\n\
         assert all(f'$(execpath {t})' in model['cmd'] for t in model['tools']), rules\n";
-    succeeds(Command::new("python3").args(["-c", check]).arg(block("starlark")));
+    succeeds(
+        Command::new("python3")
+            .args(["-c", check])
+            .arg(&blocks(&page("docs/build-systems.md"), "starlark")[0]),
+    );
 }
 
 /// Real networks; their weights are made from recipes that are not part of this repository.

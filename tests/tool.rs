@@ -615,6 +615,59 @@ fn verify_finds_the_wrong_tensor() {
     );
 }
 
+/// Fills the stack, calls the digits network, and prints how far down it wrote.
+const STACK: &str = r#"
+#include "digits.h"
+#include <stdio.h>
+static ONNXC_ALIGNAS(DIGITS_WORKSPACE_ALIGN) unsigned char workspace[DIGITS_WORKSPACE_SIZE];
+static float image[DIGITS_IMAGE_LEN], logits[DIGITS_LOGITS_LEN];
+static const volatile unsigned char *lowest;
+__attribute__((noinline)) static void fill(void) {
+  volatile unsigned char below[1 << 16];
+  for (int i = 0; i < 1 << 16; i++) below[i] = 0xa5;
+  lowest = below;
+}
+__attribute__((noinline)) static long call(void) {
+  int status = digits_infer(image, logits, workspace);
+  return status ? -1 : (long)((const volatile unsigned char *)__builtin_frame_address(0) - lowest);
+}
+int main(void) {
+  call();
+  fill();
+  long depth = call(), i = 0;
+  while (i < depth && lowest[i] == 0xa5) i++;
+  printf("%ld\n", depth - i);
+  return depth < 0 || i == 0;
+}
+"#;
+
+#[test]
+fn calls_use_the_stack_that_inspect_tells() {
+    let d = scratch("stack");
+    let m = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/c-digits/digits.onnx");
+    let told = |cpu: &str| {
+        let o = succeeds(run(onnxc().arg("inspect").arg(&m).args(["--json", "--cpu", cpu])));
+        let v: serde_json::Value = serde_json::from_slice(&o.stdout).expect("one JSON object");
+        v["stack_bytes"].as_u64().expect("a number")
+    };
+    let most = told("native");
+    assert!((200..20_000).contains(&most), "{most}");
+    let found = Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success());
+    if !found || !cfg!(target_os = "linux") {
+        println!("skipped in part: the program is for cc on Linux");
+        return;
+    }
+    succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("digits.o")).args(["--cpu", "native"])));
+    std::fs::write(d.join("main.c"), STACK).expect("written");
+    let mut cc = Command::new("cc");
+    cc.current_dir(&d).args(["-O1", "-I.", "main.c", "digits.o", "-o", "main", "-lm"]);
+    succeeds(run(&mut cc));
+    let text = stdout(&succeeds(run(&mut Command::new(d.join("main")))));
+    let used: u64 = text.trim().parse().expect("a number");
+    // The caller's own frame is counted, too.
+    assert!(used <= most + 64 && 2 * used >= most, "{used} of {most}");
+}
+
 #[test]
 fn inspect_tells_what_is_in_a_model() {
     let d = scratch("inspect");

@@ -2,34 +2,12 @@
 //! platform's unwinder, those of COFF and Mach-O are read by LLVM's tools.
 
 use object::{Object, ObjectSection, ObjectSymbol};
-use std::path::{Path, PathBuf};
+use process::{root, run_both as run, scratch, starts, wine};
+use std::path::Path;
 use std::process::Command;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn scratch(name: &str) -> PathBuf {
-    let d = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("unwind-{name}"));
-    let _ = std::fs::remove_dir_all(&d);
-    std::fs::create_dir_all(&d).expect("scratch folder");
-    d
-}
-
-fn run(c: &mut Command) -> String {
-    let o = c.output().unwrap_or_else(|e| panic!("{c:?}: {e}"));
-    let text = format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
-    assert!(o.status.success(), "{c:?}: {text}");
-    text
-}
-
-fn starts(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        println!("skipped in part: there is no {program} here");
-    }
-    found
-}
+#[path = "support/process.rs"]
+mod process;
 
 /// The digits network, compiled.
 fn compile(out: &Path, args: &[&str]) {
@@ -52,7 +30,7 @@ fn every_instruction_unwinds_to_main() {
             continue;
         }
         for shared in [false, true] {
-            let d = scratch(&format!("{cc}-{shared}"));
+            let d = scratch("unwind", &format!("{cc}-{shared}"));
             let (model, program) = (d.join(if shared { "digits.so" } else { "digits.o" }), d.join("main"));
             compile(
                 &model,
@@ -91,9 +69,25 @@ fn every_instruction_unwinds_to_main() {
     }
 }
 
+/// The same on Windows, by the tables and the unwinder of the system, in wine.
+#[test]
+fn every_instruction_unwinds_to_main_on_windows() {
+    let (cc, triple) = ("x86_64-w64-mingw32-gcc", "x86_64-pc-windows-gnu");
+    if !starts(cc) || !starts("wine") {
+        return;
+    }
+    let d = scratch("unwind", "windows");
+    compile(&d.join("digits.o"), &["--trace", "--target", triple]);
+    let mut c = Command::new(cc);
+    c.args(["-O1", "-I"]).arg(&d).arg(root().join("tests/unwind/windows.c")).arg(d.join("digits.o"));
+    run(c.arg("-o").arg(d.join("main.exe")));
+    let printed = run(&mut wine(&d.join("main.exe")));
+    assert!(printed.contains("status 0"), "{printed}");
+}
+
 #[test]
 fn tables_are_read_only_and_small() {
-    let d = scratch("size");
+    let d = scratch("unwind", "size");
     for (target, sections) in [
         ("x86_64-unknown-linux-gnu", &[".eh_frame"][..]),
         ("aarch64-unknown-linux-gnu", &[".eh_frame"]),
@@ -124,7 +118,7 @@ fn llvm_reads_tables_of_windows() {
     if !starts("llvm-readobj") {
         return;
     }
-    let d = scratch("readobj");
+    let d = scratch("unwind", "readobj");
     for (target, wanted) in [
         ("x86_64-pc-windows-msvc", &["PUSH_NONVOL reg=RBP", "ALLOC_", "SET_FPREG"][..]),
         ("aarch64-pc-windows-msvc", &["mov fp, sp", "stp x29, x30, [sp, #-16]!"]),

@@ -1,49 +1,21 @@
 //! Weights files through the C interface: files with new values for objects that were compiled before, files
 //! that several models share, and files that do not fit.
 
+use process::{onnxc, output, run, scratch, tool};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
+
+#[path = "support/process.rs"]
+mod process;
 
 const STRICT: &[&str] =
     &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
-
-fn scratch(name: &str) -> PathBuf {
-    let d = Path::new(env!("CARGO_TARGET_TMPDIR")).join("weights").join(name);
-    let _ = std::fs::remove_dir_all(&d);
-    std::fs::create_dir_all(&d).expect("scratch folder");
-    d
-}
-
-fn output(c: &mut Command) -> Output {
-    c.output().unwrap_or_else(|e| panic!("{c:?}: {e}"))
-}
-
-fn run(c: &mut Command) -> String {
-    let o = output(c);
-    assert!(o.status.success(), "{c:?}: {}{}", o.status, String::from_utf8_lossy(&o.stderr));
-    String::from_utf8_lossy(&o.stdout).into_owned()
-}
 
 /// What a refused command says; its exit code is 1.
 fn refused(c: &mut Command) -> String {
     let o = output(c);
     assert_eq!(o.status.code(), Some(1), "{c:?}: {}", String::from_utf8_lossy(&o.stderr));
     String::from_utf8_lossy(&o.stderr).into_owned()
-}
-
-fn onnxc(dir: &Path) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_onnxc"));
-    c.current_dir(dir);
-    c
-}
-
-fn compiler() -> Option<String> {
-    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let found = Command::new(&cc).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        println!("skipped: there is no {cc} here");
-    }
-    found.then_some(cc)
 }
 
 /// Reads a weights file, checks it, calls the model, prints what comes of it.
@@ -144,9 +116,9 @@ fn write(dir: &Path, name: &str, text: &str) {
 
 #[test]
 fn new_values_fit_an_object_that_was_compiled_before() {
-    let Some(cc) = compiler() else { return };
+    let Some(cc) = tool("CC", "cc") else { return };
     for (name, flags) in [("several", &[][..]), ("one", &["--cpu", "native"]), ("plain", &["-O", "0"])] {
-        let d = scratch(&format!("new-{name}"));
+        let d = scratch("weights", &format!("new-{name}"));
         write(&d, "net.onnx", &network(0, 0, "0.25", 10));
         write(&d, "trained.onnx", &network(1, 2, "0.25", 10));
         run(onnxc(&d).args(["net.onnx", "-o", "net.o", "--weights", "file"]).args(flags));
@@ -172,7 +144,7 @@ fn new_values_fit_an_object_that_was_compiled_before() {
 
 #[test]
 fn weights_that_do_not_fit_are_refused_with_a_reason() {
-    let d = scratch("refused");
+    let d = scratch("weights", "refused");
     let network = |body, head, slope: &str, classes| {
         let text = network(body, head, slope, classes);
         text.replace("float[1, 3, 12, 12]", "float[N, 3, 12, 12]")
@@ -238,8 +210,8 @@ fn weights_that_do_not_fit_are_refused_with_a_reason() {
 
 #[test]
 fn calls_refuse_other_files() {
-    let Some(cc) = compiler() else { return };
-    let d = scratch("calls");
+    let Some(cc) = tool("CC", "cc") else { return };
+    let d = scratch("weights", "calls");
     write(&d, "net.onnx", &network(0, 0, "0.25", 10));
     write(&d, "other.onnx", &network(0, 0, "0.5", 10));
     for name in ["net", "other"] {
@@ -268,8 +240,8 @@ fn calls_refuse_other_files() {
 
 #[test]
 fn models_share_a_weights_file() {
-    let Some(cc) = compiler() else { return };
-    let d = scratch("shared");
+    let Some(cc) = tool("CC", "cc") else { return };
+    let d = scratch("weights", "shared");
     // Two heads of one network, before and after a training.
     let models = [("one", network(0, 0, "0.25", 10)), ("two", network(0, 3, "0.25", 7))];
     let trained = [("one2", network(1, 1, "0.25", 10)), ("two2", network(1, 5, "0.25", 7))];
@@ -328,7 +300,7 @@ fn models_share_a_weights_file() {
 /// Code that makes integers of floats may rely on scales being numbers: one that is not is no value of the file.
 #[test]
 fn scales_that_code_relies_on_are_refused() {
-    let d = scratch("scales");
+    let d = scratch("weights", "scales");
     let model = |scale: &str| {
         let w = (0..24).map(|i| (i * 7 % 11 - 5).to_string()).collect::<Vec<_>>().join(", ");
         format!(

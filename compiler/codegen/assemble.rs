@@ -2,25 +2,29 @@
 //! parallel; they are emitted in table order, so the bytes do not depend on scheduling.
 
 mod functions;
+mod stack;
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
+use super::cpu_level::{Asking, Import};
 use super::customs;
+use super::debug::{self, Rows};
 use super::faults::Checks;
 use super::frame::Frame;
 use super::interface::Interface;
 use super::tile;
-use super::unwind::{self, Steps};
+use super::unwind::{self, Step, Steps};
 use super::weights::{Blob, Layout};
 use crate::diag::{Clock, Failure, Result};
 use crate::nest::Module;
 use crate::nest::foreign::Custom;
+use crate::nest::print::Lines;
 use crate::target::{Level, Target};
 use cranelift_codegen::Context;
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{ExternalName, Function, Signature};
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
-use cranelift_codegen::{FinalizedMachReloc, FinalizedRelocTarget};
+use cranelift_codegen::{Final, FinalizedMachReloc, FinalizedRelocTarget, MachSrcLoc};
 use cranelift_module::{
     DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget,
 };
@@ -40,6 +44,10 @@ pub struct Unit<'a> {
     pub target: &'a Target,
     /// Position-independent code (objects), or code for this process.
     pub pic: bool,
+    /// Functions keep their instructions as text.
+    pub listing: bool,
+    /// What debug information shows, if there is to be any.
+    pub debug: Option<debug::Source>,
     /// Times the steps.
     pub clock: Clock,
 }
@@ -80,11 +88,18 @@ pub struct Source {
     libm: Vec<&'static str>,
     tile: bool,
     tiles: Vec<tile::Func>,
+    /// The line at which it begins, 0 without debug information.
+    line: u32,
     /// Which of its vector loops are no tiles, and why.
     pub notes: Vec<String>,
 }
 
 impl Source {
+    /// A local function without tiles that calls nothing of libm.
+    fn local(name: String, id: Id, code: Code) -> Source {
+        let (libm, tiles, notes) = (vec![], vec![], vec![]);
+        Source { name, id, exported: false, code, libm, tile: false, tiles, line: 0, notes }
+    }
     /// Runs before the CPU is known to have the level.
     fn runs_first(&self) -> bool {
         self.id.variant.is_none()
@@ -99,8 +114,8 @@ impl Source {
 pub enum Code {
     /// Cranelift IR.
     Clif(Box<Function>),
-    /// Machine code without relocations, and what it does to its frame.
-    Machine(Signature, Vec<u8>, Steps),
+    /// The machine code that asks what the CPU has.
+    Machine(Signature, Asking),
 }
 
 struct Compiled {
@@ -110,6 +125,9 @@ struct Compiled {
     func: Function,
     asm: String,
     steps: Steps,
+    rows: Rows,
+    /// Bytes of stack that it uses, with the return address.
+    stack: u32,
 }
 
 /// Ids of what was put into the sink.
@@ -122,8 +140,24 @@ pub struct Assembled {
     pub libm: Vec<&'static str>,
     /// The checks that a call makes.
     pub checks: Checks,
-    /// Every function with the size of its code and what it does to its frame, in order of their addresses.
-    pub frames: Vec<(FuncId, u32, Steps)>,
+    /// Every function, in order of their addresses.
+    pub defined: Vec<Defined>,
+}
+
+/// A function of the object.
+pub struct Defined {
+    /// Which.
+    pub id: FuncId,
+    /// Bytes of its code.
+    pub size: u32,
+    /// Visible outside.
+    pub exported: bool,
+    /// What the code does to its frame.
+    pub steps: Steps,
+    /// The lines that it comes from.
+    pub rows: Rows,
+    /// Its instructions as text, if the unit has listings.
+    pub listing: String,
 }
 
 /// What relocations refer to.
@@ -159,7 +193,20 @@ impl<'a> Unit<'a> {
                 users: clif::Users::new(m),
             })
             .collect();
-        Unit { interface, variants, weights, target, pic, clock: Clock::default() }
+        Unit {
+            interface,
+            variants,
+            weights,
+            target,
+            pic,
+            listing: false,
+            debug: None,
+            clock: Clock::default(),
+        }
+    }
+    /// Where the statements of a variant stand, for debug information.
+    fn lines(&self, variant: usize) -> Option<&Lines> {
+        self.debug.as_ref().and_then(|d| d.lines.get(variant))
     }
     /// Code generators of the variants: without optimisation, and with it.
     fn isas(&self) -> Result<Vec<(OwnedTargetIsa, OwnedTargetIsa)>> {
@@ -187,7 +234,7 @@ impl<'a> Unit<'a> {
     }
     /// Machine code of all functions, and the checks that their calls make. A kernel is generated and
     /// compiled in one go: the IR of all of them together takes ten times the memory of their code.
-    fn compile(&self, asm: bool) -> Result<(Vec<(Source, Compiled)>, Checks)> {
+    fn compile(&self) -> Result<(Vec<(Source, Compiled)>, Checks)> {
         let isas = self.isas()?;
         let base = self.target.base();
         let base = (self.target.isa(&base, false, self.pic)?, self.target.isa(&base, true, self.pic)?);
@@ -198,15 +245,18 @@ impl<'a> Unit<'a> {
                 let mut s = self.source(p, &isas)?;
                 let func = match &mut s.code {
                     Code::Clif(f) => std::mem::replace(&mut **f, Function::new()),
-                    Code::Machine(signature, bytes, steps) => {
+                    Code::Machine(signature, asking) => {
                         let func = Function::with_name_signature(Default::default(), signature.clone());
+                        let depth = |s: &(u32, Step)| if let Step::Stack(n) = s.1 { n } else { 8 };
                         let c = Compiled {
                             align: 16,
                             relocs: vec![],
                             func,
-                            asm: if asm { hex(bytes) } else { String::new() },
-                            bytes: std::mem::take(bytes),
-                            steps: std::mem::take(steps),
+                            asm: String::new(),
+                            stack: asking.steps.iter().map(depth).max().unwrap_or(8),
+                            bytes: std::mem::take(&mut asking.bytes),
+                            steps: std::mem::take(&mut asking.steps),
+                            rows: vec![],
                         };
                         return Ok((s, c));
                     }
@@ -214,7 +264,7 @@ impl<'a> Unit<'a> {
                 let (plain, fast) =
                     if self.refuses() && s.runs_first() { &base } else { &isas[s.id.variant.unwrap_or(0)] };
                 let mut cx = Context::for_function(func);
-                cx.set_disasm(asm);
+                cx.set_disasm(self.listing);
                 let isa = if s.tile { &**plain } else { &**fast };
                 let code = match cx.compile(isa, &mut ControlPlane::default()) {
                     Ok(c) => c,
@@ -225,7 +275,10 @@ impl<'a> Unit<'a> {
                     align: u64::from(code.buffer.alignment).max(16),
                     relocs: code.buffer.relocs().to_vec(),
                     asm: code.vcode.clone().unwrap_or_default(),
+                    // A frame has the return address and the caller's frame pointer above it.
+                    stack: 16 + code.buffer.frame_layout().map_or(0, |f| f.frame_to_fp_offset),
                     steps: unwind::steps(isa, code.buffer.data(), &code.buffer.unwind_info)?,
+                    rows: debug::rows(s.line, code.buffer.get_srclocs_sorted().iter().map(srcloc)),
                     func: Function::new(),
                 };
                 // What relocations name, without the instructions.
@@ -236,24 +289,10 @@ impl<'a> Unit<'a> {
             .collect::<Result<_>>()?;
         Ok((done, checks))
     }
-    /// Machine code of every function as text.
-    pub fn asm(&self) -> Result<String> {
-        let (done, _) = self.compile(true)?;
-        let (index, code) = wide_tiles(&done)?;
-        let functions: String = done.iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect();
-        let mut order: Vec<_> = index.iter().collect();
-        order.sort_by_key(|t| t.1);
-        let tiles: String = order
-            .into_iter()
-            .zip(code)
-            .map(|((f, _), t)| format!("{}:\n{}\n{}\n", t.name, tile::listing(f), hex(&t.bytes)))
-            .collect();
-        Ok(functions + &tiles)
-    }
     /// Compiles everything into a sink. Relocations that the sink has no form for are left to the caller:
     /// addresses in COFF objects for aarch64.
     pub fn assemble(&self, sink: &mut dyn Sink, pages: &mut Vec<(FuncId, ModuleReloc)>) -> Result<Assembled> {
-        let (done, checks) = self.compile(false)?;
+        let (done, checks) = self.compile()?;
         let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
         let mut functions = HashMap::new();
         let mut libm: BTreeMap<&'static str, FuncId> = BTreeMap::new();
@@ -269,15 +308,32 @@ impl<'a> Unit<'a> {
                 libm.insert(n, sink.declare_function(n, Linkage::Import, &sig).map_err(bug)?);
             }
         }
-        let (index, code) = wide_tiles(&done)?;
-        let (mut tiles, mut frames) = (vec![], vec![]);
+        let mut system: BTreeMap<Import, FuncId> = BTreeMap::new();
+        for (s, c) in &done {
+            let Code::Machine(_, asking) = &s.code else { continue };
+            for (_, _, import) in &asking.imports {
+                let linkage = if import.weak { Linkage::Preemptible } else { Linkage::Import };
+                let id = sink.declare_function(import.name, linkage, &c.func.signature).map_err(bug)?;
+                system.insert(*import, id);
+            }
+        }
+        let (index, code) = wide_tiles(&done, self.listing)?;
+        let (mut tiles, mut defined) = (vec![], vec![]);
         for t in code {
             let id = sink
                 .declare_function(&t.name, Linkage::Local, &Signature::new(CallConv::SystemV))
                 .map_err(bug)?;
-            sink.define_function_bytes(id, 64, &t.bytes, &[]).map_err(bug)?;
+            let tile::Code { bytes, steps, rows, .. } = t.code;
+            sink.define_function_bytes(id, 64, &bytes, &[]).map_err(bug)?;
             tiles.push(id);
-            frames.push((id, t.bytes.len() as u32, t.steps));
+            defined.push(Defined {
+                id,
+                size: bytes.len() as u32,
+                exported: false,
+                steps,
+                rows,
+                listing: t.listing,
+            });
         }
         let tiles = index.into_iter().map(|(f, i)| (f, tiles[i])).collect();
         // Undefined for now: the object writer gives it a section of its own after `finish`.
@@ -312,8 +368,23 @@ impl<'a> Unit<'a> {
         };
         let targets = Targets { functions, libm, weights, cpu_level, customs, tiles };
         for (s, c) in &done {
-            frames.push((targets.functions[&s.id], c.bytes.len() as u32, c.steps.clone()));
+            defined.push(Defined {
+                id: targets.functions[&s.id],
+                size: c.bytes.len() as u32,
+                exported: s.exported,
+                steps: c.steps.clone(),
+                rows: c.rows.clone(),
+                listing: c.asm.clone(),
+            });
             let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
+            if let Code::Machine(_, asking) = &s.code {
+                relocs.extend(asking.imports.iter().map(|(offset, kind, import)| ModuleReloc {
+                    offset: *offset,
+                    kind: *kind,
+                    name: ModuleRelocTarget::user(0, system[import].as_u32()),
+                    addend: 0,
+                }));
+            }
             if self.target.triple.binary_format == BinaryFormat::Coff {
                 let paged = |r: &mut ModuleReloc| {
                     matches!(r.kind, Reloc::Aarch64AdrPrelPgHi21 | Reloc::Aarch64AddAbsLo12Nc)
@@ -329,26 +400,27 @@ impl<'a> Unit<'a> {
             .map(|(id, f)| (id.number, *f))
             .collect();
         let libm = targets.libm.keys().copied().collect();
-        Ok(Assembled { functions, weights, libm, checks, frames })
+        Ok(Assembled { functions, weights, libm, checks, defined })
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .chunks(16)
-        .map(|c| {
-            format!("  .byte {}\n", c.iter().map(|b| format!("{b:#04x}")).collect::<Vec<_>>().join(", "))
-        })
-        .collect()
+/// Where code begins, and its line; what no statement asked for has that of the code before.
+fn srcloc(l: &MachSrcLoc<Final>) -> (u32, u32) {
+    (l.start, if l.loc.is_default() { 0 } else { l.loc.bits() })
+}
+
+/// What the code of a function means by a number.
+fn called_as(from: Id, number: u32) -> Id {
+    match number.checked_sub(entry::CALL_OF) {
+        Some(v) => Id { variant: Some(v as usize), number: entry::CALL },
+        None => Id { number, ..from },
+    }
 }
 
 impl Targets<'_> {
     /// A function as the code of `from` names it.
     fn function(&self, from: Id, number: u32) -> Option<FuncId> {
-        let id = match number.checked_sub(entry::CALL_OF) {
-            Some(v) => Id { variant: Some(v as usize), number: entry::CALL },
-            None => Id { number, ..from },
-        };
+        let id = called_as(from, number);
         self.functions.get(&id).or_else(|| self.functions.get(&Id { variant: None, ..id })).copied()
     }
     fn reloc(&self, r: &FinalizedMachReloc, s: &Source, c: &Compiled) -> Result<ModuleReloc> {
@@ -396,12 +468,13 @@ type TileNumbers<'a> = HashMap<&'a tile::Func, usize>;
 struct WideTile {
     /// The name of the first function that calls it, with ".tile".
     name: String,
-    bytes: Vec<u8>,
-    steps: Steps,
+    code: tile::Code,
+    /// Its operations as text, if that is asked for.
+    listing: String,
 }
 
 /// The tiles of all functions, each once, with their code.
-fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<WideTile>)> {
+fn wide_tiles(done: &[(Source, Compiled)], listing: bool) -> Result<(TileNumbers<'_>, Vec<WideTile>)> {
     let mut names: HashSet<String> = done.iter().map(|(s, _)| s.name.clone()).collect();
     let mut index = HashMap::new();
     let mut order = vec![];
@@ -414,14 +487,19 @@ fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<WideT
                     number += 1;
                     name = format!("{}.tile.{number}", s.name);
                 }
-                order.push((f, name));
+                order.push((f, name, s.line));
                 order.len() - 1
             });
         }
     }
     let code = order
         .into_par_iter()
-        .map(|(f, name)| tile::compile(f).map(|(bytes, steps)| WideTile { name, bytes, steps }))
+        .map(|(f, name, line)| {
+            let code = tile::compile(f)?;
+            let rows = debug::rows(line, code.rows.into_iter());
+            let listing = if listing { tile::listing(f) } else { String::new() };
+            Ok(WideTile { name, code: tile::Code { rows, ..code }, listing })
+        })
         .collect::<Result<Vec<_>>>()?;
     Ok((index, code))
 }

@@ -1,137 +1,38 @@
-//! Machine code that tells what the CPU has of what x86-64 levels need: the levels of the psABI, AVX-VNNI,
-//! AVX512-VNNI and AVX512-BF16. An object with code for several levels asks it once.
-//!
-//! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs
-//! both. (macOS saves ZMM only after a process has used them: there level 3 is the highest that is found.)
+//! Machine code that tells what the CPU has of what levels need. An object with code for several levels asks
+//! it once.
 
-use super::unwind::{Step, Steps};
-use crate::diag::{Failure, Result};
-use crate::target::has;
-use iced_x86::IcedError;
-use iced_x86::code_asm::*;
+mod aarch64;
+mod x86_64;
 
-/// What a level of the psABI needs beyond the one below: bits of `cpuid`, and of the state components that
-/// the system saves.
-struct Needs {
-    /// Leaf 1, ECX.
-    basic: u32,
-    /// Leaf 7, EBX.
-    extended: u32,
-    /// Leaf 8000_0001h, ECX.
-    amd: u32,
-    /// XCR0.
-    state: u32,
+use super::unwind::Steps;
+use crate::diag::Result;
+use cranelift_codegen::binemit::Reloc;
+use target_lexicon::{Architecture, Triple};
+
+/// A function without arguments that returns bits of [`has`](crate::target::has), at least one, in the
+/// calling convention of the system.
+pub struct Asking {
+    /// Its code.
+    pub bytes: Vec<u8>,
+    /// What it does to its frame.
+    pub steps: Steps,
+    /// References to functions of the system: offset, kind, function.
+    pub imports: Vec<(u32, Reloc, Import)>,
 }
 
-/// Level 2: SSE3, SSSE3, CMPXCHG16B, SSE4.1, SSE4.2, POPCNT; LAHF.
-const V2: Needs =
-    Needs { basic: 1 | 1 << 9 | 1 << 13 | 1 << 19 | 1 << 20 | 1 << 23, extended: 0, amd: 1, state: 0 };
-/// Level 3: FMA, MOVBE, OSXSAVE, AVX, F16C; BMI1, AVX2, BMI2; LZCNT; XMM and YMM.
-const V3: Needs = Needs {
-    basic: 1 << 12 | 1 << 22 | 1 << 27 | 1 << 28 | 1 << 29,
-    extended: 1 << 3 | 1 << 5 | 1 << 8,
-    amd: 1 << 5,
-    state: 0x06,
-};
-/// Level 4: AVX-512 F, DQ, CD, BW, VL; XMM, YMM, masks and ZMM.
-const V4: Needs =
-    Needs { basic: 0, extended: 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, amd: 0, state: 0xe6 };
-
-/// AVX512-VNNI: leaf 7, ECX.
-const AVX512_VNNI: u32 = 1 << 11;
-/// AVX-VNNI: leaf 7, subleaf 1, EAX.
-const AVX_VNNI: u32 = 1 << 4;
-/// AVX512-BF16: leaf 7, subleaf 1, EAX.
-const AVX512_BF16: u32 = 1 << 5;
-
-/// A function without arguments that returns bits of [`has`], at least one, in the calling conventions of
-/// System V and of Windows.
-pub fn code() -> Result<(Vec<u8>, Steps)> {
-    let code = assemble().map_err(|e| Failure::bug("cpu_level", e.to_string()))?;
-    // push rbx; ...; pop rbx; ret
-    let ret = code.len() as u32 - 1;
-    let steps =
-        vec![(1, Step::Stack(16)), (1, Step::Save(3, 16)), (ret, Step::Stack(8)), (ret, Step::Restore(3))];
-    Ok((code, steps))
+/// A function of the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Import {
+    /// Its symbol.
+    pub name: &'static str,
+    /// Its address is 0 where nothing defines it.
+    pub weak: bool,
 }
 
-fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
-    let mut a = CodeAssembler::new(64)?;
-    let mut done = a.create_label();
-    // cpuid writes eax, ebx, ecx and edx, xgetbv eax and edx; of these only rbx is the caller's.
-    let (answer, basic, extended, amd) = (r8d, r9d, r10d, r11d);
-    a.push(rbx)?;
-    a.mov(answer, has::BASE)?;
-    a.mov(eax, 0x8000_0001u32)?;
-    a.cpuid()?;
-    a.mov(amd, ecx)?;
-    a.mov(eax, 1)?;
-    a.cpuid()?;
-    a.mov(basic, ecx)?;
-    need(&mut a, basic, V2.basic, done)?;
-    need(&mut a, amd, V2.amd, done)?;
-    a.or(answer, has::V2 as i32)?;
-    need(&mut a, basic, V3.basic, done)?;
-    need(&mut a, amd, V3.amd, done)?;
-    a.xor(eax, eax)?;
-    a.cpuid()?;
-    a.cmp(eax, 7)?;
-    a.jb(done)?;
-    // Only where OSXSAVE is set, which has been seen.
-    a.xor(ecx, ecx)?;
-    a.xgetbv()?;
-    let state = basic;
-    a.mov(state, eax)?;
-    need(&mut a, state, V3.state, done)?;
-    a.mov(eax, 7)?;
-    a.xor(ecx, ecx)?;
-    a.cpuid()?;
-    a.mov(extended, ebx)?;
-    let more = amd;
-    a.mov(more, ecx)?;
-    need(&mut a, extended, V3.extended, done)?;
-    a.or(answer, has::V3 as i32)?;
-    // Leaf 7 says in EAX how many subleaves it has.
-    let mut none = a.create_label();
-    let mut asked = a.create_label();
-    a.cmp(eax, 1)?;
-    a.jb(none)?;
-    a.mov(eax, 7)?;
-    a.mov(ecx, 1)?;
-    a.cpuid()?;
-    let sub = edx;
-    a.mov(sub, eax)?;
-    a.jmp(asked)?;
-    a.set_label(&mut none)?;
-    a.xor(sub, sub)?;
-    a.set_label(&mut asked)?;
-    let mut next = a.create_label();
-    need(&mut a, sub, AVX_VNNI, next)?;
-    a.or(answer, has::AVX_VNNI as i32)?;
-    a.set_label(&mut next)?;
-    need(&mut a, extended, V4.extended, done)?;
-    need(&mut a, state, V4.state, done)?;
-    a.or(answer, has::V4 as i32)?;
-    need(&mut a, more, AVX512_VNNI, done)?;
-    a.or(answer, has::AVX512_VNNI as i32)?;
-    need(&mut a, sub, AVX512_BF16, done)?;
-    a.or(answer, has::AVX512_BF16 as i32)?;
-    a.set_label(&mut done)?;
-    a.mov(eax, answer)?;
-    a.pop(rbx)?;
-    a.ret()?;
-    a.assemble(0)
-}
-
-/// Goes elsewhere unless all `bits` are set.
-fn need(
-    a: &mut CodeAssembler,
-    register: AsmRegister32,
-    bits: u32,
-    otherwise: CodeLabel,
-) -> std::result::Result<(), IcedError> {
-    a.mov(eax, register)?;
-    a.and(eax, bits)?;
-    a.cmp(eax, bits)?;
-    a.jne(otherwise)
+/// The function for a target.
+pub fn code(triple: &Triple) -> Result<Asking> {
+    match triple.architecture {
+        Architecture::Aarch64(_) => aarch64::code(triple),
+        _ => x86_64::code(),
+    }
 }

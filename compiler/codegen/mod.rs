@@ -5,10 +5,12 @@
 //! ([`frame::Frame`]). The entry function is the module's driver. The same code goes into objects
 //! ([`object`]) and into memory (`crate::jit`).
 
+pub mod asm;
 pub mod assemble;
 pub mod clif;
 pub mod cpu_level;
 pub mod customs;
+pub mod debug;
 pub mod faults;
 pub mod frame;
 pub mod header;

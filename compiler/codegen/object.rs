@@ -1,8 +1,9 @@
 //! Object files. Weights never go through Cranelift's data: their section is an untouched anonymous mapping,
 //! and the writer streams the real bytes when it meets it, so nothing large is ever copied.
 
-use super::assemble::{Assembled, Unit};
+use super::assemble::{Assembled, Defined, Unit};
 use super::clif;
+use super::debug;
 use super::meta;
 use super::unwind;
 use super::weights::{ALIGN, Blob};
@@ -69,13 +70,23 @@ pub(super) fn build(
     let mut product = module.finish();
     let hole = if with_weights { add_weights(&mut product, &ids, unit)? } else { None };
     {
-        let function = |(id, size, steps): &(FuncId, u32, unwind::Steps)| unwind::Function {
-            symbol: product.function_symbol(*id),
-            size: *size,
-            steps: steps.clone(),
+        let function = |d: &Defined| unwind::Function {
+            symbol: product.function_symbol(d.id),
+            size: d.size,
+            steps: d.steps.clone(),
         };
-        let functions: Vec<_> = ids.frames.iter().map(function).collect();
+        let functions: Vec<_> = ids.defined.iter().map(function).collect();
         unwind::add(&mut product.object, &unit.target.triple.architecture, &functions)?;
+    }
+    if let Some(source) = &unit.debug {
+        let function = |d: &Defined| debug::Function {
+            symbol: product.function_symbol(d.id),
+            size: d.size,
+            exported: d.exported,
+            rows: d.rows.clone(),
+        };
+        let functions: Vec<_> = ids.defined.iter().map(function).collect();
+        debug::add(&mut product.object, source, &functions)?;
     }
     for (function, r) in pages {
         add_page(&mut product, function, &r)?;

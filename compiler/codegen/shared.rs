@@ -79,6 +79,8 @@ struct Link<'a> {
     /// How many words hold addresses.
     addresses: usize,
     relocations: Vec<Relocation>,
+    /// Those of sections that are not loaded.
+    debug: Vec<Relocation>,
 }
 
 /// Contents of sections, by their numbers.
@@ -120,6 +122,11 @@ fn group(s: &ElfSection64<'_, '_, LE>) -> SectionKind {
     }
 }
 
+/// A section of debug information.
+fn is_debug(s: &ElfSection64<'_, '_, LE>) -> bool {
+    s.name().is_ok_and(|n| n.starts_with(".debug_"))
+}
+
 impl<'a> Link<'a> {
     /// Finds out what is needed.
     fn new(file: &'a File<'a>, weights: Option<&[u8]>) -> Result<Link<'a>> {
@@ -132,6 +139,7 @@ impl<'a> Link<'a> {
             stubs: vec![],
             addresses: 0,
             relocations: vec![],
+            debug: vec![],
         };
         for s in file.sections() {
             for (offset, r) in s.relocations() {
@@ -142,7 +150,7 @@ impl<'a> Link<'a> {
                 };
                 let r =
                     Relocation { section: s.index().0, offset, r_type, symbol: symbol.0, addend: r.addend() };
-                link.relocations.push(r);
+                if is_debug(&s) { &mut link.debug } else { &mut link.relocations }.push(r);
             }
         }
         for r in &link.relocations {
@@ -249,10 +257,10 @@ impl<'a> Link<'a> {
         image.fill(stubs, &self.stub_code(&places)?);
         image.fill(rela, &self.dynamic_relocations(&places, &words, &imports)?);
         image.fill(dynstr, &strings.bytes);
-        let symbols = dynamic
-            .iter()
-            .zip(&names)
-            .map(|(i, n)| self.file_symbol(*i, *n, elf::STB_GLOBAL, &image, &sections));
+        let symbols = dynamic.iter().zip(&names).map(|(i, n)| {
+            let weak = self.symbol(*i)?.is_weak();
+            self.file_symbol(*i, *n, if weak { elf::STB_WEAK } else { elf::STB_GLOBAL }, &image, &sections)
+        });
         image.fill(dynsym, &file::symbols(symbols.collect::<Result<Vec<_>>>()?));
         let hashes = dynamic
             .iter()
@@ -285,7 +293,32 @@ impl<'a> Link<'a> {
             .collect();
         image.fill(dynamic_table, &words);
         self.local_symbols(&mut image, &sections)?;
+        self.debug_sections(&mut image, &places)?;
         Ok(image)
+    }
+    /// Debug information, with the addresses of the library.
+    fn debug_sections(&self, image: &mut Image, places: &Places) -> Result<()> {
+        for s in self.file.sections().filter(is_debug) {
+            let mut bytes = s.data().map_err(bug)?.to_vec();
+            for r in self.debug.iter().filter(|r| r.section == s.index().0) {
+                let target = self.symbol(r.symbol)?;
+                let of =
+                    target.section_index().map(|i| self.file.section_by_index(i)).transpose().map_err(bug)?;
+                // Offsets of tables of DWARF have four bytes, addresses eight.
+                let (value, size) = match of {
+                    Some(of) if is_debug(&of) => (r.addend as u64, 4),
+                    _ => (self.address(r.symbol, places)?.wrapping_add_signed(r.addend), 8),
+                };
+                match bytes.get_mut(r.offset as usize..).and_then(|b| b.get_mut(..size)) {
+                    Some(b) => b.copy_from_slice(&value.to_le_bytes()[..size]),
+                    None => return Err(Failure::bug("shared", "a relocation behind its section")),
+                }
+            }
+            let name = s.name().map_err(bug)?;
+            let chunk = image.push(Chunk::table(name, elf::SHT_PROGBITS, Segment::None, bytes.len(), 0));
+            image.fill(chunk, &bytes);
+        }
+        Ok(())
     }
     /// Libraries that have the imported functions. musl and others find them in the program that loads the
     /// library.
@@ -299,7 +332,9 @@ impl<'a> Link<'a> {
         for i in imports {
             let name = self.symbol(*i)?.name().map_err(bug)?;
             memory |= name.starts_with("mem");
-            math |= !name.starts_with("mem") && !name.starts_with("onnxc_");
+            // What may be missing is in a library that the program has, or nowhere.
+            let weak = self.symbol(*i)?.is_weak();
+            math |= !name.starts_with("mem") && !name.starts_with("onnxc_") && !weak;
         }
         Ok([memory.then_some(c), math.then_some(m)].into_iter().flatten().collect())
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Runs the command.
 pub fn compile(a: &CompileArgs) -> Result<()> {
     let Some(model) = &a.model else { return Error::new(codes::OPTION, "no model given").fail() };
-    let options = a.options();
+    let mut options = a.options();
     if a.weights == Some(Weights::Embed) && a.weights_from.is_some() {
         return Error::new(codes::OPTION, "--weights-from shares a file, and --weights embed asks for none")
             .help("leave out one of them")
@@ -21,7 +21,7 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
     let src = source(model)?;
     let kinds =
         if a.emit.is_empty() { vec!["obj", "header"] } else { a.emit.iter().map(String::as_str).collect() };
-    let kinds = kinds.into_iter().map(emit::find).collect::<Result<Vec<_>>>()?;
+    let mut kinds = kinds.into_iter().map(emit::find).collect::<Result<Vec<_>>>()?;
     let stdout = a.output.as_deref() == Some(Path::new("-"));
     let output = match &a.output {
         Some(o) => o.clone(),
@@ -33,6 +33,12 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
                 .replace('-', "model")
         )),
     };
+    if options.debug.is_some() && !stdout {
+        options.output = Some(output.clone());
+    }
+    if !stdout && a.stop_after.is_none() {
+        emit::with_text(&mut kinds, options.debug)?;
+    }
     if a.stop_after.is_some() {
         return stopped(pipeline::run(&src, &options)?, &output, stdout);
     }

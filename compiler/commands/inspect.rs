@@ -28,6 +28,8 @@ struct Findings {
     /// Sizes that amounts are counted for.
     sizes: Vec<(String, i64)>,
     workspace: Option<i64>,
+    /// Bytes.
+    stack: u64,
     amounts: Option<count::Amounts>,
 }
 
@@ -61,6 +63,7 @@ pub fn inspect(a: &InspectArgs) -> Result<()> {
             .filter_map(|p| Some((p.name.clone(), *sizes.get(&p.sym)?)))
             .collect(),
         workspace: c.interface.syms.expanded(c.interface.workspace).eval(&|s| sizes.get(&s).copied()),
+        stack: c.clock.step("generate code", || crate::emit::stack(&c))?,
         amounts: None,
     };
     f.graph(&file.graph);
@@ -133,6 +136,7 @@ impl Findings {
             bytes(c.weights.size as f64)
         );
         o += &format!("workspace: {} bytes\n", i.workspace.display(&i.syms));
+        o += &format!("stack: at most {} bytes, without the caller's functions and libm\n", self.stack);
         if !self.sizes.is_empty() {
             let list: Vec<String> = self.sizes.iter().map(|(n, v)| format!("{n}={v}")).collect();
             o += &format!(
@@ -163,7 +167,7 @@ impl Findings {
             "operators": self.operators.iter().map(|((op, v), n)| json!({ "operator": op, "version": v, "nodes": n })).collect::<Vec<_>>(),
             "constants": self.weights.iter().map(|(ty, (t, n, b))| json!({ "type": ty, "tensors": t, "elements": n, "bytes": b })).collect::<Vec<_>>(),
             "target": i.target, "cpu": i.cpu, "weights_bytes": c.weights.size, "workspace": i.workspace.display(&i.syms).to_string(),
-            "sizes": self.sizes.iter().map(|(n, v)| (n.clone(), json!(v))).collect::<serde_json::Map<_, _>>(), "workspace_bytes": self.workspace,
+            "sizes": self.sizes.iter().map(|(n, v)| (n.clone(), json!(v))).collect::<serde_json::Map<_, _>>(), "workspace_bytes": self.workspace, "stack_bytes": self.stack,
             "flops": self.amounts.map(|a| a.flops), "bytes": self.amounts.map(|a| a.bytes),
         })
     }

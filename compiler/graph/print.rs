@@ -21,6 +21,7 @@
 //! entry.
 
 use super::{Def, Graph, Model, Node, Value};
+use crate::diag::Origin;
 use crate::ops::{self, AttrValue, Known};
 use crate::sym::text::{display_with, quote};
 use crate::sym::{Condition, Dim, Sym};
@@ -34,10 +35,25 @@ const WIDTH: usize = 120;
 
 /// The whole model.
 pub fn print(model: &Model) -> String {
-    let mut p =
-        Printer { model, out: String::new(), syms: HashMap::new(), sym_names: HashSet::new(), indent: 0 };
+    let mut p = Printer::new(model);
     p.model();
     p.out
+}
+
+/// Lines of that text, counted from 1.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    /// The signature of the main graph.
+    pub graph: u32,
+    /// Nodes by their origins, in order.
+    pub nodes: Vec<(Origin, u32)>,
+}
+
+/// Where everything stands in the text of a model.
+pub fn lines(model: &Model) -> Lines {
+    let mut p = Printer::new(model);
+    p.model();
+    p.lines
 }
 
 /// Names of the values of one graph, and every name that is taken there.
@@ -71,6 +87,9 @@ struct Printer<'a> {
     syms: HashMap<Sym, String>,
     sym_names: HashSet<String>,
     indent: usize,
+    lines: Lines,
+    /// Lines so far.
+    row: u32,
 }
 
 /// A quoted string. Only the quote and the backslash need an escape.
@@ -93,11 +112,23 @@ fn comment(s: &str) -> String {
     s.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-impl Printer<'_> {
+impl<'a> Printer<'a> {
+    fn new(model: &'a Model) -> Printer<'a> {
+        Printer {
+            model,
+            out: String::new(),
+            syms: HashMap::new(),
+            sym_names: HashSet::new(),
+            indent: 0,
+            lines: Lines::default(),
+            row: 0,
+        }
+    }
     fn line(&mut self, text: &str) {
         self.out.extend(std::iter::repeat_n("  ", self.indent));
         self.out.push_str(text);
         self.out.push('\n');
+        self.row += 1;
     }
     fn sym(&mut self, s: Sym) -> String {
         if let Some(n) = self.syms.get(&s) {
@@ -168,6 +199,7 @@ impl Printer<'_> {
         }
         let sets: Vec<String> = m.opsets.iter().map(|(d, v)| format!("{} : {v}", quoted(d))).collect();
         self.line(&format!("<ir_version: {}, opset_import: [{}]>", m.ir_version, sets.join(", ")));
+        self.lines.graph = self.row + 1;
         self.graph("", "", &m.graph, &Scope { names: HashMap::new(), taken: HashSet::new() });
     }
     /// A graph; `outer` gives the names of what it captures.
@@ -246,6 +278,7 @@ impl Printer<'_> {
     }
     fn node(&mut self, g: &Graph, n: Node, scope: &Scope) {
         let Some(node) = g.nodes.get(n) else { return self.line(&format!("# undefined {n}")) };
+        self.lines.nodes.push((node.origin.clone(), self.row + 1));
         let names = |list: &[Option<Value>]| {
             list.iter()
                 .map(|v| v.map_or_else(|| "\"\"".to_owned(), |v| scope.get(v)))

@@ -7,6 +7,10 @@ use crate::tensor::ElemType;
 pub enum DotKind {
     /// Four bytes, of a unsigned (0..=255), of b signed; sums are i32, modulo 2^32.
     Bytes,
+    /// Four signed bytes each.
+    SignedBytes,
+    /// Four unsigned bytes each.
+    UnsignedBytes,
     /// Two signed integers of 16 bits; sums are i32, modulo 2^32.
     Words,
     /// Two bf16, the upper one first; sums are f32.
@@ -15,11 +19,14 @@ pub enum DotKind {
 
 impl DotKind {
     /// All of them.
-    pub const ALL: [DotKind; 3] = [DotKind::Bytes, DotKind::Words, DotKind::Halves];
+    pub const ALL: [DotKind; 5] =
+        [DotKind::Bytes, DotKind::SignedBytes, DotKind::UnsignedBytes, DotKind::Words, DotKind::Halves];
     /// Its operation in texts.
     pub fn name(self) -> &'static str {
         match self {
             DotKind::Bytes => "dot4",
+            DotKind::SignedBytes => "dot4s",
+            DotKind::UnsignedBytes => "dot4u",
             DotKind::Words => "dot2i",
             DotKind::Halves => "dot2",
         }
@@ -30,6 +37,10 @@ impl DotKind {
     }
     /// Parts of a factor.
     pub fn size(self) -> i64 {
-        if self == DotKind::Bytes { 4 } else { 2 }
+        if self.is_bytes() { 4 } else { 2 }
+    }
+    /// True for groups of bytes.
+    pub fn is_bytes(self) -> bool {
+        matches!(self, DotKind::Bytes | DotKind::SignedBytes | DotKind::UnsignedBytes)
     }
 }

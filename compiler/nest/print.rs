@@ -32,6 +32,32 @@ pub fn print(m: &Module) -> String {
     p.out
 }
 
+/// Where everything stands in a text: lines are counted from 1.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    /// Heads of kernels.
+    pub kernels: HashMap<Kernel, u32>,
+    /// First lines of statements, by their addresses.
+    pub statements: HashMap<usize, u32>,
+    /// The driver.
+    pub driver: u32,
+}
+
+impl Lines {
+    /// The line of a statement of the module itself, not of a copy.
+    pub fn of(&self, s: &Stmt) -> Option<u32> {
+        self.statements.get(&std::ptr::from_ref(s).addr()).copied()
+    }
+}
+
+/// Lines of the whole module's text behind so many others, and where it ends.
+pub fn lines(m: &Module, behind: u32) -> (Lines, u32) {
+    let mut p = Printer::new(m);
+    (p.row, p.lines) = (behind, Some(Lines::default()));
+    p.module();
+    (p.lines.unwrap_or_default(), p.row)
+}
+
 /// One kernel with the buffers it touches.
 pub fn print_kernel(m: &Module, k: Kernel) -> String {
     let mut p = Printer::new(m);
@@ -60,6 +86,9 @@ struct Printer<'a> {
     kernels: HashMap<Kernel, String>,
     kernel_names: HashSet<String>,
     heads: Option<HashMap<usize, String>>,
+    lines: Option<Lines>,
+    /// Lines so far.
+    row: u32,
     /// Where constants lie, for the text of a plan.
     offsets: plan::Offsets<'a>,
     indent: usize,
@@ -81,6 +110,8 @@ impl<'a> Printer<'a> {
             kernels: HashMap::new(),
             kernel_names: HashSet::new(),
             heads: None,
+            lines: None,
+            row: 0,
             offsets: None,
             indent: 0,
         }
@@ -91,6 +122,7 @@ impl<'a> Printer<'a> {
         }
         self.out.push_str(text);
         self.out.push('\n');
+        self.row += 1;
     }
     fn module(&mut self) {
         let m = self.m;
@@ -146,10 +178,13 @@ impl<'a> Printer<'a> {
             self.kernel(k);
         }
         self.line("driver");
+        if let Some(l) = &mut self.lines {
+            l.driver = self.row;
+        }
         self.syms.clear();
         self.regs.clear();
         self.indent += 1;
-        self.block(&m.driver.clone());
+        self.block(&m.driver);
         self.indent -= 1;
     }
     fn name(&mut self, b: Buf) -> String {
@@ -213,6 +248,9 @@ impl<'a> Printer<'a> {
         let origin = if self.offsets.is_some() { String::new() } else { origin };
         let head = format!("kernel {}{work}{scheduled}{narrow} ; {origin}", self.kernel_name(k));
         self.line(head.trim_end());
+        if let Some(l) = &mut self.lines {
+            l.kernels.insert(k, self.row);
+        }
         self.indent += 1;
         self.syms.clear();
         self.regs.clear();
@@ -274,6 +312,9 @@ impl<'a> Printer<'a> {
     }
     fn stmt(&mut self, s: &Stmt) {
         let start = self.out.len();
+        if let Some(l) = &mut self.lines {
+            l.statements.insert(std::ptr::from_ref(s).addr(), self.row + 1);
+        }
         self.write(s);
         if let Some(h) = &mut self.heads {
             h.insert(

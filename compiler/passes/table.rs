@@ -275,7 +275,7 @@ pub const NEST_PASSES: &[NestPass] = &[
         name: "integer_dot",
         group: Group::Quantize,
         serves: Some(Serves {
-            level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16,
+            level: |f| f.caps.dot.keeps_signs() || f.caps.dot == Dot::Quads && !f.caps.bf16,
             useful: nest::quantize::integer_dot::suit,
         }),
         counted: true,
@@ -288,7 +288,7 @@ pub const NEST_PASSES: &[NestPass] = &[
         name: "few_bits",
         group: Group::Quantize,
         serves: Some(Serves {
-            level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16,
+            level: |f| f.caps.dot.keeps_signs() || f.caps.dot == Dot::Quads && !f.caps.bf16,
             useful: nest::quantize::few_bits::suit,
         }),
         holds: "Contractions whose weights are constants of 2, 4 or 8 bits with scales make floats of them where they use them.",

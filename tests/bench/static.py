@@ -26,12 +26,16 @@ PEAK = {"cortex-a55": 4.0}
 RECORDED = pathlib.Path(__file__).with_name("static.txt")
 # Constant weights of a shape.
 WEIGHTS = "s = Constant <value_ints = [%s]> ()\n  w = ConstantOfShape <value = float[1] {0.5}> (s)\n  "
+BYTES = "s = Constant <value_ints = [%s]> ()\n  w = ConstantOfShape <value = %s[1] {3}> (s)\n  "
 # Name: inputs and outputs, nodes, opset, CPU level.
 MODELS = {
     "gemm": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "generic"),
     "gemm, in order": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "cortex-a55"),
     "gemm of f16": ("(float16[512,512] a, float16[512,512] b) => (float16[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
     "gemm of f64": ("(double[512,512] a, double[512,512] b) => (double[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
+    "gemm of int8, sdot": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.2-a+dotprod+fp16"),
+    "gemm of int8, in order": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "cortex-a55"),
+    "gemm of uint8, i8mm": ("(uint8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.6-a+i8mm+bf16"),
     "gemv": ("(float[1,1024] a) => (float[1,4096] y)", WEIGHTS % "1024, 4096" + "y = MatMul (a, w)", 17, "generic"),
     "conv 3x3, step 2": (
         "(float[1,64,56,56] x) => (float[1,128,28,28] y)",
@@ -51,8 +55,14 @@ def run(command, text=None):
 
 
 def macs(line):
-    """f32-sized multiply-adds of an instruction."""
+    """Multiply-adds of an instruction."""
     op = line.split()[0]
+    if re.fullmatch(r"(s|u|us)mmla", op):
+        return 32
+    if op in ("sdot", "udot", "usdot", "sudot", "bfmmla"):
+        return 16
+    if op == "bfdot":
+        return 8
     if op not in ("fmla", "fmls"):
         return 0
     return 8 if ".8h" in line else 4 if ".4s" in line else 2
@@ -81,6 +91,14 @@ def loops(text):
     return found
 
 
+def runs(cpu, body):
+    """Whether a CPU has all instructions of a loop: llvm-mca prices those too that it lacks."""
+    of = lambda pattern: any(re.match(pattern, line) for line in body)
+    if of(r"usdot|sudot|\w*mmla|bf"):
+        return cpu in ("neoverse-v1", "neoverse-v2")
+    return cpu != "cortex-a72" or not of(r"[su]dot|f\w+ v\d+\.8h")
+
+
 def priced(cpu, body):
     """Cycles of an iteration."""
     lines = []
@@ -90,7 +108,7 @@ def priced(cpu, body):
         elif re.match(r"^ldr [qds]\d+, (0x|#)", line):
             line = re.sub(r", .*", ", #4", line)
         lines.append(line)
-    out = run([f"llvm-mca-{LLVM}", "-mtriple=aarch64", f"-mcpu={cpu}", "--json", "-iterations=100", "-"], "\n".join(lines + [".Lend:"]) + "\n")
+    out = run([f"llvm-mca-{LLVM}", "-mtriple=aarch64", f"-mcpu={cpu}", "-mattr=+dotprod,+i8mm,+bf16,+fullfp16", "--json", "-iterations=100", "-"], "\n".join(lines + [".Lend:"]) + "\n")
     view = json.loads(out)["CodeRegions"][0]["SummaryView"]
     return view["TotalCycles"] / view["Iterations"]
 
@@ -106,18 +124,18 @@ def measure(onnxc, folder, name):
     model = folder / "m.onnxtxt"
     model.write_text(f'<ir_version: 8, opset_import: ["" : {opset}]>\nm {signature} {{\n  {nodes}\n}}\n')
     run([onnxc, str(model), "--target", TARGET, "--cpu", level, "-o", str(folder / "m.o")])
-    text = run([f"llvm-objdump-{LLVM}", "-d", "--no-show-raw-insn", str(folder / "m.o")])
+    text = run([f"llvm-objdump-{LLVM}", "-d", "--mattr=+dotprod,+i8mm,+bf16,+fullfp16", "--no-show-raw-insn", str(folder / "m.o")])
     vector = lambda body: sum(1 for l in body if re.search(r"\bv\d+\.", l))
     body = max(loops(text), key=lambda b: (sum(map(macs, b)) if name.startswith(("gem", "conv", "depth")) else 0, vector(b)))
     work = sum(map(macs, body))
-    return {"instructions": len(body), "macs": work, "cycles": {c: round(priced(c, body), 1) for c in CPUS}}
+    return {"instructions": len(body), "macs": work, "cycles": {c: round(priced(c, body), 1) for c in CPUS if runs(c, body)}}
 
 
 def table(rows):
     out = ["| loop | instructions | multiply-adds |" + "".join(f" {c} |" for c in CPUS), "|---|--:|--:|" + "--:|" * len(CPUS)]
     for name, r in rows.items():
         multiplies = r["macs"] > r["instructions"]
-        cell = lambda c: f" {r['cycles'][c]} ({100 * r['macs'] / r['cycles'][c] / peak(c):.0f} %) |" if multiplies else f" {r['cycles'][c]} |"
+        cell = lambda c: " |" if c not in r["cycles"] else f" {r['cycles'][c]} ({100 * r['macs'] / r['cycles'][c] / peak(c):.0f} %) |" if multiplies else f" {r['cycles'][c]} |"
         out.append(f"| {name} | {r['instructions']} | {r['macs']} |" + "".join(map(cell, CPUS)))
     return "\n".join(out)
 
@@ -145,9 +163,9 @@ def main():
             print(f"{name}: {r['instructions']} instructions for {r['macs']} multiply-adds, recorded {old and (old['instructions'], old['macs'])}")
             wrong += 1
             continue
-        for c in CPUS:
-            if abs(r["cycles"][c] - old["cycles"][c]) > 0.03 * old["cycles"][c]:
-                print(f"{name} on {c}: {r['cycles'][c]} cycles, recorded {old['cycles'][c]}")
+        for c in r["cycles"]:
+            if c not in old["cycles"] or abs(r["cycles"][c] - old["cycles"][c]) > 0.03 * old["cycles"][c]:
+                print(f"{name} on {c}: {r['cycles'][c]} cycles, recorded {old['cycles'].get(c)}")
                 wrong += 1
     print(f"{len(rows)} loops, {wrong} differ" + ("; static.py --update records them" if wrong else ""))
     return int(wrong > 0)

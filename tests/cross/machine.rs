@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// A machine that qemu can be: triple, CPU level, cross compiler, emulator and its options.
+/// A machine that programs run on here: triple, CPU level, cross compiler, emulator and its options.
 pub struct Machine {
     pub triple: &'static str,
     pub cpu: &'static str,
@@ -69,12 +69,16 @@ pub fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> Strin
     if !linked.status.success() {
         return format!("linking: {}", String::from_utf8_lossy(&linked.stderr));
     }
+    let program = if m.triple.contains("windows") { "./driver.exe" } else { "./driver" };
     let ran = Command::new(m.qemu[0])
         .current_dir(dir)
         .args(&m.qemu[1..])
-        .arg("./driver")
+        .arg(program)
+        // Wine's configuration, which tests share.
+        .env("WINEPREFIX", Path::new(env!("CARGO_TARGET_TMPDIR")).join("wine"))
+        .env("WINEDEBUG", "-all")
         .output()
-        .expect("qemu starts");
+        .expect("the emulator starts");
     let mut wrong = String::new();
     if !ran.status.success() {
         let said = String::from_utf8_lossy(&ran.stderr);
@@ -190,11 +194,12 @@ int main(void) {
     }
     status = m->workspace_for(dims, &size);
     if (status == 0) {
-      void *space = aligned_alloc(64, (size + 127) / 64 * 64);
+      char *memory = malloc(size + 64);
+      void *space = memory + (64 - (uintptr_t)memory % 64);
       memset(space, 0xff, size);
       status = m->call((const void *const *)inputs, (void *const *)first, dims, NULL, NULL, space, NULL);
       if (status == 0) status = m->call((const void *const *)inputs, (void *const *)second, dims, NULL, NULL, space, &exec);
-      free(space);
+      free(memory);
     }
     for (uint32_t i = 0; i < m->n_outputs && status == 0; i++) {
       for (int g = 0; g < GUARD; g++)

@@ -19,13 +19,20 @@ use std::rc::Rc;
 /// A function that the object will have.
 pub(super) enum Plan {
     /// A kernel of a variant. Its code is generated when it is compiled.
-    Kernel { name: String, id: Id, variant: usize, kernel: Kernel },
-    /// Code that kernels share, of which this is the first, with a frame of its own.
-    Shared { name: String, id: Id, variant: usize, kernel: Kernel },
-    /// A kernel whose code is the shared one of that number.
-    Stub { name: String, id: Id, variant: usize, kernel: Kernel, code: u32 },
+    Kernel { name: String, id: Id, variant: usize, kernel: Kernel, share: Share },
     /// A function whose code there is.
     Ready(Source),
+}
+
+/// What a function of a kernel has to do with code that several kernels share.
+#[derive(Clone, Copy)]
+pub(super) enum Share {
+    /// Nothing: it is the kernel's own code.
+    Own,
+    /// It is that code, with a frame of its own, made of the first kernel that has it.
+    Code,
+    /// It calls the code of this number.
+    Stub(u32),
 }
 
 impl Unit<'_> {
@@ -69,16 +76,16 @@ impl Unit<'_> {
                 let name = unique(&variant.m.kernels[k].name, own);
                 let id = Id { variant: own, number: k.as_u32() };
                 let Some(first) = shared.get(&k) else {
-                    out.push(Plan::Kernel { name, id, variant: v, kernel: k });
+                    out.push(Plan::Kernel { name, id, variant: v, kernel: k, share: Share::Own });
                     continue;
                 };
                 let code = entry::SHARED + first.as_u32();
                 if *first == k {
                     let name = unique(&format!("{}.shared", variant.m.kernels[k].name), own);
                     let id = Id { variant: own, number: code };
-                    out.push(Plan::Shared { name, id, variant: v, kernel: k });
+                    out.push(Plan::Kernel { name, id, variant: v, kernel: k, share: Share::Code });
                 }
-                out.push(Plan::Stub { name, id, variant: v, kernel: k, code });
+                out.push(Plan::Kernel { name, id, variant: v, kernel: k, share: Share::Stub(code) });
             }
         }
         let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
@@ -98,6 +105,7 @@ impl Unit<'_> {
                 checks: checks.clone(),
                 customs: &texts,
                 makers: &makers[v],
+                lines: self.lines(v),
             }
         };
         let mut list = vec![
@@ -107,20 +115,11 @@ impl Unit<'_> {
         if self.asks() {
             (0..self.variants.len())
                 .for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
-            let (bytes, steps) = cpu_level::code()?;
+            let asking = cpu_level::code(&self.target.triple)?;
             let signature = entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL);
-            let code = Code::Machine(signature, bytes, steps);
+            let code = Code::Machine(signature, asking);
             let id = Id { variant: None, number: entry::CPU_LEVEL };
-            out.push(Plan::Ready(Source {
-                name: unique("cpu_level", None),
-                id,
-                exported: false,
-                code,
-                libm: vec![],
-                tile: false,
-                tiles: vec![],
-                notes: vec![],
-            }));
+            out.push(Plan::Ready(Source::local(unique("cpu_level", None), id, code)));
         }
         list.extend([
             (0, if self.asks() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
@@ -139,16 +138,9 @@ impl Unit<'_> {
                 _ => Id { variant: None, number },
             };
             let (func, libm) = entry(v).function(number)?;
-            out.push(Plan::Ready(Source {
-                name,
-                id,
-                exported,
-                code: Code::Clif(Box::new(func)),
-                libm: libm.names,
-                tile: false,
-                tiles: vec![],
-                notes: vec![],
-            }));
+            let source = Source::local(name, id, Code::Clif(Box::new(func)));
+            let line = self.lines(v).map_or(0, |l| l.driver);
+            out.push(Plan::Ready(Source { exported, libm: libm.names, line, ..source }));
         }
         Ok((out, checks.take()))
     }
@@ -171,15 +163,13 @@ impl Unit<'_> {
     }
     /// A function as Cranelift IR.
     pub(super) fn source(&self, p: Plan, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<Source> {
-        let (name, id, variant, kernel, code) = match p {
-            Plan::Kernel { name, id, variant, kernel } => (name, id, variant, kernel, None),
-            Plan::Shared { name, id, variant, kernel } => (name, id, variant, kernel, Some(None)),
-            Plan::Stub { name, id, variant, kernel, code } => (name, id, variant, kernel, Some(Some(code))),
+        let (name, id, variant, kernel, share) = match p {
+            Plan::Kernel { name, id, variant, kernel, share } => (name, id, variant, kernel, share),
             Plan::Ready(s) => return Ok(s),
         };
         let isa = &*isas[variant].1;
         let Variant { m, frame, weights, users, level } = &self.variants[variant];
-        let own = code.map(|_| Frame::of_kernel(m, &m.kernels[kernel].body));
+        let own = || Frame::of_kernel(m, &m.kernels[kernel].body);
         let setting = clif::Setting {
             m,
             frame,
@@ -188,43 +178,27 @@ impl Unit<'_> {
             embedded: !self.interface.weights.external,
             isa,
             vectors: tile::Vectors::of(&level.facts),
+            lines: self.lines(variant),
         };
-        let setting = match (&own, code) {
-            (Some(own), Some(Some(code))) => {
+        let line = setting.lines.and_then(|l| l.kernels.get(&kernel)).map_or(0, |l| *l);
+        let c = match share {
+            Share::Own => clif::kernel(&setting, kernel)?,
+            Share::Code => clif::kernel(&clif::Setting { frame: &own(), ..setting }, kernel)?,
+            Share::Stub(code) => {
                 if cfg!(debug_assertions) {
                     same_code(&setting, kernel, Kernel::from_u32(code - entry::SHARED))?;
                 }
-                let func = clif::stub(&setting, kernel, own, code)?;
-                return Ok(Source {
-                    name,
-                    id,
-                    exported: false,
-                    code: Code::Clif(Box::new(func)),
-                    libm: vec![],
-                    tile: false,
-                    tiles: vec![],
-                    notes: vec![],
-                });
+                let func = clif::stub(&setting, kernel, &own(), code)?;
+                return Ok(Source { line, ..Source::local(name, id, Code::Clif(Box::new(func))) });
             }
-            (Some(own), _) => clif::Setting { frame: own, ..setting },
-            _ => setting,
         };
-        let c = clif::kernel(&setting, kernel)?;
         let notes = c
             .no_tiles
             .iter()
             .map(|n| format!("no tile for vec {}: {}", m.syms.unique_name(n.var), n.reason))
             .collect();
-        Ok(Source {
-            name,
-            id,
-            exported: false,
-            code: Code::Clif(Box::new(c.func)),
-            libm: c.libm.names,
-            tile: c.tile,
-            tiles: c.tiles,
-            notes,
-        })
+        let source = Source::local(name, id, Code::Clif(Box::new(c.func)));
+        Ok(Source { libm: c.libm.names, tile: c.tile, tiles: c.tiles, line, notes, ..source })
     }
 }
 
@@ -232,7 +206,7 @@ impl Unit<'_> {
 fn same_code(s: &clif::Setting, kernel: Kernel, first: Kernel) -> Result<()> {
     let code = |k: Kernel| {
         let own = Frame::of_kernel(s.m, &s.m.kernels[k].body);
-        let c = clif::kernel(&clif::Setting { frame: &own, ..*s }, k)?;
+        let c = clif::kernel(&clif::Setting { frame: &own, lines: None, ..*s }, k)?;
         Result::Ok((c.func.stencil, c.func.params.user_named_funcs().clone(), c.libm.names, c.tiles, c.tile))
     };
     if code(kernel)? == code(first)? {

@@ -24,18 +24,27 @@ impl Emit<'_, '_> {
     /// Of words in vectors and scalars; part by part, of scalars, where only tiles have the instruction.
     pub(super) fn dot(&mut self, g: DotKind, a: Val, b: Val, c: Val) -> Val {
         match g {
-            DotKind::Bytes => self.dot_of_bytes(a, b, c),
+            DotKind::Bytes => self.dot_of_bytes((a, false), (b, true), c),
+            DotKind::SignedBytes => self.dot_of_bytes((a, true), (b, true), c),
+            DotKind::UnsignedBytes => self.dot_of_bytes((a, false), (b, false), c),
             DotKind::Words => self.dot_of_words(a, b, c),
             DotKind::Halves => self.dot_of_halves(a, b, c),
         }
     }
-    fn dot_of_bytes(&mut self, a: Val, b: Val, c: Val) -> Val {
+    /// Each factor with whether its bytes are signed.
+    fn dot_of_bytes(&mut self, a: (Val, bool), b: (Val, bool), c: Val) -> Val {
         let mut sum = c.v;
         for i in 0..4 {
-            let x = self.b.ins().ushr_imm_u(a.v, 8 * i);
-            let x = self.b.ins().band_imm_u(x, 255);
-            let y = self.b.ins().ishl_imm_u(b.v, 24 - 8 * i);
-            let y = self.b.ins().sshr_imm_u(y, 24);
+            let mut part = |(v, signed): (Val, bool)| {
+                if signed {
+                    let v = self.b.ins().ishl_imm_u(v.v, 24 - 8 * i);
+                    self.b.ins().sshr_imm_u(v, 24)
+                } else {
+                    let v = self.b.ins().ushr_imm_u(v.v, 8 * i);
+                    self.b.ins().band_imm_u(v, 255)
+                }
+            };
+            let (x, y) = (part(a), part(b));
             let p = self.b.ins().imul(x, y);
             sum = self.b.ins().iadd(sum, p);
         }

@@ -121,7 +121,9 @@ impl<'a, 'm> Driver<'a, 'm> {
     /// Statements in order.
     pub fn block(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
         let mut fresh = BTreeSet::new();
+        let around = e.b.srcloc();
         for (i, s) in body.iter().enumerate() {
+            e.locate(s);
             self.refresh(e, &s.loads(), &s.dims())?;
             if let (Some(x), Some(sink)) = (s.expr(), &mut e.sink) {
                 sink.near = self.entry.near(x);
@@ -196,6 +198,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                 _ => return e.bug("a kernel statement in the driver"),
             }
         }
+        e.b.set_srcloc(around);
         Ok(())
     }
     /// Keeps the value of a size in the frame.

@@ -15,8 +15,9 @@ use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::from_data;
 use crate::codegen::interface::Interface;
 use crate::codegen::weights::Layout;
-use crate::codegen::weights_file::{self};
+use crate::codegen::weights_file;
 use crate::diag::Result;
+use crate::nest::print::Lines;
 use crate::nest::{Buf, Kernel, Module, Status};
 use crate::sym::Dim;
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -125,6 +126,8 @@ pub struct Entry<'a> {
     pub customs: &'a [Texts],
     /// Which kernels write the buffers.
     pub makers: &'a HashMap<Buf, Kernel>,
+    /// Where statements stand, for debug information.
+    pub lines: Option<&'a Lines>,
 }
 
 impl Entry<'_> {
@@ -135,6 +138,7 @@ impl Entry<'_> {
         let mut fcx = FunctionBuilderContext::new();
         let b = FunctionBuilder::new(&mut func, &mut fcx);
         let (mut e, p) = Emit::start(self.m, self.frame, self.weights, self.isa, b);
+        e.begin(self.lines, |l| Some(l.driver));
         match number {
             CALL => self.call(&mut e, &p)?,
             DISPATCH => self.dispatch(&mut e, &p)?,

@@ -9,6 +9,7 @@ use crate::codegen::{Map, Set};
 use crate::diag::{Failure, Result};
 use crate::nest::bounds::Bounds;
 use crate::nest::foreign::DECODE_IMAGE;
+use crate::nest::print::Lines;
 use crate::nest::{Buf, Kernel, LoopKind, Module, Reg, Status, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -16,7 +17,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{self, I32, I64};
 use cranelift_codegen::ir::{
     AbiParam, Block, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature,
-    StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value,
+    SourceLoc, StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value,
 };
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
@@ -123,6 +124,8 @@ pub(super) struct Emit<'a, 'b> {
     /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks,
     /// too.
     pub checked: bool,
+    /// Where statements stand, for debug information.
+    pub lines: Option<&'a Lines>,
 }
 
 /// `(frame, begin, end) -> status`.
@@ -178,6 +181,8 @@ pub struct Setting<'a> {
     pub vectors: Option<tile::Vectors>,
     /// Who uses scratch.
     pub users: &'a Users,
+    /// Where statements stand, for debug information.
+    pub lines: Option<&'a Lines>,
 }
 
 /// Emits one kernel.
@@ -187,6 +192,7 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
     let (mut e, p) = Emit::start(m, s.frame, s.weights, isa, b);
+    e.begin(s.lines, |l| l.kernels.get(&k).copied());
     e.vectors = s.vectors;
     e.checked = true;
     e.bounds = s.embedded.then(|| {
@@ -221,6 +227,7 @@ pub fn stub(s: &Setting<'_>, k: Kernel, own: &Frame, code: u32) -> Result<Functi
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
     let (mut e, p) = Emit::start(m, s.frame, s.weights, isa, b);
+    e.begin(s.lines, |l| l.kernels.get(&k).copied());
     let slot = e.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, own.size(), 3));
     for (i, word) in own.words.iter().enumerate() {
         let place = match word {
@@ -290,8 +297,16 @@ impl<'a, 'b> Emit<'a, 'b> {
             no_tiles: vec![],
             bounds: None,
             checked: false,
+            lines: None,
         };
         (e, params)
+    }
+    /// Debug information: the function begins at a line of them.
+    pub fn begin(&mut self, lines: Option<&'a Lines>, at: impl Fn(&Lines) -> Option<u32>) {
+        self.lines = lines;
+        if let Some(line) = lines.and_then(at) {
+            self.b.set_srcloc(SourceLoc::new(line));
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use crate::diag::Result;
 use crate::nest::{Buf, Expr, LoopKind, Reg, Status, Stmt, visit};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
-use cranelift_codegen::ir::{AbiParam, ExtFuncData, ExternalName, InstBuilder, Signature, UserExternalName};
+use cranelift_codegen::ir::{
+    AbiParam, ExtFuncData, ExternalName, InstBuilder, Signature, SourceLoc, UserExternalName,
+};
 use cranelift_codegen::isa::CallConv;
 
 impl Emit<'_, '_> {
@@ -19,12 +21,22 @@ impl Emit<'_, '_> {
         }
     }
     pub fn block(&mut self, body: &[Stmt]) -> Result<()> {
-        let outer = self.misfit;
+        let (outer, around) = (self.misfit, self.b.srcloc());
         let r = self.tiles_or_statements(body);
         self.misfit = outer;
+        self.b.set_srcloc(around);
         r
     }
+    /// What is emitted from here on belongs to a statement.
+    pub(super) fn locate(&mut self, s: &Stmt) {
+        if let Some(line) = self.lines.and_then(|l| l.of(s)) {
+            self.b.set_srcloc(SourceLoc::new(line));
+        }
+    }
     fn tiles_or_statements(&mut self, body: &[Stmt]) -> Result<()> {
+        if let Some(first) = body.first() {
+            self.locate(first);
+        }
         if self.wide_tile(body)? {
             return Ok(());
         }
@@ -32,6 +44,7 @@ impl Emit<'_, '_> {
         let mut i = 0;
         while i < body.len() {
             // A tile among others: accumulators, what sums them up, their store.
+            self.locate(&body[i]);
             let n = tile_at(&body[i..]);
             if n > 1 && n < body.len() && is_closed(&body[i..], n) && self.wide_tile(&body[i..i + n])? {
                 i += n;
@@ -55,7 +68,9 @@ impl Emit<'_, '_> {
             self.misfit = Some(*reason).filter(|r| *r != tile::NOT_INSIDE).or(self.misfit);
             return Ok(false);
         }
-        let tile = match tile::translate(self.m, vectors, body, &|d| self.substituted(d)) {
+        let setting =
+            tile::Setting { m: self.m, vectors, substitute: &|d| self.substituted(d), lines: self.lines };
+        let tile = match tile::translate(setting, body) {
             Ok(tile) => tile,
             Err(reason) => {
                 self.misfits.insert(key, reason);

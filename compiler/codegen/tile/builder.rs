@@ -5,7 +5,7 @@ mod control;
 
 use crate::codegen::math::Table;
 use crate::codegen::tile::ir::{
-    Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, Un, Value, Width,
+    Bin, Bits, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,
 };
 use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
@@ -47,6 +47,8 @@ pub struct Builder {
     /// Functions may use tables, where the vectors have them: other results than those of levels that have
     /// none.
     pub(super) tables: bool,
+    /// The line of what is being translated.
+    pub(super) line: Line,
 }
 
 impl Builder {
@@ -67,6 +69,7 @@ impl Builder {
             conditions: Set::default(),
             uniform: Set::default(),
             tables: false,
+            line: Line::default(),
         }
     }
     /// Vector length.
@@ -102,13 +105,27 @@ impl Builder {
     pub fn push(&mut self, op: Op, args: &[Value], mem: Option<Mem>, def: Option<Class>) -> Option<Value> {
         let def = def.map(|c| self.fresh(c));
         let b = self.f.blocks.len() - 1;
-        self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, literal: None, def });
+        self.f.blocks[b].nodes.push(Node {
+            op,
+            args: args.to_vec(),
+            mem,
+            literal: None,
+            def,
+            line: self.line,
+        });
         def
     }
     fn value(&mut self, op: Op, args: &[Value], mem: Option<Mem>, class: Class) -> Value {
         let def = self.fresh(class);
         let b = self.f.blocks.len() - 1;
-        self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, literal: None, def: Some(def) });
+        self.f.blocks[b].nodes.push(Node {
+            op,
+            args: args.to_vec(),
+            mem,
+            literal: None,
+            def: Some(def),
+            line: self.line,
+        });
         self.note_uniform(op, args, def);
         def
     }
@@ -145,7 +162,14 @@ impl Builder {
             return *v;
         }
         let def = self.fresh(class);
-        self.hoisted.push(Node { op, args: vec![], mem: None, literal: None, def: Some(def) });
+        self.hoisted.push(Node {
+            op,
+            args: vec![],
+            mem: None,
+            literal: None,
+            def: Some(def),
+            line: self.line,
+        });
         self.known.insert(op, def);
         self.note_uniform(op, &[], def);
         def
@@ -457,7 +481,14 @@ impl Builder {
             Some(mask) => self.push(Op::RetAny, &[mask], None, None),
             None => self.push(Op::Ret, &[], None, None),
         };
-        let mut head = vec![Node { op: Op::Args, args: vec![], mem: None, literal: None, def: None }];
+        let mut head = vec![Node {
+            op: Op::Args,
+            args: vec![],
+            mem: None,
+            literal: None,
+            def: None,
+            line: Line::default(),
+        }];
         for (i, p) in self.f.params.iter().enumerate().skip(self.f.width.register_params()) {
             head.push(Node {
                 op: Op::StackArg((i - self.f.width.register_params()) as u32),
@@ -465,6 +496,7 @@ impl Builder {
                 mem: None,
                 literal: None,
                 def: Some(*p),
+                line: Line::default(),
             });
         }
         head.append(&mut self.hoisted);

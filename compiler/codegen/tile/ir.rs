@@ -237,6 +237,17 @@ impl Form {
     }
 }
 
+/// Signs of the bytes that a dot product multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bytes {
+    /// Unsigned ones of the first factor, signed ones of the second: AVX512-VNNI, AVX-VNNI, FEAT_I8MM.
+    Mixed,
+    /// FEAT_DotProd.
+    Signed,
+    /// FEAT_DotProd.
+    Unsigned,
+}
+
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -340,9 +351,18 @@ pub enum Op {
         /// The lane of the last factor.
         lane: u8,
     },
-    /// First argument plus four products of bytes a lane: unsigned ones of the second, signed ones of the
-    /// third. It overwrites the first. AVX512-VNNI; at 256 bits AVX-VNNI.
-    Dot,
+    /// First argument plus four products of bytes a lane, of the second and the third. It overwrites the
+    /// first.
+    Dot(Bytes),
+    /// `Dot` whose last factor is one lane of a vector for all lanes of the result. 128 bits only.
+    DotLane {
+        /// Signs.
+        bytes: Bytes,
+        /// Of mixed ones, those of the last factor are unsigned.
+        swapped: bool,
+        /// The lane of the last factor.
+        lane: u8,
+    },
     /// c + the products of two pairs of bf16, the upper ones first.
     Dot2,
     /// Compares floats.
@@ -400,6 +420,23 @@ pub struct Mem {
     pub disp: i32,
 }
 
+/// The line of a text that an instruction comes from, 0 without debug information. All are equal: functions
+/// are compared by what they do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Line(pub u32);
+
+impl PartialEq for Line {
+    fn eq(&self, _: &Line) -> bool {
+        true
+    }
+}
+
+impl Eq for Line {}
+
+impl std::hash::Hash for Line {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
 /// An instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
@@ -413,6 +450,8 @@ pub struct Node {
     pub literal: Option<Number>,
     /// Result.
     pub def: Option<Value>,
+    /// Where it comes from.
+    pub line: Line,
 }
 
 /// A basic block.

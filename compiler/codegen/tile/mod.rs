@@ -12,15 +12,29 @@ mod rematerialize;
 pub mod translate;
 mod verify;
 
+use super::debug::Rows;
 use super::unwind::Steps;
 use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
+pub(in crate::codegen) use isa::aarch64;
 use std::fmt::Write;
-pub use translate::{Arg, Misfit, NOT_INSIDE, Tile, told_by_constants, translate};
+pub use translate::{Arg, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, translate};
 
-/// The machine code of a tile, position-independent, without relocations, and what it does to its frame.
-pub fn compile(f: &Func) -> Result<(Vec<u8>, Steps)> {
+/// The machine code of a tile, position-independent, without relocations.
+pub struct Code {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// What they do to the frame.
+    pub steps: Steps,
+    /// The lines that they come from.
+    pub rows: Rows,
+    /// Bytes of stack that they use, with the return address.
+    pub stack: u32,
+}
+
+/// The code of a tile.
+pub fn compile(f: &Func) -> Result<Code> {
     let machine = isa::machine(f.width);
     if cfg!(debug_assertions) {
         verify::verify(f, machine).map_err(|e| Failure::bug("verify tile", e))?;

@@ -7,7 +7,7 @@
 //! registers that are filled just before; innermost loops with registers to spare fill theirs before they
 //! begin.
 
-use crate::codegen::tile::ir::{Bin, Block, Class, Func, Node, Number, Op, Value};
+use crate::codegen::tile::ir::{Bin, Block, Class, Func, Line, Node, Number, Op, Value};
 use crate::codegen::{Map, Set};
 
 /// Vector registers that are kept for what instruction forms need on the way.
@@ -194,7 +194,15 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
 fn fresh(f: &mut Func, bits: Number) -> (Node, Value) {
     f.classes.push(Class::Vector);
     let v = Value(f.classes.len() as u32 - 1);
-    (Node { op: Op::Const(bits), args: vec![], mem: None, literal: None, def: Some(v) }, v)
+    let node = Node {
+        op: Op::Const(bits),
+        args: vec![],
+        mem: None,
+        literal: None,
+        def: Some(v),
+        line: Line::default(),
+    };
+    (node, v)
 }
 
 /// Makes a constant the memory operand of an instruction, if it can have one there.

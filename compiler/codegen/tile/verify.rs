@@ -225,9 +225,8 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::AnyLane => (&[M], int),
         Op::Bin(..) => (&[V, V], vector),
         Op::Un(..) => (&[V], vector),
-        Op::Fma { .. } | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::FmaLane { .. } | Op::Dot | Op::Dot2 => {
-            (&[V, V, V], vector)
-        }
+        Op::Fma { .. } | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::FmaLane { .. } => (&[V, V, V], vector),
+        Op::Dot(_) | Op::DotLane { .. } | Op::Dot2 => (&[V, V, V], vector),
         Op::Cmp(..) | Op::ICmp(..) => (&[V, V], mask),
         Op::MaskAnd | Op::MaskOr | Op::MaskXor => (&[M, M], mask),
         Op::Select(_) | Op::SelectInto(..) => (&[V, V, M], vector),

@@ -61,6 +61,13 @@ fn prologue(steps: &Steps) -> &[(u32, Step)] {
     &steps[..end.unwrap_or(steps.len())]
 }
 
+/// Windows' number of rbp.
+const RBP: u8 = 5;
+/// The operation `UWOP_SET_FPREG`.
+const SET_FPREG: u8 = 3;
+/// Greatest distance of the frame pointer from where saved registers are measured, in bytes: four bits.
+const MOST_BASE: u32 = 240;
+
 /// `UNWIND_INFO` of x86-64.
 fn x86_64(steps: &[(u32, Step)]) -> Option<Vec<u8>> {
     const NUMBERS: [u8; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -74,9 +81,14 @@ fn x86_64(steps: &[(u32, Step)]) -> Option<Vec<u8>> {
     let whole = depth_of(steps);
     // Code that aligns the stack pointer ends its prologue with the frame pointer.
     let framed = matches!(steps.last(), Some((_, Step::Frame)));
+    // What the stack pointer moves behind the frame pointer, if that tells where saved registers are. Then
+    // they are found in epilogues, too, which first move the stack pointer back in Cranelift's functions.
+    let frame = steps.iter().position(|s| s.1 == Step::Frame);
+    let base =
+        frame.map(|i| whole - depth_of(&steps[..i])).filter(|n| !framed && n % 16 == 0 && *n <= MOST_BASE);
     // Each operation as slots of two bytes.
     let mut codes: Vec<Vec<u8>> = vec![];
-    let mut skip = false;
+    let (mut skip, mut based) = (false, false);
     for (i, (at, step)) in steps.iter().enumerate() {
         let at = u8::try_from(*at).ok()?;
         match *step {
@@ -93,6 +105,10 @@ fn x86_64(steps: &[(u32, Step)]) -> Option<Vec<u8>> {
                     }
                     _ => codes.push([&[at, 0x11][..], &size.to_le_bytes()].concat()),
                 }
+                if base == Some(size) && frame.is_some_and(|f| f < i) {
+                    codes.push(vec![at, SET_FPREG]);
+                    based = true;
+                }
             }
             Step::Save(..) if std::mem::take(&mut skip) => {}
             Step::Save(r, n) => {
@@ -106,13 +122,19 @@ fn x86_64(steps: &[(u32, Step)]) -> Option<Vec<u8>> {
                     Err(_) => [&[at, number << 4 | (operation + 1)][..], &offset.to_le_bytes()].concat(),
                 });
             }
-            Step::Frame if framed => codes.push(vec![at, 3]),
+            Step::Frame if framed => codes.push(vec![at, SET_FPREG]),
             _ => {}
         }
     }
     let size = steps.last().map_or(0, |s| s.0 as u8);
     let slots: Vec<u8> = codes.into_iter().rev().flatten().collect();
-    let mut out = vec![1, size, u8::try_from(slots.len() / 2).ok()?, if framed { 5 } else { 0 }];
+    // rbp, and its distance in units of 16 bytes.
+    let register = match base {
+        Some(n) if based => RBP | (n as u8 / 16) << 4,
+        _ if framed => RBP,
+        _ => 0,
+    };
+    let mut out = vec![1, size, u8::try_from(slots.len() / 2).ok()?, register];
     out.extend(slots);
     out.resize(out.len().next_multiple_of(4), 0);
     Some(out)

@@ -229,12 +229,14 @@ impl State<'_> {
 /// The bits of a dot product and a sum.
 fn dot(g: DotKind, a: u32, b: u32, c: u32) -> u32 {
     match g {
-        DotKind::Bytes => {
+        DotKind::Bytes | DotKind::SignedBytes | DotKind::UnsignedBytes => {
+            let byte = |x: u8, signed: bool| if signed { i32::from(x as i8) } else { i32::from(x) };
+            let (first, second) = (g == DotKind::SignedBytes, g != DotKind::UnsignedBytes);
             let products = a
                 .to_le_bytes()
                 .into_iter()
                 .zip(b.to_le_bytes())
-                .map(|(x, y)| i32::from(x) * i32::from(y as i8));
+                .map(|(x, y)| byte(x, first) * byte(y, second));
             products.fold(c as i32, i32::wrapping_add) as u32
         }
         DotKind::Words => {

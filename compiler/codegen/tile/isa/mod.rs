@@ -1,11 +1,11 @@
 //! What the tile backend needs of a machine. A folder each.
 
-mod aarch64;
+pub(in crate::codegen) mod aarch64;
 mod x86_64;
 
 use super::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
 use super::regalloc::Alloc;
-use crate::codegen::unwind::Steps;
+use crate::codegen::tile::Code;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 
@@ -19,8 +19,8 @@ pub(super) trait Machine {
     fn env(&self) -> MachineEnv;
     /// The operands of an instruction with their constraints: arguments, memory operand, result.
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand>;
-    /// The bytes of an allocated function, and what they do to its frame.
-    fn encode(&self, f: &Alloc, out: &Output) -> Result<(Vec<u8>, Steps)>;
+    /// The code of an allocated function.
+    fn encode(&self, f: &Alloc, out: &Output) -> Result<Code>;
     /// Whether there are instructions for an operation.
     fn has_op(&self, op: Op) -> bool;
     /// Whether vectors of a form can be loaded or stored, under a mask or without.

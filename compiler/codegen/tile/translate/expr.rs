@@ -3,7 +3,7 @@
 use super::floats::Lanes;
 use super::{Fit, NOT_INSIDE, Translate, Val};
 use crate::codegen::math::{self, Floats};
-use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Bytes, Form, Op, Pred, Un, Value, Width};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Scalar, UnOp, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -112,10 +112,15 @@ impl Translate<'_> {
             }
             Expr::Dot(g, a, b, c) => {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
+                let bytes = match g {
+                    DotKind::SignedBytes => Bytes::Signed,
+                    DotKind::UnsignedBytes => Bytes::Unsigned,
+                    _ => Bytes::Mixed,
+                };
                 let v = match g {
-                    DotKind::Bytes => self.b.vector(Op::Dot, &[c.v, a.v, b.v], None),
+                    g if g.is_bytes() => self.b.vector(Op::Dot(bytes), &[c.v, a.v, b.v], None),
                     DotKind::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
-                    DotKind::Words => {
+                    _ => {
                         let products = self.b.bin(Bin::MulAddPairs, a.v, b.v);
                         self.b.bin(Bin::IAdd, products, c.v)
                     }

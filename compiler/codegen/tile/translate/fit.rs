@@ -2,12 +2,13 @@
 //! nests, so this looks at each statement once, before anything is unrolled.
 
 use super::expr::form;
-use super::{Fit, NOT_INSIDE};
+use super::{Fit, Misfit, NOT_INSIDE};
 use crate::codegen::tile::Vectors;
 use crate::codegen::{Map, Set};
 use crate::nest::{DotKind, Expr, LoopKind, Module, Reg, Stmt, visit};
-use crate::target::Dot;
 use std::collections::HashSet;
+
+const NO_DOT: Misfit = "a dot product of bytes on a level that has none";
 
 /// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the
 /// vectors of 32 bits a lane have those, half as long ones the others: schedules make these where elements of
@@ -91,8 +92,9 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
         Expr::Dot(DotKind::Halves, ..) if !vectors.caps.bf16 => {
             Err("a dot product of bf16 on a level that has none")
         }
-        Expr::Dot(DotKind::Bytes, ..) if vectors.caps.dot != Dot::Quads => {
-            Err("a dot product of bytes on a level that has none")
+        Expr::Dot(DotKind::Bytes, ..) if !vectors.caps.dot.mixes_signs() => Err(NO_DOT),
+        Expr::Dot(DotKind::SignedBytes | DotKind::UnsignedBytes, ..) if !vectors.caps.dot.keeps_signs() => {
+            Err(NO_DOT)
         }
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),

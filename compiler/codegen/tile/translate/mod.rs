@@ -23,10 +23,11 @@ mod unroll;
 
 use crate::codegen::tile::Vectors;
 use crate::codegen::tile::builder::{Builder, Count};
-use crate::codegen::tile::ir::{Form, Func, Mem, Value};
+use crate::codegen::tile::ir::{Form, Func, Line, Mem, Value};
 use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
+use crate::nest::print::Lines;
 use crate::nest::{Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -103,28 +104,35 @@ const MOST_ARGS: usize = 48;
 /// Arguments beyond this many have no registers where accesses far apart have a pointer each.
 const MOST_POINTERS: usize = 20;
 
-/// Translates statements; `substitute` puts in what the kernel has unrolled around them.
-pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
-    let long = fit::check(m, vectors, body)?;
-    if isa::machine(vectors.width).reach(0, true).is_some()
-        && let Ok(t) = attempt(m, vectors, long, body, substitute, true)
+/// What a tile is made for.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// The module.
+    pub m: &'a Module,
+    /// The vectors of the level.
+    pub vectors: Vectors,
+    /// Puts in what the kernel has unrolled around the statements.
+    pub substitute: &'a dyn Fn(Dim) -> Dim,
+    /// Where statements stand, for debug information.
+    pub lines: Option<&'a Lines>,
+}
+
+/// Translates statements.
+pub fn translate(s: Setting, body: &[Stmt]) -> Fit<Tile> {
+    let long = fit::check(s.m, s.vectors, body)?;
+    if isa::machine(s.vectors.width).reach(0, true).is_some()
+        && let Ok(t) = attempt(s, long, body, true)
         && t.args.len() <= MOST_POINTERS
     {
         return Ok(t);
     }
-    attempt(m, vectors, long, body, substitute, false)
+    attempt(s, long, body, false)
 }
 
 /// Translates statements that may be a tile. With `near`, accesses whose displacements instructions do not
 /// hold have pointers of their own.
-fn attempt(
-    m: &Module,
-    vectors: Vectors,
-    long: bool,
-    body: &[Stmt],
-    substitute: &dyn Fn(Dim) -> Dim,
-    near: bool,
-) -> Fit<Tile> {
+fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
+    let Setting { m, vectors, substitute, lines } = s;
     let mut locals = vec![];
     let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
@@ -146,6 +154,7 @@ fn attempt(
     });
     let mut t = Translate {
         m,
+        lines,
         near,
         b: Builder::new(vectors.width, long, vectors.caps.in_order),
         outer: substitute,
@@ -225,6 +234,7 @@ struct Waiting {
 
 struct Translate<'a> {
     pub m: &'a Module,
+    lines: Option<&'a Lines>,
     pub b: Builder,
     /// Displacements beyond what instructions hold are pointers.
     near: bool,
@@ -277,9 +287,15 @@ impl Translate<'_> {
         }
     }
     fn block(&mut self, body: &[Stmt]) -> Fit<()> {
-        body.iter().try_for_each(|s| self.stmt(s))
+        let around = self.b.line;
+        body.iter().try_for_each(|s| self.stmt(s))?;
+        self.b.line = around;
+        Ok(())
     }
     fn stmt(&mut self, s: &Stmt) -> Fit<()> {
+        if let Some(line) = self.lines.and_then(|l| l.of(s)) {
+            self.b.line = Line(line);
+        }
         match s {
             Stmt::For { kind, var, lo, hi, body } => self.for_(*kind, *var, *lo, *hi, body),
             Stmt::Let { reg, value } => {

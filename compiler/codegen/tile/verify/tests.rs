@@ -92,9 +92,8 @@ fn faults_are_found() {
         ),
         (
             |f| {
-                f.blocks[0]
-                    .nodes
-                    .insert(1, Node { op: Op::Jump, args: vec![], mem: None, literal: None, def: None })
+                let jump = Node { op: Op::Jump, ..f.blocks[0].nodes[0].clone() };
+                f.blocks[0].nodes.insert(1, Node { args: vec![], mem: None, def: None, ..jump })
             },
             "a block does not end where it leaves",
         ),

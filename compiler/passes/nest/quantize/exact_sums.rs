@@ -23,7 +23,7 @@ use crate::passes::nest::analysis::shape::peel;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies};
 use crate::passes::nest::quantize::integer_dot::{self, Taken};
 use crate::sym::{Dim, Sym};
-use crate::target::Level;
+use crate::target::{Dot, Level};
 use crate::tensor::{ConstData, ElemType};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -38,7 +38,8 @@ const MOST_PARTS: i64 = 8;
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let kernels = visit::calls(&m.driver);
-    let taken = integer_dot::group(&level.facts).map(|g| integer_dot::taken(m, g));
+    let dot = level.facts.caps.dot;
+    let taken = (dot != Dot::None).then(|| integer_dot::taken(m, dot));
     // The kernels are read as they were before the types change.
     let all: Vec<(Kernel, ByteSum)> = operands::kernels(m)
         .into_iter()

@@ -17,7 +17,7 @@ mod gathered;
 
 use crate::diag::Result;
 use crate::nest::schedule::{Packing, Schedule, tasks};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Math, Module, Place, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, through_view};
 use crate::passes::nest::schedule::contract::loops::{collapse_rows, joined};
 use crate::passes::nest::schedule::contract::{Parts, Product, depends};
@@ -90,7 +90,7 @@ pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> b
 
 /// True if dot products of bytes may have a use in a module.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
-    facts.caps.dot == Dot::Quads
+    facts.caps.dot.is_of_bytes()
         && m.math != Math::Strict
         && visit::calls(&m.driver).iter().any(|k| m.kernels[*k].narrow)
 }
@@ -458,24 +458,32 @@ fn rewrite(
     };
     let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
     let per = i64::from(32 / bits);
-    let bytes =
-        if float.is_none() && m.kernels[k].narrow && suit(m, &facts) && w.block <= activations::LONGEST {
-            let number = match &zero {
-                None => Some(0),
-                Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
-                Some(_) => None,
-            };
-            made.of(
-                m,
-                k,
-                &f.parts,
-                &rows,
-                activations::Form { block: w.block, reduction: w.reduction, per, number },
-                uses,
-            )
-        } else {
-            None
+    // Weights, which have no sign, by activations, which have one.
+    let group = match facts.caps.dot {
+        dot if dot.mixes_signs() => Some(DotKind::Bytes),
+        Dot::QuadsOfOneSign if *bits < 8 => Some(DotKind::SignedBytes),
+        _ => None,
+    };
+    let bytes = if let (Some(group), None, true) = (group, float, m.kernels[k].narrow)
+        && suit(m, &facts)
+        && w.block <= activations::LONGEST
+    {
+        let number = match &zero {
+            None => Some(0),
+            Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
+            Some(_) => None,
         };
+        made.of(
+            m,
+            k,
+            &f.parts,
+            &rows,
+            activations::Form { block: w.block, reduction: w.reduction, per, number, group },
+            uses,
+        )
+    } else {
+        None
+    };
     // Rows of the constants that are columns of the product.
     let mut note = |from: Buf, [offset, row, step]: [i64; 3], elements: i64, kind: gathered::Kind| {
         if offset == 0 && (step == 1 || elements == 1) && row >= elements {

@@ -2,20 +2,19 @@
 //! pairs of words, on CPU levels that have them.
 //!
 //! The reduction is taken in groups along one of its loops, the *channel*: of the four bytes side by side,
-//! those of the activations are unsigned, those of the weights signed, as [`Expr::Dot`] has them; words hold
-//! bytes of either kind. What it takes:
+//! those of the activations and of the weights have the signs that the level's instructions want
+//! (`signs`); words hold bytes of either kind. What it takes:
 //!
-//! * The weights are constants; for quads their values are those of i8. They become i32 elements of four
-//!   bytes or two words each along the channel, filled up with zeros; from there on they are packed like any
-//!   others. Where no operand is a constant a kernel before the contraction makes groups of one (`runtime`),
-//!   unsigned bytes in quads as signed ones less 128, for which 128 times the sum of the activations is added
-//!   again.
+//! * The weights are constants. They become i32 elements of four bytes or two words each along the channel,
+//!   filled up with zeros; from there on they are packed like any others. Where no operand is a constant a
+//!   kernel before the contraction makes groups of one (`runtime`), unsigned bytes in quads of signed ones
+//!   less 128, for which 128 times the sum of the activations is added again.
 //! * Activations stay bytes. Those whose channel is innermost in memory, in whole quads, are read as i32
 //!   where they are, through a view. For pairs a kernel before the contraction makes words of them
 //!   (`spread`): each is read for many columns. Others a kernel before the contraction puts together
 //!   (`gather`).
-//! * Signed activations are stored with 128 added (the sign bit flipped): other readers subtract it again,
-//!   and the contraction subtracts 128 times the sum of the weights.
+//! * Activations of the other sign are stored with 128 added, or less 128 (the sign bit flipped): other
+//!   readers undo that, and the contraction takes 128 times the sum of the weights from its sum, or adds it.
 //!
 //! Contractions without columns (depthwise convolutions) become sums of floats where these are exact
 //! (`as_floats`): their vectors run along the channels, and have no quads.
@@ -27,6 +26,7 @@
 
 pub mod operands;
 mod runtime;
+mod signs;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
@@ -37,18 +37,29 @@ use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
 use crate::tensor::{ConstData, ElemType};
 use operands::{Copies, Grouped, columns};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Images of fewer channels are gathered along their rows.
 const FEW: i64 = 4;
-/// What signed activations are stored with.
+/// What activations of the other sign are stored with, or less.
 const FLIP: i64 = 128;
 
 /// A contraction that dot products suit.
 struct Plan {
     c: ByteSum,
     g: Grouped,
+    /// The activations have the other sign than the dot products want.
+    flips: bool,
+    /// The weights, which are no constant, become signed bytes less 128.
+    lessens: bool,
+}
+
+impl Plan {
+    /// True if the activations are read where they are.
+    fn in_place(&self, m: &Module, scratch: &HashSet<Buf>) -> bool {
+        self.g.in_place(m) && (!self.flips || scratch.contains(&m.storage(self.g.x.0)))
+    }
 }
 
 /// Integer contractions of a module that stay integers on levels with dot products.
@@ -60,22 +71,13 @@ pub(crate) struct Taken {
     pub windows: HashSet<Kernel>,
 }
 
-/// The groups of a level's dot products.
-pub(crate) fn group(facts: &Facts) -> Option<DotKind> {
-    match facts.caps.dot {
-        Dot::None => None,
-        Dot::Pairs => Some(DotKind::Words),
-        Dot::Quads => Some(DotKind::Bytes),
-    }
-}
-
 /// What dot products do in a module; nothing if no contraction takes them.
-pub(crate) fn taken(m: &Module, group: DotKind) -> Taken {
+pub(crate) fn taken(m: &Module, dot: Dot) -> Taken {
     let mut t = Taken { dots: HashSet::new(), windows: HashSet::new() };
     for (k, c) in contractions(m) {
-        if plan(m, k, &c, group).is_some() {
+        if plan(m, k, &c, dot).is_some() {
             t.dots.insert(k);
-        } else if window(m, k, &c, group).is_some() {
+        } else if window(m, k, &c, dot).is_some() {
             t.windows.insert(k);
         }
     }
@@ -87,16 +89,19 @@ pub(crate) fn taken(m: &Module, group: DotKind) -> Taken {
 
 /// True if a level's dot products have a use in the module.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
-    group(facts).is_some_and(|g| contractions(m).iter().any(|(k, c)| plan(m, *k, c, g).is_some()))
+    contractions(m).iter().any(|(k, c)| plan(m, *k, c, facts.caps.dot).is_some())
 }
 
 /// Which levels share a module from `exact_sums` on: those with the same dot products, if these have a use at
 /// all.
 pub fn variant(m: &Module, facts: &Facts) -> u32 {
     match facts.caps.dot {
-        Dot::Quads if suit(m, facts) => 2,
-        Dot::Pairs if suit(m, facts) => 1,
-        _ => 0,
+        Dot::None => 0,
+        _ if !suit(m, facts) => 0,
+        Dot::Pairs => 1,
+        Dot::Quads => 2,
+        Dot::QuadsOfOneSign => 3,
+        Dot::QuadsOfAnySign => 4,
     }
 }
 
@@ -104,69 +109,67 @@ fn contractions(m: &Module) -> Vec<(Kernel, ByteSum)> {
     operands::kernels(m).into_iter().filter_map(|k| Some((k, byte_sum(m, &m.kernels[k].body)?))).collect()
 }
 
-fn plan(m: &Module, k: Kernel, c: &ByteSum, group: DotKind) -> Option<Plan> {
-    let (x, w) = match (weights(m, c.a.0, group), weights(m, c.b.0, group)) {
-        (_, true) => (&c.a, &c.b),
-        (true, false) => (&c.b, &c.a),
-        _ => return runtime::plan(m, k, c, group),
+fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan> {
+    let of = |w: Buf, x: Buf| signs::of_constant(m, dot, x, w);
+    let (x, w, way) = match (of(c.a.0, c.b.0), of(c.b.0, c.a.0)) {
+        (_, Some(way)) => (&c.a, &c.b, way),
+        (Some(way), None) => (&c.b, &c.a, way),
+        _ => return runtime::plan(m, k, c, dot),
     };
-    let g = Grouped::find(m, k, c.acc, (x, w), &c.reduction, group)?;
-    Some(Plan { c: c.clone(), g })
-}
-
-/// A constant of bytes whose values parts of a group have.
-fn weights(m: &Module, b: Buf, group: DotKind) -> bool {
-    let Place::Const(c) = &m.bufs[b].place else { return false };
-    m.bufs[b].layout == Layout::RowMajor
-        && (c.elem() == ElemType::I8
-            || c.elem() == ElemType::U8 && (group == DotKind::Words || c.bytes().iter().all(|v| *v < 128)))
+    let g = Grouped::find(m, k, c.acc, (x, w), &c.reduction, way.group)?;
+    Some(Plan { c: c.clone(), g, flips: way.flips, lessens: false })
 }
 
 /// Runs the pass. Accumulators of sums that become floats get their range ([`crate::nest::RegData::whole`]).
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    let Some(group) = group(&level.facts) else { return Ok(()) };
+    let dot = level.facts.caps.dot;
+    if dot == Dot::None {
+        return Ok(());
+    }
     let mut plans: Vec<(Kernel, Plan)> = vec![];
     let mut windows: Vec<(Kernel, ByteSum)> = vec![];
     // What passes between have made unfit.
     let mut others: Vec<(Kernel, ByteSum)> = vec![];
     for (k, c) in contractions(m) {
-        match plan(m, k, &c, group) {
+        match plan(m, k, &c, dot) {
             Some(p) => plans.push((k, p)),
-            None if window(m, k, &c, group).is_some() => windows.push((k, c)),
+            None if window(m, k, &c, dot).is_some() => windows.push((k, c)),
             None => others.push((k, c)),
         }
     }
     exact_sums::copied(m, &others);
     let scratch = exact_sums::scratch(m);
-    // What is read where it is.
-    let in_place: Vec<bool> = plans
-        .iter()
-        .map(|(_, p)| {
-            p.g.in_place(m) && (m.bufs[p.g.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.g.x.0)))
-        })
-        .collect();
+    // What is read where it is. Of readers that want different signs those get copies that want the other one.
+    let here = |p: &Plan| p.in_place(m, &scratch);
+    let as_it_is: HashSet<Buf> =
+        plans.iter().filter(|(_, p)| !p.flips && here(p)).map(|(_, p)| m.storage(p.g.x.0)).collect();
+    let in_place: Vec<bool> =
+        plans.iter().map(|(_, p)| here(p) && !(p.flips && as_it_is.contains(&m.storage(p.g.x.0)))).collect();
     let flipped: HashSet<Buf> = plans
         .iter()
         .zip(&in_place)
-        .filter(|((_, p), here)| **here && m.bufs[p.g.x.0].ty == ElemType::I8)
+        .filter(|((_, p), here)| **here && p.flips)
         .map(|((_, p), _)| m.storage(p.g.x.0))
         .collect();
-    let signed: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::I8).collect();
+    // The types of the activations, before any are flipped.
+    let unsigned: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::U8).collect();
     images_of_few_channels(m, &plans, &in_place);
-    let (mut copies, mut made) = (Copies::default(), Copies::default());
-    for (((k, p), here), signed) in plans.iter().zip(&in_place).zip(&signed) {
-        let groups = match (here, group) {
-            (true, DotKind::Bytes) => p.g.view(m, p.g.x.0),
+    // Copies as they are, and of the other sign.
+    let (mut copies, mut made) = ([(); 2].map(|()| Copies::default()), [(); 2].map(|()| Copies::default()));
+    for (((k, p), here), unsigned) in plans.iter().zip(&in_place).zip(&unsigned) {
+        let copies = &mut copies[usize::from(p.flips)];
+        let groups = match (here, p.g.group) {
+            (true, g) if g.is_bytes() => p.g.view(m, p.g.x.0),
             (true, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| spread(m, *k, p)),
             (false, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| gather(m, *k, p)),
         };
-        contract(m, *k, p, groups, *signed, &mut made);
+        contract(m, *k, p, groups, *unsigned, &mut made[usize::from(p.lessens)]);
     }
     flip(m, &flipped);
     for (k, c) in windows {
         let flipped = |b: Buf| flipped.contains(&m.storage(b));
         let (a, b) = (flipped(c.a.0), flipped(c.b.0));
-        as_floats(m, k, &c, (a, b), group);
+        as_floats(m, k, &c, (a, b), dot);
     }
     Ok(())
 }
@@ -180,24 +183,25 @@ struct Window<'a> {
 }
 
 /// A contraction without columns - a depthwise convolution -, if floats hold every partial sum.
-fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, group: DotKind) -> Option<Window<'a>> {
+fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, dot: Dot) -> Option<Window<'a>> {
     if columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1) {
         return None;
     }
-    let second = !weights(m, c.b.0, group);
+    let weights = |b: Buf| signs::are_weights(m, dot, b);
+    let second = !weights(c.b.0);
     let (x, w) = if second { (&c.b, &c.a) } else { (&c.a, &c.b) };
-    if !weights(m, w.0, group) || matches!(m.bufs[x.0].place, Place::Const(_)) {
+    if !weights(w.0) || matches!(m.bufs[x.0].place, Place::Const(_)) {
         return None;
     }
-    // Signed bytes may come with 128 added.
+    // Bytes may come with 128 added, or less 128.
     c.bound(m, w, 255).filter(|s| *s <= exact_sums::EXACT)?;
     Some(Window { x, second, w })
 }
 
 /// Makes a sum of floats of a window: vectors multiply and add floats at once. Bytes of the image become
-/// floats as they are loaded; `flipped`: which operands are stored with 128 added.
-fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), group: DotKind) -> Option<()> {
-    let Window { x, second, w } = window(m, k, c, group)?;
+/// floats as they are loaded; `flipped`: which operands are stored with the other sign.
+fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), dot: Dot) -> Option<()> {
+    let Window { x, second, w } = window(m, k, c, dot)?;
     let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP })?;
     let flipped = if second { flipped.1 } else { flipped.0 };
     let Place::Const(data) = &m.bufs[w.0].place else { return None };
@@ -217,7 +221,9 @@ fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), grou
     );
     let total = Expr::Cast(ElemType::I32, Box::new(Expr::acc(sum)));
     let total = match sums {
-        Some(sums) => total - sums,
+        // As they were: signed, with 128 added now; unsigned, now less 128.
+        Some(sums) if m.bufs[x.0].ty == ElemType::U8 => total - sums,
+        Some(sums) => total + sums,
         None => total,
     };
     let body = std::mem::take(&mut m.kernels[k].body);
@@ -251,11 +257,18 @@ fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[
     }
 }
 
-/// A kernel before `k` that puts the activations together as groups, channels innermost; signed ones flipped.
+/// A kernel before `k` that puts the activations together as groups, channels innermost, of the other sign if
+/// the dot products want that.
 /// If they are an image with a border made for `k` alone, it makes the border, too.
 fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let (x, of, size) = (p.g.x.0, p.g.of_x, p.g.group.size());
-    let signed = m.bufs[x].ty == ElemType::I8;
+    // Signed parts of a group are masked when they are put together.
+    let signed = matches!(p.g.group, DotKind::SignedBytes);
+    let by = match (p.flips, m.bufs[x].ty) {
+        (false, _) => 0,
+        (true, ElemType::I8) => FLIP,
+        (true, _) => -FLIP,
+    };
     let bordered = bordered(m, k, x, of);
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
@@ -271,7 +284,7 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     }
     let origin = m.kernels[k].origin.clone();
     let few = count.filter(|c| *c < size).unwrap_or(size);
-    let code = |v: i64| v + if signed { FLIP } else { 0 };
+    let code = |v: i64| v + by;
     let id = m.map(out, &origin, |kb, at| {
         let from = |i: i64| {
             let mut from = at.to_vec();
@@ -280,10 +293,17 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
         };
         let wide = |e: Expr| {
             let v = Expr::Cast(ElemType::I32, Box::new(e));
-            if signed { v + Expr::int(ElemType::I32, FLIP) } else { v }
+            if by != 0 { v + Expr::int(ElemType::I32, by) } else { v }
         };
-        let placed =
-            |i: i64, v: Expr| if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (32 / size * i)) };
+        let placed = |i: i64, v: Expr| {
+            // The upper bits of a negative number are none of the parts above it.
+            let v = if signed && i + 1 < size {
+                Expr::bin(BinOp::And, v, Expr::int(ElemType::I32, (1 << (32 / size)) - 1))
+            } else {
+                v
+            };
+            if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (32 / size * i)) }
+        };
         let byte = |kb: &crate::nest::KernelBuilder, i: i64, v: Expr| {
             let inside = kb.m.syms.in_range(from(i)[of], channels);
             placed(
@@ -354,7 +374,7 @@ fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
 
 /// What copies in groups are named after.
 fn suffix(p: &Plan) -> &'static str {
-    if p.g.group == DotKind::Bytes { "quads" } else { "pairs" }
+    if p.g.group.is_bytes() { "quads" } else { "pairs" }
 }
 
 /// A copy of an image with a border around it.
@@ -389,10 +409,10 @@ fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
     alike.then_some(Bordered { kernel: *kernel, cover, cond: *cond, inside: *inside, fill: fill.to_i64() })
 }
 
-/// The contraction by dot products of groups.
-fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, signed: bool, made: &mut Copies) {
+/// The contraction by dot products of groups. `unsigned`: the activations as they were.
+fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, unsigned: bool, made: &mut Copies) {
     let constant = matches!(m.bufs[p.g.w.0].place, Place::Const(_));
-    let sums = match (signed, constant) {
+    let sums = match (p.flips, constant) {
         (true, true) => depth_sums(m, &p.c, &p.g.w),
         (true, false) => Some(runtime::depth_sums(m, k, &p.c, &p.g.w)),
         _ => None,
@@ -402,12 +422,12 @@ fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, signed: bool, made
     } else {
         Some(made.get(m, k, (p.g.w.0, p.g.of_w), |m| runtime::groups(m, k, p)))
     };
-    let Some(w) = w.filter(|_| !signed || sums.is_some()) else { return };
+    let Some(w) = w.filter(|_| !p.flips || sums.is_some()) else { return };
     let mut total = Expr::acc(p.c.acc);
     if let Some(sums) = sums {
-        total = total - sums;
+        total = if unsigned { total + sums } else { total - sums };
     }
-    if !constant && runtime::lessened(m, &p.g) {
+    if p.lessens {
         total = total + runtime::depth_sums(m, k, &p.c, &p.g.x);
     }
     p.g.rewrite(m, k, (groups, w), &total);
@@ -417,7 +437,7 @@ fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, signed: bool, made
 fn weights_in_groups(m: &mut Module, p: &Plan) -> Option<Buf> {
     let Place::Const(c) = &m.bufs[p.g.w.0].place else { return None };
     let name = m.bufs[p.g.w.0].name.clone();
-    if p.g.group == DotKind::Bytes {
+    if p.g.group.is_bytes() {
         let bytes = c.codes()?;
         return p.g.weights(m, name, &bytes, 1);
     }
@@ -449,12 +469,18 @@ fn depth_sums(m: &mut Module, c: &ByteSum, w: &(Buf, Vec<Dim>)) -> Option<Expr> 
     Some(Expr::Load { buf, at })
 }
 
-/// Signed bytes become unsigned ones, 128 added.
+/// Signed bytes become unsigned ones, 128 added, and unsigned ones signed ones less 128.
 fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
-    let which: HashSet<Buf> =
-        m.bufs.keys().filter(|b| flipped.contains(&m.storage(*b)) && m.bufs[*b].ty == ElemType::I8).collect();
-    for b in &which {
-        m.bufs[*b].ty = ElemType::U8;
+    // The types that they had.
+    let which: HashMap<Buf, ElemType> = m
+        .bufs
+        .keys()
+        .filter(|b| flipped.contains(&m.storage(*b)))
+        .filter_map(|b| Some((b, m.bufs[b].ty)).filter(|x| matches!(x.1, ElemType::I8 | ElemType::U8)))
+        .collect();
+    let other = |t: ElemType| if t == ElemType::I8 { ElemType::U8 } else { ElemType::I8 };
+    for (b, ty) in &which {
+        m.bufs[*b].ty = other(*ty);
     }
     let offset = || Expr::int(ElemType::I32, FLIP);
     let wide = |e: Expr| Expr::Cast(ElemType::I32, Box::new(e));
@@ -465,15 +491,21 @@ fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
             .map(|s| {
                 let s = s.map_exprs(&mut |e| {
                     e.rewrite(&mut |e| match e {
-                        Expr::Load { buf, .. } if which.contains(&buf) => {
-                            Expr::Cast(ElemType::I8, Box::new(wide(e) - offset()))
+                        Expr::Load { buf, at } if let Some(ty) = which.get(&buf) => {
+                            let v = wide(Expr::Load { buf, at });
+                            let v = if *ty == ElemType::I8 { v - offset() } else { v + offset() };
+                            Expr::Cast(*ty, Box::new(v))
                         }
                         e => e,
                     })
                 });
                 s.rewrite(&mut |s| match s {
-                    Stmt::Store { buf, at, value } if which.contains(&buf) => {
-                        let value = Expr::Cast(ElemType::U8, Box::new(wide(value) + offset()));
+                    Stmt::Store { buf, at, value } => {
+                        let value = match which.get(&buf) {
+                            Some(ElemType::I8) => Expr::Cast(ElemType::U8, Box::new(wide(value) + offset())),
+                            Some(_) => Expr::Cast(ElemType::I8, Box::new(wide(value) - offset())),
+                            None => value,
+                        };
                         Stmt::Store { buf, at, value }
                     }
                     s => s,

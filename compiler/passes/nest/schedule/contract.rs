@@ -195,7 +195,7 @@ fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
 
 /// A sum of integers to which a constant is added begins with it.
 fn begin_with_constant(m: &Module, p: &mut Contraction) {
-    if !matches!(p.product, ProductKind::Dot { group: DotKind::Bytes | DotKind::Words, .. }) {
+    if !matches!(p.product, ProductKind::Dot { group, .. } if group.sum() == ElemType::I32) {
         return;
     }
     let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));

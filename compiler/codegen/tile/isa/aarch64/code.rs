@@ -6,7 +6,7 @@ use crate::diag::{Failure, Result};
 
 /// A place in the code.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Label(usize);
+pub(in crate::codegen) struct Label(usize);
 
 /// Field of an instruction that holds a distance in words.
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ enum Field {
 
 /// Words as far as they are known.
 #[derive(Default)]
-pub(super) struct Code {
+pub(in crate::codegen) struct Code {
     words: Vec<u32>,
     labels: Vec<Option<usize>>,
     fixups: Vec<(usize, Label, Field)>,
@@ -28,30 +28,30 @@ pub(super) struct Code {
 }
 
 impl Code {
-    pub(super) fn label(&mut self) -> Label {
+    pub(in crate::codegen) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
     /// Puts a label where the code ends now.
-    pub(super) fn bind(&mut self, l: Label) {
+    pub(in crate::codegen) fn bind(&mut self, l: Label) {
         self.labels[l.0] = Some(self.words.len());
     }
-    pub(super) fn push(&mut self, word: u32) {
+    pub(in crate::codegen) fn push(&mut self, word: u32) {
         self.words.push(word);
     }
     /// d = op n.
-    pub(super) fn two(&mut self, word: u32, d: u32, n: u32) {
+    pub(in crate::codegen) fn two(&mut self, word: u32, d: u32, n: u32) {
         self.push(word | n << 5 | d);
     }
     /// d = n op m.
-    pub(super) fn three(&mut self, word: u32, d: u32, n: u32, m: u32) {
+    pub(in crate::codegen) fn three(&mut self, word: u32, d: u32, n: u32, m: u32) {
         self.push(word | m << 16 | n << 5 | d);
     }
     pub(super) fn jump(&mut self, to: Label) {
         self.fixups.push((self.words.len(), to, Field::Branch));
         self.push(table::BRANCH);
     }
-    pub(super) fn jump_if(&mut self, condition: u32, to: Label) {
+    pub(in crate::codegen) fn jump_if(&mut self, condition: u32, to: Label) {
         self.fixups.push((self.words.len(), to, Field::Near));
         self.push(table::BRANCH_IF | condition);
     }
@@ -70,7 +70,7 @@ impl Code {
         self.push(table::LOAD_LITERAL | d);
     }
     /// An integer.
-    pub(super) fn int(&mut self, d: u32, x: i64) {
+    pub(in crate::codegen) fn int(&mut self, d: u32, x: i64) {
         let part = |k: u32| (x as u64 >> (16 * k)) as u32 & 0xffff;
         let ones = (0..4).filter(|k| part(*k) == 0xffff).count();
         let zeros = (0..4).filter(|k| part(*k) == 0).count();
@@ -110,11 +110,11 @@ impl Code {
         }
     }
     /// Number of words.
-    pub(super) fn len(&self) -> u32 {
+    pub(in crate::codegen) fn len(&self) -> u32 {
         self.words.len() as u32
     }
     /// The bytes, with literals behind the code.
-    pub(super) fn finish(mut self) -> Result<Vec<u8>> {
+    pub(in crate::codegen) fn finish(mut self) -> Result<Vec<u8>> {
         if !self.pool.is_empty() {
             while !self.words.len().is_multiple_of(4) {
                 self.words.push(0);

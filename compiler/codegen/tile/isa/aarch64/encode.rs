@@ -4,6 +4,8 @@
 use super::code::{Code, Label};
 use super::registers::{SAVED, SAVED_VECTORS};
 use super::table;
+use crate::codegen::debug::rows;
+use crate::codegen::tile;
 use crate::codegen::tile::ir::{Form, Mem, Node, Op};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::codegen::unwind::{Step, Steps};
@@ -28,10 +30,12 @@ pub(super) struct Emit<'a> {
     /// A register plus a number that the encoder's own register holds.
     pub(super) far: Option<(u32, i64)>,
     steps: Steps,
+    /// The lines that code comes from.
+    rows: Vec<(u32, u32)>,
 }
 
-/// The bytes of an allocated function.
-pub(super) fn encode(f: &Alloc, out: &Output) -> Result<(Vec<u8>, Steps)> {
+/// The code of an allocated function.
+pub(super) fn encode(f: &Alloc, out: &Output) -> Result<tile::Code> {
     let is_used = |r: &usize, class: RegClass| {
         let p = Allocation::reg(PReg::new(*r, class));
         out.allocs.contains(&p) || out.edits.iter().any(|(_, Edit::Move { from, to })| *from == p || *to == p)
@@ -41,7 +45,7 @@ pub(super) fn encode(f: &Alloc, out: &Output) -> Result<(Vec<u8>, Steps)> {
     let mut code = Code::default();
     let labels = f.blocks.iter().map(|_| code.label()).collect();
     let frame = (out.num_spillslots as u32 * 8).next_multiple_of(16);
-    Emit { code, f, out, labels, saved: [ints, vectors], frame, far: None, steps: vec![] }.run()
+    Emit { code, f, out, labels, saved: [ints, vectors], frame, far: None, steps: vec![], rows: vec![] }.run()
 }
 
 pub(super) fn number(a: Allocation) -> u32 {
@@ -119,7 +123,7 @@ impl Emit<'_> {
             ),
         }
     }
-    fn run(mut self) -> Result<(Vec<u8>, Steps)> {
+    fn run(mut self) -> Result<tile::Code> {
         let kept = i64::from(self.kept());
         if kept > 0 {
             self.code.add(SP, SP, -kept);
@@ -140,6 +144,9 @@ impl Emit<'_> {
             let all: Vec<InstOrEdit> = self.out.block_insts_and_edits(f, Block::new(*b)).collect();
             let mut i = 0;
             while let Some(x) = all.get(i) {
+                if let InstOrEdit::Inst(x) = x {
+                    self.rows.push((self.code.len() * 4, f.nodes[x.index()].line.0));
+                }
                 if let (InstOrEdit::Inst(x), Some(InstOrEdit::Inst(y))) = (x, all.get(i + 1))
                     && self.pair(
                         (&f.nodes[x.index()], self.out.inst_allocs(*x)),
@@ -158,7 +165,13 @@ impl Emit<'_> {
                 i += 1;
             }
         }
-        Ok((self.code.finish()?, self.steps))
+        let stack = self.frame + self.kept();
+        Ok(tile::Code {
+            bytes: self.code.finish()?,
+            steps: self.steps,
+            rows: rows(0, self.rows.into_iter()),
+            stack,
+        })
     }
     /// Two accesses to neighbouring vectors as one instruction; false if they are no such.
     fn pair(&mut self, x: (&Node, &[Allocation]), y: (&Node, &[Allocation])) -> bool {

@@ -161,6 +161,10 @@ impl Emit<'_> {
             Op::FmaLane { neg, bits, lane } => {
                 self.code.three(table::fma_lane(neg, bits, lane), d, r[1], r[2])
             }
+            Op::Dot(bytes) => self.code.three(table::dot(bytes), d, r[1], r[2]),
+            Op::DotLane { bytes, swapped, lane } => {
+                self.code.three(table::dot_lane(bytes, swapped, lane), d, r[1], r[2])
+            }
             Op::Cmp(Pred::Unordered, _) if r[0] != r[1] => return Err(none(op)),
             Op::Cmp(p, bits) => self.compare(table::cmp(p, bits), p, d, r),
             Op::ICmp(p, bits) => self.compare(table::icmp(p, bits), p, d, r),

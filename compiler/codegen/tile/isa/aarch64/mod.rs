@@ -1,17 +1,17 @@
 //! Armv8-A with Advanced SIMD: vectors of 128 bits, 32 registers, arithmetic on registers only.
 
-mod code;
+pub(in crate::codegen) mod code;
 mod encode;
 mod instructions;
 mod memory;
 mod registers;
 mod select;
-mod table;
+pub(in crate::codegen) mod table;
 
 use super::Machine;
+use crate::codegen::tile::Code;
 use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value};
 use crate::codegen::tile::regalloc::Alloc;
-use crate::codegen::unwind::Steps;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 
@@ -31,7 +31,7 @@ impl Machine for Aarch64 {
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
         registers::operands(f, n, reg)
     }
-    fn encode(&self, f: &Alloc, out: &Output) -> Result<(Vec<u8>, Steps)> {
+    fn encode(&self, f: &Alloc, out: &Output) -> Result<Code> {
         encode::encode(f, out)
     }
     fn has_op(&self, op: Op) -> bool {

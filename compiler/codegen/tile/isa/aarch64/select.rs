@@ -12,6 +12,12 @@ const ENOUGH_ROWS: usize = 4;
 /// Instructions over which a load moves up to its neighbour.
 const FAR: usize = 128;
 
+/// True for a sum and a product of two factors, one of which may be one lane of a register for all of the
+/// other's.
+fn is_product(op: Op) -> bool {
+    matches!(op, Op::Fma231 { .. } | Op::Dot(_))
+}
+
 /// Where values are defined and used.
 struct Uses {
     /// How often, and the number of the last instruction that does.
@@ -99,7 +105,7 @@ fn elements(blocks: &[Block]) -> Set<Value> {
     for (i, b) in blocks.iter().enumerate() {
         for n in &b.nodes {
             match (n.op, n.args.as_slice()) {
-                (Op::Fma231 { .. }, &[c, x, y]) => {
+                (op, &[c, x, y]) if is_product(op) => {
                     found.remove(&c);
                     for v in [x, y] {
                         if found.get(&v).is_some_and(|own| *own != i) {
@@ -136,12 +142,11 @@ type Run = (Form, Option<Place>, Vec<(i32, usize)>);
 fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     let mut held = Held::default();
     // Sums that the block adds to, besides which loads need registers.
-    let sums: Set<Value> =
-        b.nodes.iter().filter(|n| matches!(n.op, Op::Fma231 { .. })).filter_map(|n| n.def).collect();
+    let sums: Set<Value> = b.nodes.iter().filter(|n| is_product(n.op)).filter_map(|n| n.def).collect();
     let sums = b
         .nodes
         .iter()
-        .filter(|n| matches!(n.op, Op::Fma231 { .. }) && n.args.first().is_some_and(|c| !sums.contains(c)))
+        .filter(|n| is_product(n.op) && n.args.first().is_some_and(|c| !sums.contains(c)))
         .count();
     let place = |n: &Node| n.mem.map(|m| (m.base, m.index));
     // Runs of accesses without a store between them, by place.
@@ -217,11 +222,16 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
 /// Products with an element take it from its lane.
 fn by_lane(b: &mut Block, held: &Held) {
     for n in &mut b.nodes {
-        if let (Op::Fma231 { neg, bits }, &[c, x, y]) = (n.op, n.args.as_slice()) {
-            let (vector, element) = if held.contains_key(&y) { (x, y) } else { (y, x) };
-            if let Some((holder, lane)) = held.get(&element) {
-                (n.op, n.args) = (Op::FmaLane { neg, bits, lane: *lane }, vec![c, vector, *holder]);
-            }
+        if let (true, &[c, x, y]) = (is_product(n.op), n.args.as_slice()) {
+            let swapped = !held.contains_key(&y);
+            let (vector, element) = if swapped { (y, x) } else { (x, y) };
+            let Some((holder, lane)) = held.get(&element).copied() else { continue };
+            n.op = match n.op {
+                Op::Fma231 { neg, bits } => Op::FmaLane { neg, bits, lane },
+                Op::Dot(bytes) => Op::DotLane { bytes, swapped, lane },
+                op => op,
+            };
+            n.args = vec![c, vector, holder];
         }
     }
 }
@@ -229,7 +239,7 @@ fn by_lane(b: &mut Block, held: &Held) {
 /// Orders products of rows, which are held as elements, and columns, which are loaded: column after column,
 /// all rows with each, so that no more than two columns are alive. False for other blocks.
 fn in_columns(b: &mut Block, in_order: bool) -> bool {
-    let is_product = |n: &Node| matches!(n.op, Op::FmaLane { .. });
+    let is_product = |n: &Node| matches!(n.op, Op::FmaLane { .. } | Op::DotLane { .. });
     let Some(last) = b.nodes.iter().rposition(is_product) else { return false };
     let products: Vec<&Node> = b.nodes.iter().filter(|n| is_product(n)).collect();
     let results: Set<Value> = products.iter().filter_map(|n| n.def).collect();

@@ -2,7 +2,7 @@
 //! a word and where its fields stand is all that there is to encode; `tests` holds every row against what an
 //! assembler makes of it.
 
-use crate::codegen::tile::ir::{Bin, Bits, Op, Pred, Un};
+use crate::codegen::tile::ir::{Bin, Bits, Bytes, Op, Pred, Un};
 
 /// Words for lanes of 32 and of 64 bits; 0 where there is none.
 pub(super) type Row = [u32; 2];
@@ -143,6 +143,27 @@ pub(super) fn fma_lane(neg: bool, bits: Bits, lane: u8) -> u32 {
     }
 }
 
+/// d += the products of four bytes of n and m; of mixed signs, those of n are unsigned: SDOT, UDOT, USDOT.
+pub(super) fn dot(bytes: Bytes) -> u32 {
+    match bytes {
+        Bytes::Signed => 0x4e80_9400,
+        Bytes::Unsigned => 0x6e80_9400,
+        Bytes::Mixed => 0x4e80_9c00,
+    }
+}
+
+/// The same with four bytes of m; `swapped`: of mixed signs, these are the unsigned ones (SUDOT).
+pub(super) fn dot_lane(bytes: Bytes, swapped: bool, lane: u8) -> u32 {
+    let word = match bytes {
+        Bytes::Signed => 0x4f80_e000,
+        Bytes::Unsigned => 0x6f80_e000,
+        Bytes::Mixed if swapped => 0x4f00_f000,
+        Bytes::Mixed => 0x4f80_f000,
+    };
+    let lane = u32::from(lane);
+    word | (lane & 1) << 21 | (lane >> 1) << 11
+}
+
 /// A lane of n in all lanes of d.
 pub(super) fn dup_lane(bits: Bits, lane: u8) -> u32 {
     0x4e00_0400 | lane_field(if bits == Bits::B64 { 8 } else { 4 }, lane)
@@ -209,7 +230,7 @@ pub(super) fn vector_access(bytes: u32, store: bool) -> [u32; 2] {
 }
 
 /// The same of an integer register of 1, 2, 4 and 8 bytes; loads extend with zeros.
-pub(super) fn int_access(bytes: u32, store: bool) -> [u32; 2] {
+pub(in crate::codegen) fn int_access(bytes: u32, store: bool) -> [u32; 2] {
     let load = match bytes {
         1 => [0x3940_0000, 0x3840_0000],
         2 => [0x7940_0000, 0x7840_0000],
@@ -228,6 +249,9 @@ pub(super) const LOAD_PAIR_HALVES: u32 = 0x6d40_0000;
 pub(super) const STORE_PAIR_HALVES: u32 = 0x6d00_0000;
 pub(super) const LOAD_PAIR_INT: u32 = 0xa940_0000;
 pub(super) const STORE_PAIR_INT: u32 = 0xa900_0000;
+/// Pairs of integer registers to 16 bytes below the base, which goes there, and back.
+pub(in crate::codegen) const PUSH_PAIR_INT: u32 = 0xa9bf_0000;
+pub(in crate::codegen) const POP_PAIR_INT: u32 = 0xa8c1_0000;
 /// A vector at a distance from the instruction.
 pub(super) const LOAD_LITERAL: u32 = 0x9c00_0000;
 /// One element of memory in all lanes.
@@ -247,10 +271,10 @@ pub(super) fn lane_access(bytes: u32, lane: u8, store: bool) -> u32 {
 
 /// x = n + m << shift, n - m, n & m, n | m << shift; n + number, n - number (<< 12 with bit 22).
 pub(super) const ADD: u32 = 0x8b00_0000;
-pub(super) const ADD_IMM: u32 = 0x9100_0000;
+pub(in crate::codegen) const ADD_IMM: u32 = 0x9100_0000;
 pub(super) const SUB_IMM: u32 = 0xd100_0000;
-pub(super) const AND_INT: u32 = 0x8a00_0000;
-pub(super) const ORR_INT: u32 = 0xaa00_0000;
+pub(in crate::codegen) const AND_INT: u32 = 0x8a00_0000;
+pub(in crate::codegen) const ORR_INT: u32 = 0xaa00_0000;
 /// Numbers of 12 bits are shifted by 12.
 pub(super) const IMM_HIGH: u32 = 1 << 22;
 /// UBFM with 63 for the last bit: a shift to the right.
@@ -258,12 +282,14 @@ pub(super) const LSR: u32 = 0xd340_fc00;
 /// x = n * m.
 pub(super) const MUL: u32 = 0x9b00_7c00;
 /// Compares n with m, with a number, with a negative number.
-pub(super) const CMP: u32 = 0xeb00_001f;
-pub(super) const CMP_IMM: u32 = 0xf100_001f;
+pub(in crate::codegen) const CMP: u32 = 0xeb00_001f;
+pub(in crate::codegen) const CMP_IMM: u32 = 0xf100_001f;
 pub(super) const CMN_IMM: u32 = 0xb100_001f;
 /// n if the condition holds, else m.
 pub(super) const CSEL: u32 = 0x9a80_0000;
-/// Conditions: signed.
+/// Conditions; for order, of signed numbers.
+pub(in crate::codegen) const EQ: u32 = 0;
+pub(in crate::codegen) const NE: u32 = 1;
 pub(super) const GE: u32 = 10;
 pub(super) const LT: u32 = 11;
 pub(super) const GT: u32 = 12;
@@ -273,7 +299,12 @@ pub(super) const MOVN: u32 = 0x9280_0000;
 pub(super) const MOVK: u32 = 0xf280_0000;
 pub(super) const BRANCH: u32 = 0x1400_0000;
 pub(super) const BRANCH_IF: u32 = 0x5400_0000;
-pub(super) const RET: u32 = 0xd65f_0000;
+/// Calls: at a distance, of an address in a register.
+pub(in crate::codegen) const CALL: u32 = 0x9400_0000;
+pub(in crate::codegen) const CALL_REGISTER: u32 = 0xd63f_0000;
+/// The address of a page at a distance.
+pub(in crate::codegen) const ADRP: u32 = 0x9000_0000;
+pub(in crate::codegen) const RET: u32 = 0xd65f_0000;
 
 /// The instruction that makes a number in all lanes, without its destination, if there is one.
 pub(super) fn number(word: u32) -> Option<u32> {
@@ -302,7 +333,7 @@ pub(super) fn has_op(op: Op) -> bool {
         Op::LoadFirst(form, _) | Op::StoreFirst(form, _) | Op::Load(form) | Op::Store(form) => {
             form != crate::codegen::tile::ir::Form::NearU8
         }
-        Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot | Op::Dot2 => false,
+        Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot2 => false,
         _ => true,
     }
 }

@@ -7,15 +7,17 @@
 use super::registers::SAVED;
 use super::table;
 use crate::codegen::Map;
-use crate::codegen::tile::ir::{Node, Number, Op, Width};
+use crate::codegen::debug::rows;
+use crate::codegen::tile::Code;
+use crate::codegen::tile::ir::{Line, Node, Number, Op, Width};
 use crate::codegen::tile::regalloc::Alloc;
-use crate::codegen::unwind::{Step, Steps};
+use crate::codegen::unwind::Step;
 use crate::diag::{Failure, Result};
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, get_gpr64, get_k, get_xmm, get_ymm, get_zmm, qword_ptr, ymmword_ptr,
     zmmword_ptr,
 };
-use iced_x86::{BlockEncoderOptions, Code, IcedError, Instruction, MemoryOperand, Register};
+use iced_x86::{BlockEncoderOptions, Code as Opcode, IcedError, Instruction, MemoryOperand, Register};
 use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 
 /// The code of a function as far as it is.
@@ -31,6 +33,8 @@ pub(super) struct Emit<'a> {
     pub(super) frame: usize,
     /// What happens to the frame, with the number of the instruction that follows.
     steps: Vec<(usize, Step)>,
+    /// The lines that code comes from, with the number of the first instruction.
+    rows: Vec<(usize, Line)>,
 }
 
 /// Column of the code tables.
@@ -52,8 +56,8 @@ fn bug(e: IcedError) -> Failure {
     Failure::bug("encoding of a tile", e.to_string())
 }
 
-/// The bytes of an allocated function.
-pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<(Vec<u8>, Steps)> {
+/// The code of an allocated function.
+pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<Code> {
     let mut a = CodeAssembler::new(64).map_err(bug)?;
     a.set_prefer_vex(width == Width::Avx2);
     let is_used = |r: usize| {
@@ -73,6 +77,7 @@ pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<(Vec<u8>, 
         used,
         frame: out.num_spillslots * 8,
         steps: vec![],
+        rows: vec![],
     };
     e.run().map_err(bug)
 }
@@ -115,9 +120,9 @@ impl Emit<'_> {
         let class = from.as_reg().or(to.as_reg()).map_or(RegClass::Int, |r| r.class());
         let c = column(self.width);
         let (load, store) = match class {
-            RegClass::Int => (Code::Mov_r64_rm64, Code::Mov_rm64_r64),
+            RegClass::Int => (Opcode::Mov_r64_rm64, Opcode::Mov_rm64_r64),
             RegClass::Float => (table::MOVE[c], table::MOVE_OUT[c]),
-            RegClass::Vector => (Code::VEX_Kmovw_kr_km16, Code::VEX_Kmovw_m16_kr),
+            RegClass::Vector => (Opcode::VEX_Kmovw_kr_km16, Opcode::VEX_Kmovw_m16_kr),
         };
         let i = match (from.is_stack(), to.is_stack()) {
             (true, _) => Instruction::with2(load, self.reg(to), Self::slot(from)),
@@ -133,7 +138,7 @@ impl Emit<'_> {
     fn step(&mut self, s: Step) {
         self.steps.push((self.a.instructions().len(), s));
     }
-    fn run(mut self) -> std::result::Result<(Vec<u8>, Steps), IcedError> {
+    fn run(mut self) -> std::result::Result<Code, IcedError> {
         let f = self.f;
         let mut depth = 8;
         for n in self.used.clone() {
@@ -173,7 +178,9 @@ impl Emit<'_> {
                 match x {
                     InstOrEdit::Edit(e) => self.edit(e)?,
                     InstOrEdit::Inst(i) => {
-                        self.inst(*b, next, &f.nodes[i.index()], self.out.inst_allocs(i))?
+                        let n = &f.nodes[i.index()];
+                        self.rows.push((self.a.instructions().len(), n.line));
+                        self.inst(*b, next, n, self.out.inst_allocs(i))?
                     }
                 }
             }
@@ -186,7 +193,11 @@ impl Emit<'_> {
         // Nothing is rewritten: an instruction is the one that was added.
         let offset = |i: usize| code.inner.new_instruction_offsets.get(i).copied().unwrap_or(u32::MAX);
         let steps = self.steps.iter().map(|(i, s)| (offset(*i), *s)).collect();
-        Ok((code.inner.code_buffer, steps))
+        let rows = rows(0, self.rows.iter().map(|(i, l)| (offset(*i), l.0)));
+        // The return address, saved registers; a frame is aligned.
+        let frame = if self.frame > 0 { 8 + self.frame + 63 } else { 0 };
+        let stack = (8 + 8 * self.used.len() + frame) as u32;
+        Ok(Code { bytes: code.inner.code_buffer, steps, rows, stack })
     }
     fn inst(
         &mut self,

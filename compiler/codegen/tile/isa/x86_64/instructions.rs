@@ -2,7 +2,7 @@
 
 use super::encode::{Emit, column};
 use super::table::{self, Row};
-use crate::codegen::tile::ir::{Bin, Bits, Form, Node, Number, Op, Pred, Un, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Bytes, Form, Node, Number, Op, Pred, Un, Width};
 use iced_x86::code_asm::{dword_ptr, get_k, get_ymm, get_zmm, qword_ptr, word_ptr};
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use regalloc2::Allocation;
@@ -427,7 +427,7 @@ impl Emit<'_> {
         let i = match op {
             Op::Bin(op, bits) => p.last(table::bin(op, bits)[c], p.d, p.r[0], 1),
             Op::Fma231 { neg, bits } => p.last(table::fma(true, neg, bits)[c], p.d, p.r[1], 2),
-            Op::Dot => p.last(table::DOT[c], p.d, p.r[1], 2),
+            Op::Dot(Bytes::Mixed) => p.last(table::DOT[c], p.d, p.r[1], 2),
             Op::Dot2 => p.last(table::DOT2[c], p.d, p.r[1], 2),
             Op::Fma213 { neg, bits } => p.last(table::fma(false, neg, bits)[c], p.d, p.r[1], 2),
             Op::Un(Un::Swap(k @ (4 | 8)), _) => {

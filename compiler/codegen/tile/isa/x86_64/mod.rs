@@ -7,9 +7,9 @@ mod select;
 mod table;
 
 use super::Machine;
+use crate::codegen::tile::Code;
 use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
 use crate::codegen::tile::regalloc::Alloc;
-use crate::codegen::unwind::Steps;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 
@@ -30,7 +30,7 @@ impl Machine for X86 {
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
         registers::operands(f, n, reg)
     }
-    fn encode(&self, f: &Alloc, out: &Output) -> Result<(Vec<u8>, Steps)> {
+    fn encode(&self, f: &Alloc, out: &Output) -> Result<Code> {
         encode::encode(self.0, f, out)
     }
     fn has_op(&self, op: Op) -> bool {

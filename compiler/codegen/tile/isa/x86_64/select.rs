@@ -61,7 +61,7 @@ pub(super) fn forms(blocks: &mut [Block], form: Form) {
                     }
                 }
                 Op::Store(_) | Op::StoreScalar(_) | Op::StoreLane(..) | Op::Scatter(_) => loads.clear(),
-                Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2
+                Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot(_) | Op::Dot2
                     if b.nodes[i].literal.is_none() =>
                 {
                     let last = b.nodes[i].args.last().copied();

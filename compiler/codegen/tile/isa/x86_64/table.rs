@@ -1,6 +1,6 @@
 //! Operations -> instruction codes: one row an operation, one column a vector length.
 
-use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Un};
+use crate::codegen::tile::ir::{Bin, Bits, Bytes, Form, Op, Un};
 use iced_x86::Code;
 
 /// Codes at 256 bits (VEX) and 512 bits (EVEX).
@@ -312,7 +312,9 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Un(Un::Narrow(_), _) => return column == 0,
         Op::Un(op, bits) => un(op, bits).0[column],
         Op::Dot2 => DOT2[column],
-        Op::LoadFirst(..) | Op::StoreFirst(..) | Op::FmaLane { .. } | Op::SelectInto(..) => return false,
+        Op::LoadFirst(..) | Op::StoreFirst(..) | Op::SelectInto(..) => return false,
+        Op::FmaLane { .. } | Op::DotLane { .. } => return false,
+        Op::Dot(bytes) => return bytes == Bytes::Mixed,
         Op::Scatter(_) => return column == 1,
         Op::StoreLane(form, lane) => store_lane(form, lane).0[column],
         _ => return true,

@@ -1,6 +1,6 @@
 //! Activations as integers of 8 bits, one scale for each block.
 
-use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt, UnOp, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, LoopKind, Module, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::Uses;
 use crate::passes::nest::schedule::contract::Parts;
 use crate::passes::nest::schedule::tiles::byte_dots::Bytes;
@@ -21,6 +21,8 @@ pub(super) struct Form {
     pub per: i64,
     /// The zero point of the weights, if it is one number.
     pub number: Option<i64>,
+    /// Dot products of weights and activations.
+    pub group: DotKind,
 }
 
 /// What activations are made of: a buffer, an element of it in terms of numbered variables, how many rows,
@@ -87,13 +89,19 @@ impl Made {
                 x
             }
         };
-        Some(Bytes { quads: made.quads, scale: made.scale, sum: made.sum, centred: form.number.is_some() })
+        Some(Bytes {
+            quads: made.quads,
+            scale: made.scale,
+            sum: made.sum,
+            centred: form.number.is_some(),
+            group: form.group,
+        })
     }
 }
 
 /// The buffers, and the kernel that fills them right before `k`.
 fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -> Option<Buffers> {
-    let Form { block, reduction: depth, per, number } = form;
+    let Form { block, reduction: depth, per, number, .. } = form;
     let blocks = (depth + block - 1) / block;
     let padded = (block + per - 1) / per * per;
     let name = m.bufs[p.a.0].name.clone();

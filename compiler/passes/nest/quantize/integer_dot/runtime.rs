@@ -1,16 +1,18 @@
 //! Contractions of which no operand is a constant: one of them becomes groups while the model runs, in the
 //! place of the weights.
 
+use super::signs::{self, Way};
 use super::{FLIP, Plan, suffix};
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, LoopKind, Module, Place};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place};
 use crate::passes::nest::analysis::form::ByteSum;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Grouped};
 use crate::sym::Dim;
+use crate::target::Dot;
 use crate::tensor::ElemType;
 
 /// Which operand takes the place of the weights: in quads a signed one, where there is the choice beside
 /// unsigned activations.
-pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, group: DotKind) -> Option<Plan> {
+pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan> {
     let fits = |b: Buf| {
         !matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs[b].layout == Layout::RowMajor
     };
@@ -19,28 +21,24 @@ pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, group: DotKind) -> Option
     }
     let signed = |b: Buf| m.bufs[b].ty == ElemType::I8;
     let mut ways = [(&c.a, &c.b), (&c.b, &c.a)];
-    if group == DotKind::Bytes {
+    if dot.is_of_bytes() {
         ways.sort_by_key(|(x, w)| (!signed(w.0), signed(x.0)));
     }
     // Sums of the activations: each loop of the reduction has a subscript of its own. What is added to one
     // operand and taken from the other at once would need both sums.
     let alone = |d: &Dim| d.as_sym().is_some() || !c.reduction.iter().any(|v| d.contains(v.0));
-    let summed = |g: &Grouped| !signed(g.x.0) && g.x.1.iter().all(alone);
-    let found = ways.into_iter().find_map(|(x, w)| {
-        Grouped::find(m, k, c.acc, (x, w), &c.reduction, group).filter(|g| !lessened(m, g) || summed(g))
-    });
-    found.map(|g| Plan { c: c.clone(), g })
-}
-
-/// True if the operand in the place of the weights is stored less 128.
-pub(super) fn lessened(m: &Module, g: &Grouped) -> bool {
-    g.group == DotKind::Bytes && m.bufs[g.w.0].ty == ElemType::U8
+    ways.into_iter().find_map(|(x, w)| {
+        let Way { group, flips, lessens } = signs::of_run_time(m, dot, x.0, w.0)?;
+        let g = Grouped::find(m, k, c.acc, (x, w), &c.reduction, group)?;
+        let summed = !flips && g.x.1.iter().all(alone);
+        (!lessens || summed).then(|| Plan { c: c.clone(), g, flips, lessens })
+    })
 }
 
 /// A kernel before `k` that puts the operand together as groups along the channel, zeros where it ends.
 pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let (w, of, size) = (p.g.w.0, p.g.of_w, p.g.group.size());
-    let lessened = lessened(m, &p.g);
+    let lessened = p.lessens;
     let mut dims = m.bufs[w].dims.clone();
     let extent = dims[of];
     dims[of] = extent.ceil_div(size);
@@ -66,12 +64,7 @@ pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
         let group = (1..few).fold(part(0), |sum, i| Expr::bin(BinOp::Or, sum, part(i)));
         if lessened { Expr::bin(BinOp::Xor, group, number(0x8080_8080)) } else { group }
     });
-    operands::before(
-        m,
-        k,
-        id,
-        if p.g.group == DotKind::Bytes { "quads_of_weights" } else { "pairs_of_weights" },
-    );
+    operands::before(m, k, id, if p.g.group.is_bytes() { "quads_of_weights" } else { "pairs_of_weights" });
     (id, out)
 }
 

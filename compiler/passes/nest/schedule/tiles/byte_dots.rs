@@ -28,6 +28,8 @@ pub(crate) struct Bytes {
     pub sum: Buf,
     /// Whether sums are times the zero point.
     pub centred: bool,
+    /// Dot products of weights and activations.
+    pub group: DotKind,
 }
 
 /// All rows: wide tiles that read weights once for few of them, high ones that use each word for many. Where
@@ -114,12 +116,8 @@ pub(super) fn block(
                     body.push(Stmt::Let { reg: q, value });
                     body.extend((0..mr).map(|i| {
                         let before = Expr::Acc { reg: inner, at: place(i, v), lane: None };
-                        let value = Expr::dot(
-                            DotKind::Bytes,
-                            Expr::Reg(q),
-                            of_row(b.quads, i, word * quads + s),
-                            before,
-                        );
+                        let value =
+                            Expr::dot(b.group, Expr::Reg(q), of_row(b.quads, i, word * quads + s), before);
                         Stmt::Set { reg: inner, at: place(i, v), value }
                     }));
                 }

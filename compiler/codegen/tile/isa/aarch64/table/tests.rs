@@ -136,6 +136,20 @@ fn encoded() -> Vec<(String, u32)> {
             }
         }
     }
+    for (name, bytes, lanes) in [
+        ("sdot", Bytes::Signed, &[("sdot", false), ("sdot", true)]),
+        ("udot", Bytes::Unsigned, &[("udot", false), ("udot", true)]),
+        ("usdot", Bytes::Mixed, &[("usdot", false), ("sudot", true)]),
+    ] {
+        all.push((format!("{name} v1.4s, v2.16b, v3.16b"), three(dot(bytes))));
+        for (name, swapped) in lanes {
+            for lane in 0..4 {
+                let word = dot_lane(bytes, *swapped, lane);
+                all.push((format!("{name} v1.4s, v2.16b, v3.4b[{lane}]"), three(word)));
+                all.push((format!("{name} v1.4s, v2.16b, v31.4b[{lane}]"), two(word) | 31 << 16));
+            }
+        }
+    }
     // What takes two instructions.
     for (op, bits, names) in [
         (Un::ToInt, Bits::B64, ["fcvtns v1.2d, v2.2d", "sqxtn v1.2s, v2.2d"]),
@@ -226,6 +240,13 @@ fn encoded() -> Vec<(String, u32)> {
         ("b #28", BRANCH | 7),
         ("b.lt #28", BRANCH_IF | 7 << 5 | LT),
         ("b.ge #28", BRANCH_IF | 7 << 5 | GE),
+        ("b.eq #28", BRANCH_IF | 7 << 5 | EQ),
+        ("b.ne #28", BRANCH_IF | 7 << 5 | NE),
+        ("bl #28", CALL | 7),
+        ("blr x2", CALL_REGISTER | 2 << 5),
+        ("adrp x1, #0", ADRP | 1),
+        ("stp x1, x3, [x2, #-16]!", two(PUSH_PAIR_INT) | 3 << 10),
+        ("ldp x1, x3, [x2], #16", two(POP_PAIR_INT) | 3 << 10),
         ("ret", RET | 30 << 5),
         ("movi v1.2d, #0", ZERO | 1),
     ] {
@@ -285,7 +306,7 @@ fn assembled(lines: &[&str]) -> Option<Vec<u32>> {
     let mut mc = ["llvm-mc-22", "llvm-mc"].iter().find_map(|name| {
         let mut command = Command::new(name);
         command
-            .args(["-triple=aarch64", "--show-encoding"])
+            .args(["-triple=aarch64", "-mattr=+dotprod,+i8mm,+bf16,+fullfp16", "--show-encoding"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());

@@ -1,0 +1,341 @@
+//! Assembler text of an object (`--emit asm`), for GNU's and LLVM's assemblers. It is the object itself, section by
+//! section, so that what an assembler makes of it is the same code with the same symbols: bytes, with what
+//! relocations stand for as expressions, under comments that show instructions.
+//!
+//! ELF has a directive for every relocation. The assemblers of COFF and Mach-O derive them from expressions
+//! and, on aarch64, from the instructions that have them.
+
+use super::assemble::Unit;
+use super::object::build;
+use crate::diag::{Failure, Result};
+use object::read::{File, Relocation, RelocationTarget, Section, Symbol};
+use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use object::{Architecture, BinaryFormat, RelocationFlags, SectionKind, SymbolKind};
+use object::{SymbolScope, elf, macho, pe};
+use std::collections::HashMap;
+use std::io::Write;
+
+/// Bytes on a line.
+const LINE: usize = 16;
+
+/// Writes the text.
+pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
+    let (product, made, _) = build(unit, false)?;
+    let listings: HashMap<Vec<u8>, String> = made
+        .defined
+        .iter()
+        .map(|d| (product.object.symbol(product.function_symbol(d.id)).name.clone(), d.listing.clone()))
+        .collect();
+    let weights = made.weights.map(|id| product.object.symbol(product.data_symbol(id)).name.clone());
+    let bytes = product.object.write().map_err(|e| bug(e.to_string()))?;
+    let file = File::parse(&*bytes).map_err(|e| bug(e.to_string()))?;
+    let i = &unit.interface;
+    let comment = if file.architecture() == Architecture::Aarch64 { "//" } else { "#" };
+    let mut text = Text { file: &file, listings, comment, out: String::new() };
+    text.line(&format!("{comment} {} for {}, by onnxc {}", i.name, i.target, env!("CARGO_PKG_VERSION")));
+    for x in file.symbols().filter(|x| x.is_undefined() && x.is_weak()) {
+        text.put(&format!(".weak {}", quoted(&x)?));
+    }
+    for s in file.sections() {
+        text.section(&s)?;
+    }
+    let io = |e: std::io::Error| Failure::Io("the assembler text".into(), e.to_string());
+    out.write_all(text.out.as_bytes()).map_err(io)?;
+    if let Some(name) = weights {
+        let name = String::from_utf8_lossy(&name);
+        let section = match file.format() {
+            BinaryFormat::MachO => ".section __DATA,__const",
+            BinaryFormat::Coff => ".section .rdata,\"dr\"",
+            _ => ".section .rodata.weights,\"a\",@progbits",
+        };
+        write!(
+            out,
+            "\n    {section}\n    .p2align {}\n\"{name}\":\n",
+            super::weights::ALIGN.trailing_zeros()
+        )
+        .map_err(io)?;
+        let mut result = Ok(());
+        unit.weights.stream(&mut |b| {
+            if result.is_ok() {
+                result = b.chunks(LINE).try_for_each(|c| writeln!(out, "    .byte {}", hex(c)));
+            }
+        });
+        result.map_err(io)?;
+    }
+    out.flush().map_err(io)
+}
+
+fn bug(e: String) -> Failure {
+    Failure::bug("assembler text", e)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:#04x}")).collect::<Vec<_>>().join(", ")
+}
+
+struct Text<'a> {
+    file: &'a File<'a>,
+    /// Instructions of functions, by their symbols.
+    listings: HashMap<Vec<u8>, String>,
+    /// What begins a comment.
+    comment: &'static str,
+    out: String,
+}
+
+impl Text<'_> {
+    fn line(&mut self, line: &str) {
+        self.out += line;
+        self.out.push('\n');
+    }
+    fn put(&mut self, directive: &str) {
+        self.line(&format!("    {directive}"));
+    }
+    /// A section with its symbols.
+    fn section(&mut self, s: &Section) -> Result<()> {
+        let read = |e: object::read::Error| bug(e.to_string());
+        let name = s.name().map_err(read)?;
+        // Tables that assemblers make.
+        if s.size() == 0 || name.starts_with(".rela") || matches!(name, ".symtab" | ".strtab" | ".shstrtab") {
+            return Ok(());
+        }
+        let zeros = s.kind() == SectionKind::UninitializedData;
+        self.line("");
+        self.put(&self.heading(s, name)?);
+        self.put(&format!(".p2align {}", s.align().max(1).trailing_zeros()));
+        let mut symbols: Vec<Symbol> = self
+            .file
+            .symbols()
+            .filter(|x| x.section_index() == Some(s.index()) && x.kind() != SymbolKind::Section)
+            .filter(|x| x.name().is_ok_and(|n| !n.is_empty()))
+            .collect();
+        symbols.sort_by_key(|x| (x.address(), x.index().0));
+        let mut relocations: Vec<(u64, Relocation)> = s.relocations().collect();
+        relocations.sort_by_key(|r| r.0);
+        let data = if zeros { &[][..] } else { s.data().map_err(read)? };
+        let (mut at, mut next, mut r) = (0, 0, 0);
+        let base = s.address();
+        while at < s.size() || next < symbols.len() {
+            while let Some(x) = symbols.get(next).filter(|x| x.address() - base == at) {
+                self.symbol(x)?;
+                next += 1;
+            }
+            let end = symbols.get(next).map_or(s.size(), |x| x.address() - base);
+            if zeros {
+                self.put(&format!(".zero {}", end - at));
+                at = end;
+                continue;
+            }
+            while at < end {
+                let here = relocations[r..].iter().take_while(|x| x.0 == at).count();
+                if here > 0 {
+                    let list: Vec<&Relocation> = relocations[r..r + here].iter().map(|x| &x.1).collect();
+                    let size = self.relocated(&list, &data[at as usize..], s)?;
+                    (at, r) = (at + size, r + here);
+                    continue;
+                }
+                let stop = relocations.get(r).map_or(end, |x| x.0.min(end));
+                for c in data[at as usize..stop as usize].chunks(LINE) {
+                    self.put(&format!(".byte {}", hex(c)));
+                }
+                at = stop;
+            }
+        }
+        Ok(())
+    }
+    /// The directive that begins a section.
+    fn heading(&self, s: &Section, name: &str) -> Result<String> {
+        let text = s.kind() == SectionKind::Text;
+        let data = matches!(s.kind(), SectionKind::Data | SectionKind::UninitializedData);
+        Ok(match self.file.format() {
+            BinaryFormat::MachO => {
+                let segment = s.segment_name().ok().flatten().unwrap_or("__TEXT");
+                let kind = match (s.kind(), name) {
+                    (SectionKind::Text, _) => ",regular,pure_instructions",
+                    (SectionKind::UninitializedData, _) => ",zerofill",
+                    (_, "__eh_frame") => ",coalesced,no_toc+strip_static_syms+live_support",
+                    (_, n) if n.starts_with("__debug") => ",regular,debug",
+                    _ => "",
+                };
+                format!(".section {segment},{name}{kind}")
+            }
+            BinaryFormat::Coff => {
+                let flags = match s.kind() {
+                    SectionKind::Text => "xr",
+                    SectionKind::UninitializedData => "bw",
+                    SectionKind::Data => "dw",
+                    _ => "dr",
+                };
+                format!(".section {name},\"{flags}\"")
+            }
+            _ => {
+                let relocated = name.starts_with(".data.rel.ro");
+                let flags = match s.kind() {
+                    _ if name.starts_with(".debug_") => "",
+                    _ if text => "ax",
+                    _ if data || relocated => "aw",
+                    _ => "a",
+                };
+                let kind = if s.kind() == SectionKind::UninitializedData { "nobits" } else { "progbits" };
+                // Nothing of an object needs a stack that can be executed.
+                let flags = if name.starts_with(".note") { "" } else { flags };
+                format!(".section {name},\"{flags}\",@{kind}")
+            }
+        })
+    }
+    /// A symbol's definition, and what it is.
+    fn symbol(&mut self, x: &Symbol) -> Result<()> {
+        let name = quoted(x)?;
+        let elf = self.file.format() == BinaryFormat::Elf;
+        let comment = self.comment;
+        let listing = x.name_bytes().ok().and_then(|n| self.listings.remove(n)).unwrap_or_default();
+        self.out.extend(listing.lines().map(|l| format!("    {comment} {}\n", l.trim_end())));
+        if x.is_global() {
+            self.put(&format!(".globl {name}"));
+            match (self.file.format(), x.scope()) {
+                (BinaryFormat::Elf, SymbolScope::Linkage) => self.put(&format!(".hidden {name}")),
+                (BinaryFormat::MachO, SymbolScope::Linkage) => self.put(&format!(".private_extern {name}")),
+                _ => {}
+            }
+        }
+        if elf && matches!(x.kind(), SymbolKind::Text | SymbolKind::Data) {
+            let kind = if x.kind() == SymbolKind::Text { "function" } else { "object" };
+            self.put(&format!(".type {name},@{kind}"));
+            self.put(&format!(".size {name},{}", x.size()));
+        }
+        self.line(&format!("{name}:"));
+        Ok(())
+    }
+    /// What stands at a place with relocations; how many bytes it has.
+    fn relocated(&mut self, list: &[&Relocation], bytes: &[u8], s: &Section) -> Result<u64> {
+        let targets = list.iter().map(|r| self.target(r)).collect::<Result<Vec<_>>>()?;
+        let unknown = || bug(format!("relocation {:?} in {:?}", list[0].flags(), s.name()));
+        let (r, target) = (list[0], &targets[0]);
+        let word = || u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let (d, n) = (word() & 31, word() >> 5 & 31);
+        let implicit = if r.has_implicit_addend() {
+            match r.size() {
+                64 => i64::from_le_bytes(bytes[..8].try_into().map_err(|_| unknown())?),
+                32 => i64::from(word() as i32),
+                _ => 0,
+            }
+        } else {
+            0
+        };
+        let with = |a: i64| if a == 0 { target.clone() } else { format!("{target}{a:+}") };
+        let sum = with(r.addend() + implicit);
+        let arm = self.file.architecture() == Architecture::Aarch64;
+        let (directive, size) = match r.flags() {
+            RelocationFlags::Elf { .. } => {
+                for (r, target) in list.iter().zip(&targets) {
+                    let RelocationFlags::Elf { r_type } = r.flags() else { return Err(unknown()) };
+                    let kind = elf_name(self.file.architecture(), r_type).ok_or_else(unknown)?;
+                    let addend = if r.addend() == 0 { String::new() } else { format!("{:+}", r.addend()) };
+                    self.put(&format!(".reloc ., {kind}, {target}{addend}"));
+                }
+                let size = bytes.len().min(if r.size() == 64 { 8 } else { 4 });
+                (format!(".byte {}", hex(&bytes[..size])), size as u64)
+            }
+            RelocationFlags::Coff { typ } if arm => match typ {
+                pe::IMAGE_REL_ARM64_ADDR64 => (format!(".quad {sum}"), 8),
+                pe::IMAGE_REL_ARM64_ADDR32NB => (format!(".rva {sum}"), 4),
+                pe::IMAGE_REL_ARM64_SECREL => (format!(".secrel32 {sum}"), 4),
+                pe::IMAGE_REL_ARM64_BRANCH26 => (format!("bl {target}"), 4),
+                pe::IMAGE_REL_ARM64_PAGEBASE_REL21 => (format!("adrp x{d}, {target}"), 4),
+                pe::IMAGE_REL_ARM64_PAGEOFFSET_12A => (format!("add x{d}, x{n}, :lo12:{target}"), 4),
+                _ => return Err(unknown()),
+            },
+            RelocationFlags::Coff { typ } => match typ {
+                pe::IMAGE_REL_AMD64_ADDR64 => (format!(".quad {sum}"), 8),
+                pe::IMAGE_REL_AMD64_ADDR32NB => (format!(".rva {sum}"), 4),
+                pe::IMAGE_REL_AMD64_SECREL => (format!(".secrel32 {sum}"), 4),
+                pe::IMAGE_REL_AMD64_REL32 => (format!(".long {sum}-."), 4),
+                _ => return Err(unknown()),
+            },
+            RelocationFlags::MachO { r_type, .. } if arm => match (r_type, list.get(1)) {
+                (macho::ARM64_RELOC_SUBTRACTOR, Some(_)) => {
+                    let value = i64::from_le_bytes(bytes[..8].try_into().map_err(|_| unknown())?);
+                    (format!(".quad {}-{target}{value:+}", targets[1]), 8)
+                }
+                (macho::ARM64_RELOC_UNSIGNED, _) => (format!(".quad {sum}"), 8),
+                (macho::ARM64_RELOC_BRANCH26, _) => (format!("bl {target}"), 4),
+                (macho::ARM64_RELOC_PAGE21, _) => (format!("adrp x{d}, {target}@PAGE"), 4),
+                (macho::ARM64_RELOC_PAGEOFF12, _) => (format!("add x{d}, x{n}, {target}@PAGEOFF"), 4),
+                (macho::ARM64_RELOC_GOT_LOAD_PAGE21, _) => (format!("adrp x{d}, {target}@GOTPAGE"), 4),
+                (macho::ARM64_RELOC_GOT_LOAD_PAGEOFF12, _) => {
+                    (format!("ldr x{d}, [x{n}, {target}@GOTPAGEOFF]"), 4)
+                }
+                _ => return Err(unknown()),
+            },
+            RelocationFlags::MachO { r_type, .. } => match (r_type, list.get(1)) {
+                (macho::X86_64_RELOC_SUBTRACTOR, Some(_)) => {
+                    let value = i64::from_le_bytes(bytes[..8].try_into().map_err(|_| unknown())?);
+                    (format!(".quad {}-{target}{value:+}", targets[1]), 8)
+                }
+                (macho::X86_64_RELOC_UNSIGNED, _) => (format!(".quad {sum}"), 8),
+                (macho::X86_64_RELOC_GOT_LOAD | macho::X86_64_RELOC_GOT, _) => {
+                    (format!(".long {target}@GOTPCREL+4"), 4)
+                }
+                (macho::X86_64_RELOC_SIGNED | macho::X86_64_RELOC_BRANCH, _) => (format!(".long {sum}-."), 4),
+                _ => return Err(unknown()),
+            },
+            _ => return Err(unknown()),
+        };
+        self.put(&directive);
+        Ok(size)
+    }
+    /// The name of what a relocation refers to.
+    fn target(&self, r: &Relocation) -> Result<String> {
+        let read = |e: object::read::Error| bug(e.to_string());
+        match r.target() {
+            RelocationTarget::Symbol(i) => {
+                let x = self.file.symbol_by_index(i).map_err(read)?;
+                match (x.kind(), x.section_index()) {
+                    (SymbolKind::Section, Some(s)) => {
+                        let name =
+                            self.file.section_by_index(s).map_err(read)?.name().map_err(read)?.to_owned();
+                        Ok(name)
+                    }
+                    _ => quoted(&x),
+                }
+            }
+            t => Err(bug(format!("relocation to {t:?}"))),
+        }
+    }
+}
+
+fn quoted(x: &Symbol) -> Result<String> {
+    x.name().map(|n| format!("\"{n}\"")).map_err(|e| bug(e.to_string()))
+}
+
+/// The name of a relocation of ELF.
+fn elf_name(a: Architecture, r_type: u32) -> Option<&'static str> {
+    let table: &[(u32, &str)] = match a {
+        Architecture::X86_64 => &[
+            (elf::R_X86_64_64, "R_X86_64_64"),
+            (elf::R_X86_64_32, "R_X86_64_32"),
+            (elf::R_X86_64_PC32, "R_X86_64_PC32"),
+            (elf::R_X86_64_PLT32, "R_X86_64_PLT32"),
+            (elf::R_X86_64_GOTPCREL, "R_X86_64_GOTPCREL"),
+        ],
+        Architecture::Aarch64 => &[
+            (elf::R_AARCH64_ABS64, "R_AARCH64_ABS64"),
+            (elf::R_AARCH64_ABS32, "R_AARCH64_ABS32"),
+            (elf::R_AARCH64_PREL32, "R_AARCH64_PREL32"),
+            (elf::R_AARCH64_CALL26, "R_AARCH64_CALL26"),
+            (elf::R_AARCH64_ADR_PREL_PG_HI21, "R_AARCH64_ADR_PREL_PG_HI21"),
+            (elf::R_AARCH64_ADD_ABS_LO12_NC, "R_AARCH64_ADD_ABS_LO12_NC"),
+            (elf::R_AARCH64_ADR_GOT_PAGE, "R_AARCH64_ADR_GOT_PAGE"),
+            (elf::R_AARCH64_LD64_GOT_LO12_NC, "R_AARCH64_LD64_GOT_LO12_NC"),
+        ],
+        _ => &[
+            (elf::R_RISCV_64, "R_RISCV_64"),
+            (elf::R_RISCV_32, "R_RISCV_32"),
+            (elf::R_RISCV_32_PCREL, "R_RISCV_32_PCREL"),
+            (elf::R_RISCV_CALL_PLT, "R_RISCV_CALL_PLT"),
+            (elf::R_RISCV_GOT_HI20, "R_RISCV_GOT_HI20"),
+            (elf::R_RISCV_PCREL_HI20, "R_RISCV_PCREL_HI20"),
+            (elf::R_RISCV_PCREL_LO12_I, "R_RISCV_PCREL_LO12_I"),
+        ],
+    };
+    table.iter().find(|(t, _)| *t == r_type).map(|(_, name)| *name)
+}

@@ -1,0 +1,187 @@
+//! Debug information: DWARF 4 that maps functions and their instructions to lines of a text of the model
+//! (`-g`): the graph, where a kernel has the line of its node, or the nests, where every statement has its own.
+//!
+//! Code generators record [`Rows`]; the object gets `.debug_info` with a subprogram for each function and
+//! `.debug_line`. Mach-O objects have the same in their segment `__DWARF`, COFF objects as MinGW's compilers
+//! write it.
+
+use crate::diag::{Failure, Result};
+use crate::nest::print::Lines;
+use gimli::write::{
+    Address, AttributeValue, Dwarf, EndianVec, LineProgram, LineString, Range, RangeList, RelocateWriter,
+    Relocation, RelocationTarget, Sections, Unit, UnitEntryId,
+};
+use gimli::{Encoding, Format, LineEncoding, LittleEndian};
+use object::write::{Object, SymbolId};
+use object::{BinaryFormat, RelocationEncoding, RelocationFlags, RelocationKind, SectionKind};
+
+/// Offsets of code and the lines that it comes from, in order: of each offset up to the next one.
+pub type Rows = Vec<(u32, u32)>;
+
+/// Rows of instructions: one where the line changes. The code begins at line `first`; line 0 is that of the
+/// instruction before, or none.
+pub fn rows(first: u32, all: impl Iterator<Item = (u32, u32)>) -> Rows {
+    let mut out: Rows = vec![];
+    for (at, line) in std::iter::once((0, first)).chain(all).filter(|r| r.1 != 0) {
+        match out.last_mut() {
+            Some(last) if last.1 == line => {}
+            // An instruction without code.
+            Some(last) if last.0 == at && at > 0 => last.1 = line,
+            Some(last) if last.0 == at => {}
+            _ => out.push((at, line)),
+        }
+    }
+    out
+}
+
+/// The text whose lines code has, and where what it is made from stands there.
+pub struct Source {
+    /// The folder of the text, absolute.
+    pub folder: String,
+    /// Its file name.
+    pub file: String,
+    /// The lines of each CPU level.
+    pub lines: Vec<Lines>,
+}
+
+/// A function of an object.
+pub struct Function {
+    /// Its symbol.
+    pub symbol: SymbolId,
+    /// Bytes of its code.
+    pub size: u32,
+    /// Visible outside.
+    pub exported: bool,
+    /// Its lines.
+    pub rows: Rows,
+}
+
+fn bug(e: impl ToString) -> Failure {
+    Failure::bug("debug information", e.to_string())
+}
+
+/// Adds the sections to an object.
+pub fn add(o: &mut Object<'_>, source: &Source, functions: &[Function]) -> Result<()> {
+    let mut sections = Sections::new(Recorder { bytes: EndianVec::new(LittleEndian), relocations: vec![] });
+    describe(o, source, functions)?.write(&mut sections).map_err(bug)?;
+    let mut made = vec![];
+    sections.for_each(|id, recorder| {
+        if !recorder.bytes.slice().is_empty() {
+            made.push((id, recorder.bytes.slice().to_vec(), recorder.relocations.clone()));
+        }
+        Ok::<_, Failure>(())
+    })?;
+    let format = o.format();
+    let ids: Vec<_> = made
+        .iter()
+        .map(|(id, ..)| {
+            let (segment, name) = match format {
+                BinaryFormat::MachO => ("__DWARF", id.name().replacen('.', "__", 1)),
+                _ => ("", id.name().to_owned()),
+            };
+            (*id, o.add_section(segment.into(), name.into_bytes(), SectionKind::Debug))
+        })
+        .collect();
+    for ((_, mut bytes, relocations), (_, section)) in made.into_iter().zip(&ids) {
+        let mut list = vec![];
+        for r in relocations {
+            let (symbol, kind) = match r.target {
+                RelocationTarget::Symbol(f) => (functions[f].symbol, RelocationKind::Absolute),
+                RelocationTarget::Section(id) => {
+                    // Tools for Mach-O read these tables where they are: distances are final.
+                    if format == BinaryFormat::MachO {
+                        bytes[r.offset..][..r.size as usize]
+                            .copy_from_slice(&r.addend.to_le_bytes()[..r.size as usize]);
+                        continue;
+                    }
+                    let target = ids.iter().find(|(x, _)| *x == id).ok_or_else(|| bug(id.name()))?.1;
+                    let coff = format == BinaryFormat::Coff;
+                    let kind = if coff { RelocationKind::SectionOffset } else { RelocationKind::Absolute };
+                    (o.section_symbol(target), kind)
+                }
+            };
+            let flags =
+                RelocationFlags::Generic { kind, encoding: RelocationEncoding::Generic, size: r.size * 8 };
+            list.push(object::write::Relocation { offset: r.offset as u64, symbol, addend: r.addend, flags });
+        }
+        o.set_section_data(*section, bytes, 1);
+        for r in list {
+            o.add_relocation(*section, r).map_err(bug)?;
+        }
+    }
+    Ok(())
+}
+
+/// One compilation unit; symbols of addresses are numbers of functions.
+fn describe(o: &Object<'_>, source: &Source, functions: &[Function]) -> Result<Dwarf> {
+    let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
+    let string = |s: &str| LineString::String(s.as_bytes().to_vec());
+    let mut lines = LineProgram::new(
+        encoding,
+        LineEncoding::default(),
+        string(&source.folder),
+        None,
+        string(&source.file),
+        None,
+    );
+    let file = lines.add_file(string(&source.file), lines.default_directory(), None);
+    let begin = |f: usize| Address::Symbol { symbol: f, addend: 0 };
+    let described = || functions.iter().enumerate().filter(|(_, f)| !f.rows.is_empty());
+    for (i, f) in described() {
+        lines.begin_sequence(Some(begin(i)));
+        for (at, line) in &f.rows {
+            let row = lines.row();
+            (row.address_offset, row.file, row.line) = (u64::from(*at), file, u64::from(*line));
+            lines.generate_row();
+        }
+        lines.end_sequence(u64::from(f.size));
+    }
+    let mut unit = Unit::new(encoding, lines);
+    let ranges = described().map(|(i, f)| Range::StartLength { begin: begin(i), length: u64::from(f.size) });
+    let ranges = unit.ranges.add(RangeList(ranges.collect()));
+    let text = |s: &str| AttributeValue::String(s.as_bytes().to_vec());
+    let root = unit.root();
+    let set = |unit: &mut Unit, e: UnitEntryId, name, value| unit.get_mut(e).set(name, value);
+    set(&mut unit, root, gimli::DW_AT_producer, text(concat!("onnxc ", env!("CARGO_PKG_VERSION"))));
+    // No language has nests; debuggers take the rules for expressions from this.
+    set(&mut unit, root, gimli::DW_AT_language, AttributeValue::Language(gimli::DW_LANG_C99));
+    set(&mut unit, root, gimli::DW_AT_name, text(&source.file));
+    set(&mut unit, root, gimli::DW_AT_comp_dir, text(&source.folder));
+    set(&mut unit, root, gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(0)));
+    set(&mut unit, root, gimli::DW_AT_ranges, AttributeValue::RangeListRef(ranges));
+    for (i, f) in described() {
+        let e = unit.add(root, gimli::DW_TAG_subprogram);
+        let name = o.symbol(f.symbol).name.clone();
+        set(&mut unit, e, gimli::DW_AT_name, AttributeValue::String(name));
+        set(&mut unit, e, gimli::DW_AT_low_pc, AttributeValue::Address(begin(i)));
+        set(&mut unit, e, gimli::DW_AT_high_pc, AttributeValue::Udata(u64::from(f.size)));
+        set(&mut unit, e, gimli::DW_AT_decl_file, AttributeValue::FileIndex(Some(file)));
+        set(&mut unit, e, gimli::DW_AT_decl_line, AttributeValue::Udata(u64::from(f.rows[0].1)));
+        if f.exported {
+            set(&mut unit, e, gimli::DW_AT_external, AttributeValue::Flag(true));
+        }
+    }
+    let mut dwarf = Dwarf::new();
+    dwarf.units.add(unit);
+    Ok(dwarf)
+}
+
+/// Bytes of a section, and its relocations.
+#[derive(Clone)]
+struct Recorder {
+    bytes: EndianVec<LittleEndian>,
+    relocations: Vec<Relocation>,
+}
+
+impl RelocateWriter for Recorder {
+    type Writer = EndianVec<LittleEndian>;
+    fn writer(&self) -> &Self::Writer {
+        &self.bytes
+    }
+    fn writer_mut(&mut self) -> &mut Self::Writer {
+        &mut self.bytes
+    }
+    fn relocate(&mut self, r: Relocation) {
+        self.relocations.push(r);
+    }
+}

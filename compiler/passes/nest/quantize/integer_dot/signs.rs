@@ -1,0 +1,67 @@
+//! Signs of bytes: which dot products of a level take two operands, and what has to change for them.
+
+use crate::nest::{Buf, DotKind, Layout, Module, Place};
+use crate::target::Dot;
+use crate::tensor::ElemType;
+
+/// How dot products take activations and weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub group: DotKind,
+    /// Activations get the other sign.
+    pub flips: bool,
+    /// Weights that are no constant become signed bytes less 128.
+    pub lessens: bool,
+}
+
+/// Whether values of a constant of bytes are those of i8, those of u8; nothing if it is no such constant.
+fn values(m: &Module, b: Buf) -> Option<(bool, bool)> {
+    let Place::Const(c) = &m.bufs[b].place else { return None };
+    match c.elem() {
+        _ if m.bufs[b].layout != Layout::RowMajor => None,
+        ElemType::I8 => Some((true, false)),
+        ElemType::U8 => Some((c.bytes().iter().all(|v| *v < 128), true)),
+        _ => None,
+    }
+}
+
+/// True for a constant of bytes whose values parts of a group have on every side.
+pub(super) fn are_weights(m: &Module, dot: Dot, b: Buf) -> bool {
+    values(m, b).is_some_and(|(signed, _)| signed || dot != Dot::Quads)
+}
+
+/// Dot products of activations and constant weights, if there are any.
+pub(super) fn of_constant(m: &Module, dot: Dot, x: Buf, w: Buf) -> Option<Way> {
+    let (signed, unsigned) = values(m, w)?;
+    let is_unsigned = m.bufs[x].ty == ElemType::U8;
+    let way = |group, flips| Some(Way { group, flips, lessens: false });
+    match (dot, is_unsigned) {
+        (Dot::None, _) => None,
+        // Words are made of bytes without a sign.
+        (Dot::Pairs, _) => way(DotKind::Words, !is_unsigned),
+        (Dot::Quads, _) if !signed => None,
+        (Dot::Quads, _) => way(DotKind::Bytes, !is_unsigned),
+        (Dot::QuadsOfAnySign, true) if signed => way(DotKind::Bytes, false),
+        (_, true) if unsigned => way(DotKind::UnsignedBytes, false),
+        (_, true) => way(DotKind::SignedBytes, true),
+        (_, false) if signed => way(DotKind::SignedBytes, false),
+        (_, false) => way(DotKind::UnsignedBytes, true),
+    }
+}
+
+/// Dot products of operands that are no constants, the second in the place of the weights.
+pub(super) fn of_run_time(m: &Module, dot: Dot, x: Buf, w: Buf) -> Option<Way> {
+    let is_unsigned = |b: Buf| m.bufs[b].ty == ElemType::U8;
+    let (x, w) = (is_unsigned(x), is_unsigned(w));
+    let (group, flips, lessens) = match (dot, x, w) {
+        (Dot::None, ..) => return None,
+        (Dot::Pairs, ..) => (DotKind::Words, !x, false),
+        (Dot::Quads, ..) => (DotKind::Bytes, !x, w),
+        (_, true, true) => (DotKind::UnsignedBytes, false, false),
+        (_, false, false) => (DotKind::SignedBytes, false, false),
+        (Dot::QuadsOfAnySign, true, false) => (DotKind::Bytes, false, false),
+        (_, true, false) => (DotKind::SignedBytes, true, false),
+        (_, false, true) => (DotKind::SignedBytes, false, true),
+    };
+    Some(Way { group, flips, lessens })
+}
