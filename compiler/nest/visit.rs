@@ -379,18 +379,6 @@ fn visit_calls(body: &[Stmt], k: Kernel) -> bool {
     calls(body).contains(&k)
 }
 
-impl UnOp {
-    /// True for functions of a type that code computes by itself, in vectors too.
-    pub fn is_elementary(self, ty: ElemType) -> bool {
-        use UnOp::*;
-        match self {
-            Exp | Log | Erf | Tanh | Sigmoid | Expm1 | Log1p => ty.is_float(),
-            Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh => ty == ElemType::F32,
-            _ => false,
-        }
-    }
-}
-
 /// Base and exponent of a power with a constant exponent for which a few operations do.
 pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
     let Expr::Bin(BinOp::Pow, base, exponent) = e else { return None };

@@ -25,8 +25,8 @@ mod window;
 pub(crate) use compound::{has_nest, is_chain, is_compound};
 pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, extended};
 pub(crate) use loops::{
-    Map, ParNest, Stored, as_map, cover, depends, first_store, is_straight, par_loops, peel, read_in_loops,
-    seq_loops, seq_vars, stored, wrap,
+    Loops, Map, ParNest, Stored, as_map, cover, depends, first_store, is_straight, par_loops, peel,
+    read_in_loops, seq_loops, seq_vars, stored, wrap,
 };
 pub(crate) use rows::{Elements, Part, Rows, Scan, rows, scan};
 pub(crate) use window::{PooledContraction, Window, window};

@@ -18,8 +18,7 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::form::{ByteSum, byte_sum, first_store};
-use crate::passes::nest::analysis::shape::peel;
+use crate::passes::nest::analysis::form::{ByteSum, byte_sum, first_store, par_loops};
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies};
 use crate::passes::nest::quantize::integer_dot::{self, Taken};
 use crate::sym::{Dim, Sym};
@@ -292,16 +291,16 @@ fn partial(
     from: Dim,
     size: Dim,
 ) -> Option<(Buf, Vec<Dim>)> {
-    let nest = peel(&m.kernels[k].body);
-    let (result, at) = first_store(&nest.body)?;
+    let (loops, inside) = par_loops(&m.kernels[k].body);
+    let (result, at) = first_store(inside)?;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let dims = m.bufs[result].dims.clone();
     let out = m.temp(format!("{name}.part"), ElemType::I32, dims);
-    let extents: Vec<Dim> = nest.loops.iter().map(|l| l.1).collect();
+    let extents: Vec<Dim> = loops.iter().map(|l| l.1).collect();
     let depth: Vec<Dim> = [size].into_iter().chain(c.reduction[1..].iter().map(|d| d.1)).collect();
     let id = m.kernel(&name, &origin, |kb| {
         kb.nest(LoopKind::Par, &extents, |kb, ix| {
-            let outside = |s: Sym| nest.loops.iter().position(|l| l.0 == s).map(|i| ix[i]);
+            let outside = |s: Sym| loops.iter().position(|l| l.0 == s).map(|i| ix[i]);
             let acc = kb.acc(Expr::f32(0.0));
             kb.m.regs[acc].whole = Some(EXACT);
             kb.nest(LoopKind::Seq, &depth, |kb, r| {
