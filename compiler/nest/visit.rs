@@ -31,6 +31,10 @@ impl Expr {
             c.walk(f);
         }
     }
+    /// True if `f` holds for this or an expression in it.
+    pub fn any<'a>(&'a self, f: &mut dyn FnMut(&'a Expr) -> bool) -> bool {
+        f(self) || self.children().into_iter().any(|c| c.any(f))
+    }
     /// Rebuilds bottom-up: `f` gets every expression after its operands were rebuilt.
     pub fn rewrite(self, f: &mut dyn FnMut(Expr) -> Expr) -> Expr {
         let b = |e: Box<Expr>, f: &mut dyn FnMut(Expr) -> Expr| Box::new((*e).rewrite(f));
@@ -261,6 +265,16 @@ impl Stmt {
 /// Calls `f` for every statement, outer ones first.
 pub fn walk<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Stmt)) {
     body.iter().for_each(|s| s.walk(f));
+}
+
+/// True if `f` holds for some statement.
+pub fn any<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Stmt) -> bool) -> bool {
+    body.iter().any(|s| f(s) || s.bodies().into_iter().any(|b| any(b, f)))
+}
+
+/// True if `f` holds for some expression of some statement.
+pub fn any_expr<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Expr) -> bool) -> bool {
+    any(body, &mut |s| s.expr().is_some_and(|e| e.any(f)))
 }
 
 /// Calls `f` for every expression of every statement.

@@ -62,8 +62,7 @@ impl Form {
     /// The form of a nest.
     pub fn of(body: &[Stmt]) -> Form {
         if let Some(map) = as_map(body) {
-            let mut gathers = false;
-            map.value.walk(&mut |e| gathers |= matches!(e, Expr::With { .. }));
+            let gathers = map.value.any(&mut |e| matches!(e, Expr::With { .. }));
             return if gathers { Form::Gather(Box::new(map)) } else { Form::Map(Box::new(map)) };
         }
         let sums = || {

@@ -21,8 +21,7 @@ pub fn work(m: &Module, body: &[Stmt]) -> Dim {
         visit::walk(inside, &mut |s| n += s.expr().map_or(0, Expr::size));
         n
     };
-    let mut waits = false;
-    visit::walk(inside, &mut |s| waits |= matches!(s, Stmt::While { .. }));
+    let waits = visit::any(inside, &mut |s| matches!(s, Stmt::While { .. }));
     let mut first = loops.iter().map(|l| (l.0, Dim::constant(0))).collect();
     let inner = trip_count(inside, &mut first).unwrap_or(Dim::constant(1));
     let turns = if waits { WHILE_TRIPS } else { 1 };

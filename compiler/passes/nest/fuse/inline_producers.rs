@@ -57,7 +57,8 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
         gone.insert(k);
     }
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
-    for k in visit::calls(&m.driver) {
+    let has_ones = |k: &Kernel| visit::any_expr(&m.kernels[*k].body, &mut has_one);
+    for k in visit::calls(&m.driver).into_iter().filter(has_ones).collect::<Vec<_>>() {
         let body = std::mem::take(&mut m.kernels[k].body);
         m.kernels[k].body =
             body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut without_ones))).collect();
@@ -65,9 +66,17 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
     Ok(())
 }
 
+fn one(e: &Expr) -> bool {
+    matches!(e, Expr::Const(c) if c.ty.is_float() && c.to_f64() == 1.0)
+}
+
+/// True for x * 1 and x / 1.
+fn has_one(e: &Expr) -> bool {
+    matches!(e, Expr::Bin(BinOp::Mul | BinOp::Div, x, y) if one(x) || one(y))
+}
+
 /// x for x * 1 and x / 1.
 pub(crate) fn without_ones(e: Expr) -> Expr {
-    let one = |e: &Expr| matches!(e, Expr::Const(c) if c.ty.is_float() && c.to_f64() == 1.0);
     match e {
         Expr::Bin(BinOp::Mul | BinOp::Div, x, y) if one(&y) => *x,
         Expr::Bin(BinOp::Mul, x, y) if one(&x) => *y,
@@ -86,9 +95,7 @@ fn narrows(m: &Module, map: &Map) -> bool {
     if ty == ty.compute() || !ty.is_float() {
         return false;
     }
-    let mut wider = false;
-    map.value.walk(&mut |e| wider |= matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty != ty));
-    wider
+    map.value.any(&mut |e| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty != ty))
 }
 
 /// True if the expression only chooses among stored elements of the type.

@@ -4,7 +4,7 @@
 //! in few bits and converted. Numbers are cut off where they are stored: `store u8(x)`.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Expr, Module, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Expr, Kernel, Module, Reg, Scalar, Stmt, UnOp, visit};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
@@ -12,9 +12,23 @@ fn is_short(t: ElemType) -> bool {
     matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16)
 }
 
-/// Rewrites all kernels.
+/// True if a body has values of these types.
+fn has_short(m: &Module, body: &[Stmt]) -> bool {
+    let of_short = |e: &Expr| match e {
+        Expr::Const(_) | Expr::Reg(_) | Expr::Acc { .. } | Expr::Load { .. } | Expr::Cast(..) => {
+            is_short(m.type_of(e))
+        }
+        Expr::Un(UnOp::Bits(t), _) => is_short(*t),
+        Expr::Text(..) => true,
+        _ => false,
+    };
+    visit::any_expr(body, &mut |e| of_short(e))
+}
+
+/// Rewrites the kernels that have some.
 pub fn run(m: &mut Module) -> Result<()> {
-    for k in m.kernels.keys().collect::<Vec<_>>() {
+    let short = |k: &Kernel| has_short(m, &m.kernels[*k].body);
+    for k in m.kernels.keys().filter(short).collect::<Vec<_>>() {
         let mut regs: HashMap<Reg, Reg> = HashMap::new();
         let mut found = vec![];
         visit::walk(&m.kernels[k].body, &mut |s| {

@@ -154,8 +154,7 @@ pub(super) fn lanes_of(
             Stmt::Acc { reg, init, .. } => {
                 flush(m, &mut straight, &mut out);
                 // What lanes begin with may differ.
-                let mut varies = false;
-                init.walk(&mut |e| varies |= !matches!(e, Expr::Const(_)));
+                let varies = init.any(&mut |e| !matches!(e, Expr::Const(_)));
                 let first = if varies { Expr::num(m.regs[*reg].ty, 0.0) } else { init.clone() };
                 out.push(Stmt::Acc {
                     reg: *reg,
