@@ -224,6 +224,10 @@ impl Stmt {
         self.change_bodies(&mut |s| s.map_exprs(f));
         self
     }
+    /// The same, bottom-up: `f` gets every expression after its operands were rebuilt.
+    pub fn rewrite_exprs(self, f: &mut dyn FnMut(Expr) -> Expr) -> Stmt {
+        self.map_exprs(&mut |e| e.rewrite(f))
+    }
     /// Rewrites every dim in it, those of expressions too.
     pub fn map_dims(mut self, f: &mut dyn FnMut(Dim) -> Dim) -> Stmt {
         match &mut self {
@@ -242,6 +246,10 @@ impl Stmt {
         self.change_bodies(&mut |s| s.map_dims(f));
         self
     }
+    /// Puts dims in place of symbols.
+    pub fn subst(self, f: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
+        self.map_dims(&mut |d| d.subst(&mut |s| f(s)))
+    }
     /// Lets every load and store, but those that `f` has nothing for, access another buffer or place.
     pub fn map_accesses(self, f: &dyn Fn(Buf, &[Dim]) -> Option<(Buf, Vec<Dim>)>) -> Stmt {
         let load = |e: Expr| match e {
@@ -258,7 +266,7 @@ impl Stmt {
             }
             s => s,
         };
-        self.map_exprs(&mut |e| e.rewrite(&mut |e| load(e))).rewrite(&mut |s| store(s))
+        self.rewrite_exprs(&mut |e| load(e)).rewrite(&mut |s| store(s))
     }
 }
 

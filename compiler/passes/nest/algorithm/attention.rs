@@ -355,7 +355,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
             };
             g.pv.epilogue = std::mem::take(&mut g.pv.epilogue)
                 .into_iter()
-                .map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| scaled(e))))
+                .map(|s| s.rewrite_exprs(&mut |e| scaled(e)))
                 .collect();
         }
     }

@@ -60,8 +60,7 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
     let has_ones = |k: &Kernel| visit::any_expr(&m.kernels[*k].body, &mut has_one);
     for k in visit::calls(&m.driver).into_iter().filter(has_ones).collect::<Vec<_>>() {
         let body = std::mem::take(&mut m.kernels[k].body);
-        m.kernels[k].body =
-            body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut without_ones))).collect();
+        m.kernels[k].body = body.into_iter().map(|s| s.rewrite_exprs(&mut without_ones)).collect();
     }
     Ok(())
 }
@@ -124,16 +123,14 @@ fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
 }
 
 fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> Stmt {
-    s.map_exprs(&mut |e| {
-        e.rewrite(&mut |e| match e {
-            Expr::Load { buf, at } if m.storage(buf) == map.buf => {
-                let at = through_view(m, buf, &at, map.buf);
-                let subst: HashMap<Sym, crate::sym::Dim> =
-                    cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
-                instance(m, &map.value, &|s| subst.get(&s).copied())
-            }
-            e => e,
-        })
+    s.rewrite_exprs(&mut |e| match e {
+        Expr::Load { buf, at } if m.storage(buf) == map.buf => {
+            let at = through_view(m, buf, &at, map.buf);
+            let subst: HashMap<Sym, crate::sym::Dim> =
+                cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
+            instance(m, &map.value, &|s| subst.get(&s).copied())
+        }
+        e => e,
     })
 }
 

@@ -73,7 +73,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         m.kernels[k].body = body
             .into_iter()
             .map(|s| {
-                s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))).rewrite(&mut |s| match s {
+                s.rewrite_exprs(&mut |e| simplify(m, &types, e)).rewrite(&mut |s| match s {
                     Stmt::Store { buf, at, value } if types.contains_key(&buf) => {
                         Stmt::Store { buf, at, value: as_float(&types, value) }
                     }
@@ -345,11 +345,9 @@ impl Rewrite {
                 let hi = if var == self.outer { self.size } else { hi };
                 Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s)).collect() }
             }
-            s => s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Acc { reg, .. } if reg == self.old => self.total.clone(),
-                    e => e,
-                })
+            s => s.rewrite_exprs(&mut |e| match e {
+                Expr::Acc { reg, .. } if reg == self.old => self.total.clone(),
+                e => e,
             }),
         }
     }

@@ -489,15 +489,13 @@ fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
         m.kernels[k].body = body
             .into_iter()
             .map(|s| {
-                let s = s.map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Load { buf, at } if let Some(ty) = which.get(&buf) => {
-                            let v = wide(Expr::Load { buf, at });
-                            let v = if *ty == ElemType::I8 { v - offset() } else { v + offset() };
-                            Expr::Cast(*ty, Box::new(v))
-                        }
-                        e => e,
-                    })
+                let s = s.rewrite_exprs(&mut |e| match e {
+                    Expr::Load { buf, at } if let Some(ty) = which.get(&buf) => {
+                        let v = wide(Expr::Load { buf, at });
+                        let v = if *ty == ElemType::I8 { v - offset() } else { v + offset() };
+                        Expr::Cast(*ty, Box::new(v))
+                    }
+                    e => e,
                 });
                 s.rewrite(&mut |s| match s {
                     Stmt::Store { buf, at, value } => {

@@ -324,7 +324,7 @@ impl Relayout {
             }
             e => e,
         };
-        let read = |s: Stmt| s.map_exprs(&mut |e| e.rewrite(&mut load));
+        let read = |s: Stmt| s.rewrite_exprs(&mut load);
         *body = std::mem::take(body).into_iter().map(read).collect();
     }
 }

@@ -135,11 +135,9 @@ impl Grouped {
                     body: body.into_iter().map(|s| self.apply(s, count, value, total)).collect(),
                 }
             }
-            s => s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Acc { reg, .. } if reg == self.acc => total.clone(),
-                    e => e,
-                })
+            s => s.rewrite_exprs(&mut |e| match e {
+                Expr::Acc { reg, .. } if reg == self.acc => total.clone(),
+                e => e,
             }),
         }
     }
