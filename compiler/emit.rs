@@ -5,6 +5,7 @@ use crate::codegen::{
     assemble::{Code, Source, Unit},
 };
 use crate::diag::{Error, Failure, Origin, Result, codes};
+use crate::graph::Def;
 use crate::nest::print::Lines;
 use crate::nest::{KernelData, Module};
 use crate::options::DebugText;
@@ -99,6 +100,12 @@ pub const KINDS: &[Kind] = &[
         write: |c, w| codegen::asm::write(&Unit { listing: true, ..unit(c) }, w),
     },
     Kind {
+        name: "sizes",
+        extension: "sizes.txt",
+        help: "what the bytes of the object are: weights and code by CPU level, tables",
+        write: |c, w| text(w, &codegen::sizes::print(&unit(c), constants(c))?),
+    },
+    Kind {
         name: "plan",
         extension: "plan.txt",
         help: "memory plan: where every buffer lies, and when it is alive",
@@ -109,6 +116,12 @@ pub const KINDS: &[Kind] = &[
 fn unit(c: &Compiled) -> Unit<'_> {
     let unit = Unit::new(&c.modules, &c.interface, &c.weights, &c.target, true);
     Unit { clock: c.clock.clone(), debug: debug_source(c), ..unit }
+}
+
+/// Bytes of the constants of a model.
+fn constants(c: &Compiled) -> u64 {
+    let of = |d: &crate::graph::ValueData| if let Def::Const(c) = &d.def { c.byte_len() } else { 0 };
+    c.model.graph.values.values().map(of).sum()
 }
 
 /// Bytes of stack that a call of a model uses at most.
@@ -240,9 +253,9 @@ pub fn find(name: &str) -> Result<&'static Kind> {
 /// Adds the text that debug information is about, where there is debug information to be.
 pub fn with_text(kinds: &mut Vec<&'static Kind>, debug: Option<DebugText>) -> Result<()> {
     let Some(text) = debug else { return Ok(()) };
-    if !kinds.iter().any(|k| k.binary()) {
+    if !kinds.iter().any(|k| k.binary() || k.name == "asm") {
         return Error::new(codes::OPTION, "-g adds debug information to an object, and none is written")
-            .help("leave out -g, or add obj or shared to --emit")
+            .help("leave out -g, or add obj, shared or asm to --emit")
             .fail();
     }
     if !kinds.iter().any(|k| k.name == text.kind()) {

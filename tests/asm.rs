@@ -1,7 +1,9 @@
 //! `--emit asm`: assemblers make the object of it that `--emit obj` writes, and programs run with it.
 
 use object::read::{File, RelocationTarget};
-use object::{BinaryFormat, Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
+use object::{
+    BinaryFormat, Object, ObjectSection, ObjectSymbol, RelocationFlags, SectionKind, SymbolKind, elf,
+};
 use process::{onnxc, root, run, scratch, starts, tool};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,17 +36,29 @@ fn seen(path: &Path) -> Seen {
     let mut sections = BTreeMap::new();
     let mut relocations = vec![];
     for s in file.sections().filter(|s| s.size() > 0) {
-        // Tables of the format, and a table of its own that LLVM's assembler adds for its linker.
-        if matches!(s.kind(), SectionKind::Metadata | SectionKind::Other | SectionKind::Elf(_)) {
+        let name = s.name().expect("a name").to_owned();
+        // Tables of the format. LLVM has a type of its own for unwind information.
+        let table = matches!(s.kind(), SectionKind::Metadata | SectionKind::Other | SectionKind::Elf(_));
+        if table && name != ".eh_frame" {
             continue;
         }
-        let name = s.name().expect("a name").to_owned();
         let mut data = s.data().expect("contents").to_vec();
         for (at, r) in s.relocations() {
             let RelocationTarget::Symbol(symbol) = r.target() else { panic!("{r:?}") };
             let symbol = file.symbol_by_index(symbol).expect("a symbol");
             // Places are told by sections: assemblers choose between a symbol and its section.
-            let local = symbol.section_index().filter(|_| !symbol.is_global());
+            // Entries of the GOT are those of symbols.
+            let got = match r.flags() {
+                RelocationFlags::Elf { r_type } => [
+                    elf::R_X86_64_GOTPCREL,
+                    elf::R_AARCH64_ADR_GOT_PAGE,
+                    elf::R_AARCH64_LD64_GOT_LO12_NC,
+                    elf::R_RISCV_GOT_HI20,
+                ]
+                .contains(&r_type),
+                _ => false,
+            };
+            let local = symbol.section_index().filter(|_| !symbol.is_global() && !got);
             let (place, offset) = match local {
                 Some(i) => {
                     let section = file.section_by_index(i).expect("a section");
@@ -85,6 +99,8 @@ fn seen(path: &Path) -> Seen {
             format!("{} {place} {}", s.name().unwrap_or("?"), s.is_global())
         })
         .collect();
+    // Without this one, linkers make stacks executable.
+    symbols.extend(file.section_by_name(".note.GNU-stack").map(|_| "GNU-stack".to_owned()));
     symbols.sort();
     relocations.sort();
     (sections, relocations, symbols)

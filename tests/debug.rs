@@ -33,15 +33,19 @@ fn section(file: &File, name: &str) -> Vec<u8> {
     let Some(s) = file.section_by_name(name) else { return vec![] };
     let mut bytes = s.data().expect("a section").to_vec();
     for (at, r) in s.relocations() {
-        let RelocationTarget::Symbol(symbol) = r.target() else { panic!("{name}: {r:?}") };
-        let symbol = file.symbol_by_index(symbol).expect("a symbol");
         let size = usize::from(r.size() / 8);
         let place = &mut bytes[at as usize..][..size];
         let mut there = [0; 8];
         there[..size].copy_from_slice(place);
         let implicit = if r.has_implicit_addend() { i64::from_le_bytes(there) } else { 0 };
-        // Those of sections have no address of their own in an object.
-        let base = if symbol.kind() == SymbolKind::Section { 0 } else { symbol.address() };
+        // Sections have no address of their own in an object; Mach-O's are part of what stands there.
+        let base = match r.target() {
+            RelocationTarget::Symbol(i) => match file.symbol_by_index(i).expect("a symbol") {
+                s if s.kind() == SymbolKind::Section => 0,
+                s => s.address(),
+            },
+            _ => 0,
+        };
         let value = base.wrapping_add_signed(r.addend() + implicit);
         place.copy_from_slice(&value.to_le_bytes()[..size]);
     }

@@ -669,6 +669,42 @@ fn calls_use_the_stack_that_inspect_tells() {
 }
 
 #[test]
+fn sizes_add_up() {
+    let d = scratch("sizes");
+    let m = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/c-digits/digits.onnx");
+    let emit = |kinds: &str| {
+        let target = ["--target", "x86_64-unknown-linux-gnu", "--cpu", "x86-64-v2,x86-64-v4", "--debug-info"];
+        succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("digits.o")).args(["--emit", kinds]).args(target)));
+    };
+    emit("obj,sizes");
+    let text = std::fs::read_to_string(d.join("digits.sizes.txt")).expect("the text");
+    // Rows: how deep, what, bytes.
+    let rows: Vec<(bool, String, u64)> = text
+        .lines()
+        .filter_map(|l| {
+            let n = l.get(40..)?.split_whitespace().next()?.parse().ok()?;
+            Some((l.starts_with(' '), l[..40].trim().to_owned(), n))
+        })
+        .collect();
+    let of = |what: &str| rows.iter().find(|r| r.1 == what).unwrap_or_else(|| panic!("no {what}: {text}")).2;
+    let parts = |what: &str| -> u64 {
+        let at = rows.iter().position(|r| r.1 == what).expect("a row");
+        rows[at + 1..].iter().take_while(|r| r.0).map(|r| r.2).sum()
+    };
+    // But for the section of the weights: its header, and what aligns it.
+    let file = std::fs::metadata(d.join("digits.o")).expect("the object").len();
+    assert!(of("object").abs_diff(file) <= 4096, "{file} {text}");
+    assert_eq!(of("code"), parts("code"), "{text}");
+    // Constants are aligned.
+    assert!((of("weights") - 64 * 40..=of("weights")).contains(&parts("weights")), "{text}");
+    let known =
+        ["weights", "code", "description of the interface", "unwind information", "debug information"];
+    let sum: u64 = known.iter().map(|w| of(w)).sum();
+    // What is left are symbols, relocations and headers.
+    assert!(sum < of("object") && sum > of("object") / 3, "{text}");
+}
+
+#[test]
 fn inspect_tells_what_is_in_a_model() {
     let d = scratch("inspect");
     let m = model(&d, TINY);

@@ -2,8 +2,8 @@
 //! section, so that what an assembler makes of it is the same code with the same symbols: bytes, with what
 //! relocations stand for as expressions, under comments that show instructions.
 //!
-//! ELF has a directive for every relocation. The assemblers of COFF and Mach-O derive them from expressions
-//! and, on aarch64, from the instructions that have them.
+//! Assemblers derive relocations from expressions and, on aarch64, from the instructions that have them. Those of
+//! RISC-V have a directive for them, and keep the symbols that it names.
 
 use super::assemble::Unit;
 use super::object::build;
@@ -33,8 +33,11 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     let comment = if file.architecture() == Architecture::Aarch64 { "//" } else { "#" };
     let mut text = Text { file: &file, listings, comment, out: String::new() };
     text.line(&format!("{comment} {} for {}, by onnxc {}", i.name, i.target, env!("CARGO_PKG_VERSION")));
-    for x in file.symbols().filter(|x| x.is_undefined() && x.is_weak()) {
-        text.put(&format!(".weak {}", quoted(&x)?));
+    for x in file.symbols().filter(|x| x.is_undefined() && x.name().is_ok_and(|n| !n.is_empty())) {
+        let weights = weights.as_deref() == x.name_bytes().ok();
+        if !weights {
+            text.put(&format!("{} {}", if x.is_weak() { ".weak" } else { ".globl" }, quoted(&x)?));
+        }
     }
     for s in file.sections() {
         text.section(&s)?;
@@ -94,6 +97,10 @@ impl Text<'_> {
     fn section(&mut self, s: &Section) -> Result<()> {
         let read = |e: object::read::Error| bug(e.to_string());
         let name = s.name().map_err(read)?;
+        if name == ".note.GNU-stack" {
+            self.put(&self.heading(s, name)?);
+            return Ok(());
+        }
         // Tables that assemblers make.
         if s.size() == 0 || name.starts_with(".rela") || matches!(name, ".symtab" | ".strtab" | ".shstrtab") {
             return Ok(());
@@ -225,10 +232,30 @@ impl Text<'_> {
         let sum = with(r.addend() + implicit);
         let arm = self.file.architecture() == Architecture::Aarch64;
         let (directive, size) = match r.flags() {
+            RelocationFlags::Elf { r_type } if self.file.architecture() == Architecture::X86_64 => {
+                match r_type {
+                    elf::R_X86_64_64 => (format!(".quad {sum}"), 8),
+                    elf::R_X86_64_32 => (format!(".long {sum}"), 4),
+                    elf::R_X86_64_PC32 | elf::R_X86_64_PLT32 => (format!(".long {sum}-."), 4),
+                    elf::R_X86_64_GOTPCREL => (format!(".long {target}@GOTPCREL{:+}", r.addend()), 4),
+                    _ => return Err(unknown()),
+                }
+            }
+            RelocationFlags::Elf { r_type } if arm => match r_type {
+                elf::R_AARCH64_ABS64 => (format!(".quad {sum}"), 8),
+                elf::R_AARCH64_ABS32 => (format!(".word {sum}"), 4),
+                elf::R_AARCH64_PREL32 => (format!(".word {sum}-."), 4),
+                elf::R_AARCH64_CALL26 => (format!("bl {sum}"), 4),
+                elf::R_AARCH64_ADR_PREL_PG_HI21 => (format!("adrp x{d}, {sum}"), 4),
+                elf::R_AARCH64_ADD_ABS_LO12_NC => (format!("add x{d}, x{n}, :lo12:{sum}"), 4),
+                elf::R_AARCH64_ADR_GOT_PAGE => (format!("adrp x{d}, :got:{target}"), 4),
+                elf::R_AARCH64_LD64_GOT_LO12_NC => (format!("ldr x{d}, [x{n}, :got_lo12:{target}]"), 4),
+                _ => return Err(unknown()),
+            },
             RelocationFlags::Elf { .. } => {
                 for (r, target) in list.iter().zip(&targets) {
                     let RelocationFlags::Elf { r_type } = r.flags() else { return Err(unknown()) };
-                    let kind = elf_name(self.file.architecture(), r_type).ok_or_else(unknown)?;
+                    let kind = riscv_name(r_type).ok_or_else(unknown)?;
                     let addend = if r.addend() == 0 { String::new() } else { format!("{:+}", r.addend()) };
                     self.put(&format!(".reloc ., {kind}, {target}{addend}"));
                 }
@@ -307,35 +334,16 @@ fn quoted(x: &Symbol) -> Result<String> {
     x.name().map(|n| format!("\"{n}\"")).map_err(|e| bug(e.to_string()))
 }
 
-/// The name of a relocation of ELF.
-fn elf_name(a: Architecture, r_type: u32) -> Option<&'static str> {
-    let table: &[(u32, &str)] = match a {
-        Architecture::X86_64 => &[
-            (elf::R_X86_64_64, "R_X86_64_64"),
-            (elf::R_X86_64_32, "R_X86_64_32"),
-            (elf::R_X86_64_PC32, "R_X86_64_PC32"),
-            (elf::R_X86_64_PLT32, "R_X86_64_PLT32"),
-            (elf::R_X86_64_GOTPCREL, "R_X86_64_GOTPCREL"),
-        ],
-        Architecture::Aarch64 => &[
-            (elf::R_AARCH64_ABS64, "R_AARCH64_ABS64"),
-            (elf::R_AARCH64_ABS32, "R_AARCH64_ABS32"),
-            (elf::R_AARCH64_PREL32, "R_AARCH64_PREL32"),
-            (elf::R_AARCH64_CALL26, "R_AARCH64_CALL26"),
-            (elf::R_AARCH64_ADR_PREL_PG_HI21, "R_AARCH64_ADR_PREL_PG_HI21"),
-            (elf::R_AARCH64_ADD_ABS_LO12_NC, "R_AARCH64_ADD_ABS_LO12_NC"),
-            (elf::R_AARCH64_ADR_GOT_PAGE, "R_AARCH64_ADR_GOT_PAGE"),
-            (elf::R_AARCH64_LD64_GOT_LO12_NC, "R_AARCH64_LD64_GOT_LO12_NC"),
-        ],
-        _ => &[
-            (elf::R_RISCV_64, "R_RISCV_64"),
-            (elf::R_RISCV_32, "R_RISCV_32"),
-            (elf::R_RISCV_32_PCREL, "R_RISCV_32_PCREL"),
-            (elf::R_RISCV_CALL_PLT, "R_RISCV_CALL_PLT"),
-            (elf::R_RISCV_GOT_HI20, "R_RISCV_GOT_HI20"),
-            (elf::R_RISCV_PCREL_HI20, "R_RISCV_PCREL_HI20"),
-            (elf::R_RISCV_PCREL_LO12_I, "R_RISCV_PCREL_LO12_I"),
-        ],
-    };
-    table.iter().find(|(t, _)| *t == r_type).map(|(_, name)| *name)
+/// The name of a relocation of RISC-V, whose assemblers have a directive for it.
+fn riscv_name(r_type: u32) -> Option<&'static str> {
+    Some(match r_type {
+        elf::R_RISCV_64 => "R_RISCV_64",
+        elf::R_RISCV_32 => "R_RISCV_32",
+        elf::R_RISCV_32_PCREL => "R_RISCV_32_PCREL",
+        elf::R_RISCV_CALL_PLT => "R_RISCV_CALL_PLT",
+        elf::R_RISCV_GOT_HI20 => "R_RISCV_GOT_HI20",
+        elf::R_RISCV_PCREL_HI20 => "R_RISCV_PCREL_HI20",
+        elf::R_RISCV_PCREL_LO12_I => "R_RISCV_PCREL_LO12_I",
+        _ => return None,
+    })
 }

@@ -85,8 +85,14 @@ pub fn add(o: &mut Object<'_>, source: &Source, functions: &[Function]) -> Resul
     for ((_, mut bytes, relocations), (_, section)) in made.into_iter().zip(&ids) {
         let mut list = vec![];
         for r in relocations {
-            let (symbol, kind) = match r.target {
-                RelocationTarget::Symbol(f) => (functions[f].symbol, RelocationKind::Absolute),
+            let (symbol, kind, addend) = match r.target {
+                RelocationTarget::Symbol(f) if format == BinaryFormat::MachO => {
+                    // Tools for Mach-O take addresses in sections only.
+                    let s = o.symbol(functions[f].symbol);
+                    let (value, text) = (s.value as i64, s.section.id().ok_or_else(|| bug("no section"))?);
+                    (o.section_symbol(text), RelocationKind::Absolute, r.addend + value)
+                }
+                RelocationTarget::Symbol(f) => (functions[f].symbol, RelocationKind::Absolute, r.addend),
                 RelocationTarget::Section(id) => {
                     // Tools for Mach-O read these tables where they are: distances are final.
                     if format == BinaryFormat::MachO {
@@ -97,12 +103,12 @@ pub fn add(o: &mut Object<'_>, source: &Source, functions: &[Function]) -> Resul
                     let target = ids.iter().find(|(x, _)| *x == id).ok_or_else(|| bug(id.name()))?.1;
                     let coff = format == BinaryFormat::Coff;
                     let kind = if coff { RelocationKind::SectionOffset } else { RelocationKind::Absolute };
-                    (o.section_symbol(target), kind)
+                    (o.section_symbol(target), kind, r.addend)
                 }
             };
             let flags =
                 RelocationFlags::Generic { kind, encoding: RelocationEncoding::Generic, size: r.size * 8 };
-            list.push(object::write::Relocation { offset: r.offset as u64, symbol, addend: r.addend, flags });
+            list.push(object::write::Relocation { offset: r.offset as u64, symbol, addend, flags });
         }
         o.set_section_data(*section, bytes, 1);
         for r in list {

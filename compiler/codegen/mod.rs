@@ -25,6 +25,7 @@ mod rust_error;
 mod rust_value;
 pub mod share;
 pub mod shared;
+pub mod sizes;
 pub mod tile;
 pub mod unwind;
 pub mod weights;

@@ -1,12 +1,14 @@
 //! `onnxc MODEL`: object, header and whatever else was asked for.
 
 use super::{source, warn, with_progress};
+use crate::bench::print::bytes;
 use crate::cache::{Cache, Key, Made};
 use crate::cli::{CompileArgs, MessageFormat};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::emit;
 use crate::options::Weights;
 use crate::pipeline::{self, Stopped};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// Runs the command.
@@ -95,9 +97,16 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
         }
         Ok(written.files)
     })?;
+    if std::io::stderr().is_terminal() && a.common.message_format == MessageFormat::Text {
+        for (f, n) in files.iter().filter_map(|f| Some((f, std::fs::metadata(f).ok()?.len()))) {
+            eprintln!("onnxc: wrote {}, {}", f.display(), bytes(n as f64));
+        }
+    }
     if a.time_passes {
         options.clock.total();
-        files.iter().for_each(|f| eprintln!("wrote {}", f.display()));
+        if !std::io::stderr().is_terminal() {
+            files.iter().for_each(|f| eprintln!("wrote {}", f.display()));
+        }
     }
     Ok(())
 }

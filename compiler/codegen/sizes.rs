@@ -1,0 +1,106 @@
+//! What the bytes of an object are (`--emit sizes`): weights by the CPU levels that read them, code by level, tables.
+
+use super::assemble::{Defined, Unit};
+use super::object::build;
+use crate::diag::{Failure, Result};
+use object::read::{File, Object as _, ObjectSection as _};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Functions that are listed by name.
+const LARGEST: usize = 10;
+
+/// The text. `model`: bytes of the constants that the model has after its graph passes.
+pub fn print(unit: &Unit, model: u64) -> Result<String> {
+    let bug = |e: String| Failure::bug("sizes", e);
+    let (product, made, _) = build(unit, false)?;
+    let name = |d: &Defined| {
+        String::from_utf8_lossy(&product.object.symbol(product.function_symbol(d.id)).name).into_owned()
+    };
+    let functions: Vec<(String, u64)> = made.defined.iter().map(|d| (name(d), d.size.into())).collect();
+    let bytes = product.object.write().map_err(|e| bug(e.to_string()))?;
+    let file = File::parse(&*bytes).map_err(|e| bug(e.to_string()))?;
+    let weights = unit.weights.size;
+    let i = unit.interface;
+    let mut out = format!("sizes v1 {}\n", i.name);
+    let mut row = |depth: usize, what: &str, n: u64, note: String| {
+        let width = 40 - 2 * depth;
+        // A string takes all that is written to it.
+        let _ = writeln!(out, "{}{what:<width$} {n:>14}{note}", "  ".repeat(depth));
+    };
+    let inside = if i.weights.external { 0 } else { weights };
+    row(0, "object", bytes.len() as u64 + inside, String::new());
+    let ratio = if model > 0 {
+        format!("  {:.3} of the model's constants", weights as f64 / model as f64)
+    } else {
+        String::new()
+    };
+    row(0, if i.weights.external { "weights, in a file" } else { "weights" }, weights, ratio);
+    for (levels, n) in readers(unit) {
+        row(1, &format!("read by {levels}"), n, String::new());
+    }
+    let code: u64 = functions.iter().map(|f| f.1).sum();
+    row(0, "code", code, format!("  {} functions", functions.len()));
+    let level = |f: &str| {
+        let rest = f.trim_start_matches('_').strip_prefix(&format!("{}.", i.name)).unwrap_or("");
+        let short = rest.split('.').next().unwrap_or("");
+        unit.variants.iter().map(|v| v.level.short()).find(|l| unit.variants.len() > 1 && l == short)
+    };
+    let mut by_level: BTreeMap<Option<String>, (u64, usize)> = BTreeMap::new();
+    for (f, n) in &functions {
+        let sum = by_level.entry(level(f)).or_default();
+        *sum = (sum.0 + n, sum.1 + 1);
+    }
+    for (level, (n, count)) in by_level.iter().filter(|_| unit.variants.len() > 1) {
+        let what = level.as_ref().map_or("of all levels".to_owned(), |l| format!("of level {l}"));
+        row(1, &what, *n, format!("  {count} functions"));
+    }
+    let of = |f: &dyn Fn(&str) -> bool| -> u64 {
+        file.sections().filter(|s| s.name().is_ok_and(f)).map(|s| s.size()).sum()
+    };
+    let unwind = |n: &str| matches!(n, ".eh_frame" | "__eh_frame" | ".pdata" | ".xdata");
+    let debug = |n: &str| n.starts_with(".debug_") || n.starts_with("__debug_");
+    let data = |n: &str| {
+        !unwind(n)
+            && !debug(n)
+            && [".data", ".rodata", ".rdata", "__const", "__data"].iter().any(|p| n.starts_with(p))
+    };
+    row(0, "description of the interface", of(&data), String::new());
+    row(0, "unwind information", of(&unwind), String::new());
+    if of(&debug) > 0 {
+        row(0, "debug information", of(&debug), String::new());
+    }
+    let mut largest = functions;
+    largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    out += "largest functions\n";
+    for (f, n) in largest.iter().take(LARGEST) {
+        let _ = writeln!(out, "{n:>14}  {f}");
+    }
+    Ok(out)
+}
+
+/// Bytes of the weights by the levels that read them: copies for one level stand in a row of their own.
+fn readers(unit: &Unit) -> BTreeMap<String, u64> {
+    let parts = &unit.weights.parts;
+    let mut levels: Vec<Vec<String>> = vec![vec![]; parts.len()];
+    let mut seen = vec![];
+    for v in &unit.variants {
+        seen.clear();
+        seen.resize(parts.len(), false);
+        for (b, _) in v.m.bufs.iter() {
+            let Some(at) = v.weights.offset(b) else { continue };
+            // Buffers of equal contents have one part.
+            let k = parts.partition_point(|p| p.offset <= at as u64);
+            if k > 0 && !std::mem::replace(&mut seen[k - 1], true) {
+                levels[k - 1].push(v.level.name.clone());
+            }
+        }
+    }
+    let mut out: BTreeMap<String, u64> = BTreeMap::new();
+    for (p, levels) in parts.iter().zip(levels) {
+        let who =
+            if levels.len() == unit.variants.len() { "every level".to_owned() } else { levels.join(", ") };
+        *out.entry(who).or_default() += p.data.byte_len();
+    }
+    out
+}
