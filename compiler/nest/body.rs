@@ -67,7 +67,6 @@ impl fmt::Debug for Body {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::diag::Origin;
     use crate::nest::{Expr, Module, UnOp};
     use crate::sym::{Dim, SymTable};

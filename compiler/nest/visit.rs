@@ -94,6 +94,9 @@ impl Expr {
     }
 }
 
+/// A buffer, and where.
+pub type Access = (Buf, Vec<Dim>);
+
 impl Stmt {
     /// Statements directly inside.
     pub fn bodies(&self) -> Vec<&Vec<Stmt>> {
@@ -251,7 +254,7 @@ impl Stmt {
         self.map_dims(&mut |d| d.subst(&mut |s| f(s)))
     }
     /// Lets every load and store, but those that `f` has nothing for, access another buffer or place.
-    pub fn map_accesses(self, f: &dyn Fn(Buf, &[Dim]) -> Option<(Buf, Vec<Dim>)>) -> Stmt {
+    pub fn map_accesses(self, f: &dyn Fn(Buf, &[Dim]) -> Option<Access>) -> Stmt {
         let load = |e: Expr| match e {
             Expr::Load { buf, at } => {
                 let (buf, at) = f(buf, &at).unwrap_or((buf, at));
