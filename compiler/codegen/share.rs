@@ -36,10 +36,8 @@ impl Key {
 
 /// True if a body reads indices: those that constants keep in range are not checked.
 fn reads_indices(body: &[Stmt]) -> bool {
-    let mut found = false;
-    visit::walk(body, &mut |s| found |= matches!(s, Stmt::With { .. }));
-    visit::walk_exprs(body, &mut |e| found |= matches!(e, Expr::With { .. }));
-    found
+    visit::any(body, &mut |s| matches!(s, Stmt::With { .. }))
+        || visit::any_expr(body, &mut |e| matches!(e, Expr::With { .. }))
 }
 
 /// True if floats become integers, whose code leaves out what the values of constants exclude.

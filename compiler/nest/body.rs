@@ -64,3 +64,33 @@ impl fmt::Debug for Body {
         self.stmts.fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diag::Origin;
+    use crate::nest::{Expr, Module, UnOp};
+    use crate::sym::{Dim, SymTable};
+    use crate::tensor::ElemType;
+
+    #[test]
+    fn changed_statements_lose_their_form() {
+        let mut m = Module::new("m", SymTable::default());
+        let (x, y) = (m.temp("x", ElemType::F32, vec![Dim::constant(8)]), vec![Dim::constant(8)]);
+        let y = m.temp("y", ElemType::F32, y);
+        let k = m.map(y, &Origin::default(), |kb, at| kb.load(x, at));
+        let loaded = |m: &Module| m.form(k).map().is_some_and(|map| matches!(map.value, Expr::Load { .. }));
+        assert!(loaded(&m));
+        // A copy keeps what is known,
+        let copy = m.kernels[k].body.clone();
+        assert!(copy.form.get().is_some() && copy.knows_itself());
+        // who only reads leaves it,
+        assert!(m.kernels[k].body.len() == 1 && m.kernels[k].body.form.get().is_some());
+        // and who may change it does not.
+        for s in m.kernels[k].body.iter_mut() {
+            *s = s.clone().map_exprs(&mut |e| Expr::un(UnOp::Neg, e));
+        }
+        assert!(m.kernels[k].body.form.get().is_none() && !loaded(&m));
+        m.kernels[k].body.clear();
+        assert_eq!(m.form(k).name(), "other");
+    }
+}

@@ -1,6 +1,6 @@
 //! Walking and rewriting nests.
 
-use super::{BinOp, Buf, Expr, Kernel, Stmt, TextOp, UnOp};
+use super::{BinOp, Buf, Expr, Kernel, Scalar, Stmt, TextOp, UnOp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use rustc_hash::FxBuildHasher;
@@ -30,6 +30,10 @@ impl Expr {
         for c in self.children() {
             c.walk(f);
         }
+    }
+    /// True if `f` holds for this or an expression in it.
+    pub fn any<'a>(&'a self, f: &mut dyn FnMut(&'a Expr) -> bool) -> bool {
+        f(self) || self.children().into_iter().any(|c| c.any(f))
     }
     /// Rebuilds bottom-up: `f` gets every expression after its operands were rebuilt.
     pub fn rewrite(self, f: &mut dyn FnMut(Expr) -> Expr) -> Expr {
@@ -89,6 +93,9 @@ impl Expr {
         1 + self.children().into_iter().map(Expr::size).sum::<usize>()
     }
 }
+
+/// A buffer, and where.
+pub type Access = (Buf, Vec<Dim>);
 
 impl Stmt {
     /// Statements directly inside.
@@ -181,64 +188,104 @@ impl Stmt {
             walk(b, f);
         }
     }
-    /// Rebuilds every expression in it.
-    pub fn map_exprs(self, f: &mut dyn FnMut(Expr) -> Expr) -> Stmt {
-        let list = |v: Vec<Stmt>, f: &mut dyn FnMut(Expr) -> Expr| {
-            v.into_iter().map(|s| s.map_exprs(f)).collect::<Vec<_>>()
-        };
+    /// The same, to be changed.
+    fn expr_mut(&mut self) -> Option<&mut Expr> {
         match self {
-            Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body, f) },
-            Stmt::Let { reg, value } => Stmt::Let { reg, value: f(value) },
-            Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg, lanes, shape, init: f(init) },
-            Stmt::Set { reg, at, value } => Stmt::Set { reg, at, value: f(value) },
-            Stmt::Store { buf, at, value } => Stmt::Store { buf, at, value: f(value) },
-            Stmt::Prefetch { buf, at } => Stmt::Prefetch { buf, at },
-            Stmt::If { cond, then, els } => {
-                Stmt::If { cond: f(cond), then: list(then, f), els: list(els, f) }
-            }
-            Stmt::While { cond, body } => Stmt::While { cond: f(cond), body: list(body, f) },
-            Stmt::With { sym, value, extent, body } => {
-                Stmt::With { sym, value: f(value), extent, body: list(body, f) }
-            }
-            Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: f(value), lo, hi },
-            Stmt::Check { cond, status } => Stmt::Check { cond: f(cond), status },
-            Stmt::Call(_) | Stmt::Foreign(_) => self,
+            Stmt::Let { value: e, .. }
+            | Stmt::Acc { init: e, .. }
+            | Stmt::Set { value: e, .. }
+            | Stmt::Store { value: e, .. }
+            | Stmt::If { cond: e, .. }
+            | Stmt::While { cond: e, .. }
+            | Stmt::Check { cond: e, .. }
+            | Stmt::Define { value: e, .. }
+            | Stmt::With { value: e, .. } => Some(e),
+            _ => None,
         }
     }
-    /// Rewrites every dim in it, those of expressions too.
-    pub fn map_dims(self, f: &mut dyn FnMut(Dim) -> Dim) -> Stmt {
-        let list = |v: Vec<Stmt>, f: &mut dyn FnMut(Dim) -> Dim| {
-            v.into_iter().map(|s| s.map_dims(f)).collect::<Vec<_>>()
-        };
-        let ix = |v: Vec<Dim>, f: &mut dyn FnMut(Dim) -> Dim| v.into_iter().map(f).collect::<Vec<_>>();
-        match self {
-            Stmt::For { kind, var, lo, hi, body } => {
-                Stmt::For { kind, var, lo: f(lo), hi: f(hi), body: list(body, f) }
-            }
-            Stmt::Let { reg, value } => Stmt::Let { reg, value: value.map_dims(f) },
-            Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg, lanes, shape, init: init.map_dims(f) },
-            Stmt::Set { reg, at, value } => Stmt::Set { reg, at: ix(at, f), value: value.map_dims(f) },
-            Stmt::Store { buf, at, value } => Stmt::Store { buf, at: ix(at, f), value: value.map_dims(f) },
-            Stmt::Prefetch { buf, at } => Stmt::Prefetch { buf, at: ix(at, f) },
-            Stmt::If { cond, then, els } => {
-                Stmt::If { cond: cond.map_dims(f), then: list(then, f), els: list(els, f) }
-            }
-            Stmt::While { cond, body } => Stmt::While { cond: cond.map_dims(f), body: list(body, f) },
-            Stmt::With { sym, value, extent, body } => {
-                Stmt::With { sym, value: value.map_dims(f), extent: f(extent), body: list(body, f) }
-            }
-            Stmt::Define { sym, value, lo, hi } => {
-                Stmt::Define { sym, value: value.map_dims(f), lo: f(lo), hi: hi.map(&mut *f) }
-            }
-            Stmt::Check { cond, status } => Stmt::Check { cond: cond.map_dims(f), status },
-            Stmt::Call(_) | Stmt::Foreign(_) => self,
+    /// Puts what `f` makes of them in the place of the expression of the statement itself,
+    fn change_expr(&mut self, f: &mut dyn FnMut(Expr) -> Expr) {
+        if let Some(e) = self.expr_mut() {
+            let old = std::mem::replace(e, Expr::Const(Scalar { ty: ElemType::Bool, bits: 0 }));
+            *e = f(old);
         }
+    }
+    /// and of the statements directly inside.
+    fn change_bodies(&mut self, f: &mut dyn FnMut(Stmt) -> Stmt) {
+        for body in self.bodies_mut() {
+            *body = std::mem::take(body).into_iter().map(&mut *f).collect();
+        }
+    }
+    /// Rebuilds bottom-up: `f` gets every statement after those in it were rebuilt.
+    pub fn rewrite(mut self, f: &mut dyn FnMut(Stmt) -> Stmt) -> Stmt {
+        self.change_bodies(&mut |s| s.rewrite(f));
+        f(self)
+    }
+    /// Rebuilds every expression in it.
+    pub fn map_exprs(mut self, f: &mut dyn FnMut(Expr) -> Expr) -> Stmt {
+        self.change_expr(f);
+        self.change_bodies(&mut |s| s.map_exprs(f));
+        self
+    }
+    /// The same, bottom-up: `f` gets every expression after its operands were rebuilt.
+    pub fn rewrite_exprs(self, f: &mut dyn FnMut(Expr) -> Expr) -> Stmt {
+        self.map_exprs(&mut |e| e.rewrite(f))
+    }
+    /// Rewrites every dim in it, those of expressions too.
+    pub fn map_dims(mut self, f: &mut dyn FnMut(Dim) -> Dim) -> Stmt {
+        match &mut self {
+            Stmt::For { lo, hi, .. } => (*lo, *hi) = (f(*lo), f(*hi)),
+            Stmt::Set { at, .. } | Stmt::Store { at, .. } | Stmt::Prefetch { at, .. } => {
+                at.iter_mut().for_each(|d| *d = f(*d))
+            }
+            _ => {}
+        }
+        self.change_expr(&mut |e| e.map_dims(f));
+        match &mut self {
+            Stmt::With { extent, .. } => *extent = f(*extent),
+            Stmt::Define { lo, hi, .. } => (*lo, *hi) = (f(*lo), hi.map(&mut *f)),
+            _ => {}
+        }
+        self.change_bodies(&mut |s| s.map_dims(f));
+        self
+    }
+    /// Puts dims in place of symbols.
+    pub fn subst(self, f: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
+        self.map_dims(&mut |d| d.subst(&mut |s| f(s)))
+    }
+    /// Lets every load and store, but those that `f` has nothing for, access another buffer or place.
+    pub fn map_accesses(self, f: &dyn Fn(Buf, &[Dim]) -> Option<Access>) -> Stmt {
+        let load = |e: Expr| match e {
+            Expr::Load { buf, at } => {
+                let (buf, at) = f(buf, &at).unwrap_or((buf, at));
+                Expr::Load { buf, at }
+            }
+            e => e,
+        };
+        let store = |s: Stmt| match s {
+            Stmt::Store { buf, at, value } => {
+                let (buf, at) = f(buf, &at).unwrap_or((buf, at));
+                Stmt::Store { buf, at, value }
+            }
+            s => s,
+        };
+        self.rewrite_exprs(&mut |e| load(e)).rewrite(&mut |s| store(s))
     }
 }
 
 /// Calls `f` for every statement, outer ones first.
 pub fn walk<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Stmt)) {
     body.iter().for_each(|s| s.walk(f));
+}
+
+/// True if `f` holds for some statement.
+pub fn any<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Stmt) -> bool) -> bool {
+    body.iter().any(|s| f(s) || s.bodies().into_iter().any(|b| any(b, f)))
+}
+
+/// True if `f` holds for some expression of some statement.
+pub fn any_expr<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Expr) -> bool) -> bool {
+    any(body, &mut |s| s.expr().is_some_and(|e| e.any(f)))
 }
 
 /// Calls `f` for every expression of every statement.
@@ -355,18 +402,6 @@ pub fn splice_call(driver: &mut Vec<Stmt>, k: Kernel, keep: bool, with: Vec<Stmt
 
 fn visit_calls(body: &[Stmt], k: Kernel) -> bool {
     calls(body).contains(&k)
-}
-
-impl UnOp {
-    /// True for functions of a type that code computes by itself, in vectors too.
-    pub fn is_elementary(self, ty: ElemType) -> bool {
-        use UnOp::*;
-        match self {
-            Exp | Log | Erf | Tanh | Sigmoid | Expm1 | Log1p => ty.is_float(),
-            Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh => ty == ElemType::F32,
-            _ => false,
-        }
-    }
 }
 
 /// Base and exponent of a power with a constant exponent for which a few operations do.

@@ -106,9 +106,7 @@ fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool
 }
 
 fn mentions(cond: &Expr, s: Sym) -> bool {
-    let mut found = false;
-    cond.walk(&mut |e| found |= matches!(e, Expr::Index(d) if d.contains(s)));
-    found
+    cond.any(&mut |e| matches!(e, Expr::Index(d) if d.contains(s)))
 }
 
 /// The check of what a statement relies on.

@@ -199,7 +199,5 @@ impl Emit<'_, '_> {
 }
 
 pub(super) fn has_memory(e: &Expr) -> bool {
-    let mut hit = false;
-    e.walk(&mut |e| hit |= matches!(e, Expr::Load { .. } | Expr::With { .. } | Expr::Text(..)));
-    hit
+    e.any(&mut |e| matches!(e, Expr::Load { .. } | Expr::With { .. } | Expr::Text(..)))
 }

@@ -17,9 +17,7 @@ pub(crate) fn is_compound(body: &[Stmt]) -> bool {
 
 /// True if a parallel loop stands somewhere in a body.
 pub(crate) fn has_nest(body: &[Stmt]) -> bool {
-    let mut found = false;
-    visit::walk(body, &mut |s| found |= matches!(s, Stmt::For { kind: LoopKind::Par, .. }));
-    found
+    visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Par, .. }))
 }
 
 /// True for a kernel of steps one after the other, each of parallel nests: a recurrence.

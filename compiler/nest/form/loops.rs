@@ -121,8 +121,7 @@ pub(crate) struct Stored<'a> {
 /// The body, or an epilogue, as what its last statement stores.
 pub(crate) fn stored(body: &[Stmt]) -> Option<Stored<'_>> {
     let [before @ .., Stmt::Store { buf, at, value }] = body else { return None };
-    let mut others = false;
-    visit::walk(before, &mut |s| others |= matches!(s, Stmt::Store { .. }));
+    let others = visit::any(before, &mut |s| matches!(s, Stmt::Store { .. }));
     (!others).then_some(Stored { before, buf: *buf, at, value })
 }
 

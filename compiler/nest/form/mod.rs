@@ -25,8 +25,8 @@ mod window;
 pub(crate) use compound::{has_nest, is_chain, is_compound};
 pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, extended};
 pub(crate) use loops::{
-    Map, ParNest, Stored, as_map, cover, depends, first_store, is_straight, par_loops, peel, read_in_loops,
-    seq_loops, seq_vars, stored, wrap,
+    Loops, Map, ParNest, Stored, as_map, cover, depends, first_store, is_straight, par_loops, peel,
+    read_in_loops, seq_loops, seq_vars, stored, wrap,
 };
 pub(crate) use rows::{Elements, Part, Rows, Scan, rows, scan};
 pub(crate) use window::{PooledContraction, Window, window};
@@ -62,8 +62,7 @@ impl Form {
     /// The form of a nest.
     pub fn of(body: &[Stmt]) -> Form {
         if let Some(map) = as_map(body) {
-            let mut gathers = false;
-            map.value.walk(&mut |e| gathers |= matches!(e, Expr::With { .. }));
+            let gathers = map.value.any(&mut |e| matches!(e, Expr::With { .. }));
             return if gathers { Form::Gather(Box::new(map)) } else { Form::Map(Box::new(map)) };
         }
         let sums = || {

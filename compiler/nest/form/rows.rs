@@ -128,11 +128,7 @@ impl Elements {
 fn reduction(s: &Stmt) -> Option<(Reg, BinOp)> {
     let Stmt::Set { reg, at, value } = s else { return None };
     let own = |e: &Expr| matches!(e, Expr::Acc { reg: r, .. } if r == reg);
-    let free = |e: &Expr| {
-        let mut hit = false;
-        e.walk(&mut |e| hit |= own(e));
-        !hit
-    };
+    let free = |e: &Expr| !e.any(&mut |e| own(e));
     let op = match value {
         Expr::Bin(op @ (BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => *op,
         Expr::Bin(op @ (BinOp::Add | BinOp::Mul), a, b) if own(a) && free(b) || free(a) && own(b) => *op,

@@ -312,9 +312,7 @@ impl Pair {
     }
     /// True if statements of the driver read the input.
     fn in_driver(&self, m: &Module, driver: &[Stmt]) -> bool {
-        let mut found = false;
-        visit::walk(driver, &mut |s| found |= s.loads().into_iter().any(|b| m.storage(b) == self.from));
-        found
+        visit::any(driver, &mut |s| s.loads().into_iter().any(|b| m.storage(b) == self.from))
     }
     /// True if a kernel stores every element of the input, as it is, under its subscripts.
     fn is_copy(&self, m: &Module, k: Kernel) -> bool {

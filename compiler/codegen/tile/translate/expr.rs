@@ -174,8 +174,7 @@ impl Translate<'_> {
     }
     /// A value whose accesses happen only in the lanes of a condition.
     fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
-        let mut reads = false;
-        e.walk(&mut |e| reads |= matches!(e, Expr::Load { .. } | Expr::With { .. }));
+        let reads = e.any(&mut |e| matches!(e, Expr::Load { .. } | Expr::With { .. }));
         if !reads {
             return self.value(e);
         }

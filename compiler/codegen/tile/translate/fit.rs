@@ -63,9 +63,7 @@ fn branches(body: &[Stmt], inside: bool) -> Fit<()> {
 
 /// True if loops are inside that run one iteration after the other.
 fn loops(body: &[Stmt]) -> bool {
-    let mut found = false;
-    visit::walk(body, &mut |s| found |= matches!(s, Stmt::For { kind: LoopKind::Seq | LoopKind::Par, .. }));
-    found
+    visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Seq | LoopKind::Par, .. }))
 }
 
 /// Lanes of a loop's or an accumulator's vectors.

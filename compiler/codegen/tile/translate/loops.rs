@@ -316,8 +316,7 @@ impl Translate<'_> {
                 v.push(*reg);
             }
         });
-        let mut reads = false;
-        visit::walk_exprs(body, &mut |e| reads |= matches!(e, Expr::With { .. }));
+        let reads = visit::any_expr(body, &mut |e| matches!(e, Expr::With { .. }));
         if reads {
             v.push(outside());
         }

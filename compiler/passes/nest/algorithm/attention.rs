@@ -320,15 +320,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         let last = |buf: Buf, at: &[Dim]| {
             position(m, buf, at, &dims).and_then(|p| p.last().copied()).unwrap_or_default()
         };
-        let s = s.map_exprs(&mut |e| {
-            e.rewrite(&mut |e| match e {
-                Expr::Load { buf, at } if bufs.contains(&m.storage(buf)) => {
-                    Expr::Load { buf: scratch, at: here(last(buf, &at)) }
-                }
-                e => e,
-            })
-        });
-        map_stores(s, &|buf, at| bufs.contains(&m.storage(buf)).then(|| (scratch, here(last(buf, at)))))
+        s.map_accesses(&|buf, at| bufs.contains(&m.storage(buf)).then(|| (scratch, here(last(buf, at)))))
     };
     g.qk.epilogue = std::mem::take(&mut g.qk.epilogue).into_iter().map(|s| redirect(m, s)).collect();
     g.pv.a = (
@@ -363,7 +355,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
             };
             g.pv.epilogue = std::mem::take(&mut g.pv.epilogue)
                 .into_iter()
-                .map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| scaled(e))))
+                .map(|s| s.rewrite_exprs(&mut |e| scaled(e)))
                 .collect();
         }
     }
@@ -475,22 +467,4 @@ fn emit(m: &mut Module, b: &Block, from: Dim, count: Dim, facts: Facts) -> Vec<S
     }
     out.extend(tiles::of_rows(m, &b.pv.0, &b.pv.1, count));
     substitute(m, out, &|s| (s == b.first).then_some(from))
-}
-
-/// A buffer and where.
-type Access = (Buf, Vec<Dim>);
-
-/// A statement with other targets of its stores.
-fn map_stores(s: Stmt, f: &dyn Fn(Buf, &[Dim]) -> Option<Access>) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_stores(s, f)).collect::<Vec<_>>();
-    match s {
-        Stmt::Store { buf, at, value } => {
-            let (buf, at) = f(buf, &at).unwrap_or((buf, at));
-            Stmt::Store { buf, at, value }
-        }
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        s => s,
-    }
 }

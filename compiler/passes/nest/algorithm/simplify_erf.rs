@@ -5,7 +5,7 @@
 //! since halves are exact.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Expr, Math, Module, UnOp, visit};
+use crate::nest::{BinOp, Expr, Kernel, Math, Module, UnOp, visit};
 use crate::passes::nest::quantize::fold_requantize::reciprocal_division::number;
 
 /// Runs the pass.
@@ -13,7 +13,9 @@ pub fn run(m: &mut Module) -> Result<()> {
     if m.math == Math::Strict {
         return Ok(());
     }
-    for k in visit::calls(&m.driver) {
+    let has_erf =
+        |k: &Kernel| visit::any_expr(&m.kernels[*k].body, &mut |e| matches!(e, Expr::Un(UnOp::Erf, _)));
+    for k in visit::calls(&m.driver).into_iter().filter(has_erf).collect::<Vec<_>>() {
         let body = std::mem::take(&mut m.kernels[k].body);
         m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut of_erf)).collect();
     }

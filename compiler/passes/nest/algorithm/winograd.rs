@@ -82,9 +82,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         else {
             continue;
         };
-        if let Some(l) = layer(m, &parts).filter(|l| wins(m, l)) {
+        if let Some(l) = layer(m, parts).filter(|l| wins(m, l)) {
             rewrite(m, k, &l);
-        } else if let Some(l) = line::layer(m, &parts) {
+        } else if let Some(l) = line::layer(m, parts) {
             line::rewrite(m, k, &l);
         }
     }

@@ -1,8 +1,7 @@
 //! How much work a kernel is: what decides on tasks, and what schedules weigh.
 
 use crate::nest::{Buf, Expr, Module, Stmt, visit};
-use crate::passes::nest::analysis::form::depends;
-use crate::passes::nest::analysis::shape::{ParNest, peel};
+use crate::passes::nest::analysis::form::{Loops, depends, par_loops};
 use crate::sym::{Answer, Dim, Sym};
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,27 +15,26 @@ pub(crate) const MOVE: i64 = 2;
 
 /// The work of a nest: its operations, and the memory it touches.
 pub fn work(m: &Module, body: &[Stmt]) -> Dim {
-    let nest = peel(body);
+    let (loops, inside) = par_loops(body);
     let ops: usize = {
         let mut n = 0;
-        visit::walk(&nest.body, &mut |s| n += s.expr().map_or(0, Expr::size));
+        visit::walk(inside, &mut |s| n += s.expr().map_or(0, Expr::size));
         n
     };
-    let mut waits = false;
-    visit::walk(&nest.body, &mut |s| waits |= matches!(s, Stmt::While { .. }));
-    let mut first = nest.loops.iter().map(|l| (l.0, Dim::constant(0))).collect();
-    let inner = trip_count(&nest.body, &mut first).unwrap_or(Dim::constant(1));
+    let waits = visit::any(inside, &mut |s| matches!(s, Stmt::While { .. }));
+    let mut first = loops.iter().map(|l| (l.0, Dim::constant(0))).collect();
+    let inner = trip_count(inside, &mut first).unwrap_or(Dim::constant(1));
     let turns = if waits { WHILE_TRIPS } else { 1 };
     let operations =
-        Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
-    operations + touched(m, &nest, &first) * MOVE
+        Dim::product(loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
+    operations + touched(m, (&loops, inside), &first) * MOVE
 }
 
 /// Words of four bytes that a nest touches, of each buffer where it touches most.
-fn touched(m: &Module, nest: &ParNest, first: &HashMap<Sym, Dim>) -> Dim {
+fn touched(m: &Module, (loops, inside): (&Loops, &[Stmt]), first: &HashMap<Sym, Dim>) -> Dim {
     let mut of: BTreeMap<Buf, Dim> = BTreeMap::new();
-    let mut loops = nest.loops.clone();
-    accesses(&nest.body, first, &mut loops, &mut |buf, at, loops| {
+    let mut loops = loops.clone();
+    accesses(inside, first, &mut loops, &mut |buf, at, loops| {
         let bytes = m.bufs[buf].ty.bytes().map_or(1, i64::from);
         let words =
             (Dim::product(loops.iter().filter(|l| depends(at, l.0)).map(|l| l.1)) * bytes).ceil_div(4);

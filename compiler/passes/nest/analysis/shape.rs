@@ -130,51 +130,35 @@ pub fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
     rename_loops(m, body.to_vec())
         .into_iter()
         .map(|s| {
-            map_regs(s, &get).map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Reg(r) => Expr::Reg(get(r)),
-                    Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
-                    Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg: get(reg), at },
-                    Expr::Let { reg, value, body } => Expr::Let { reg: get(reg), value, body },
-                    Expr::With { sym, value, extent, body } => {
-                        Expr::With { sym: *bound.get(&sym).unwrap_or(&sym), value, extent, body }
-                    }
-                    e => e,
-                })
+            map_regs(s, &get).rewrite_exprs(&mut |e| match e {
+                Expr::Reg(r) => Expr::Reg(get(r)),
+                Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
+                Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg: get(reg), at },
+                Expr::Let { reg, value, body } => Expr::Let { reg: get(reg), value, body },
+                Expr::With { sym, value, extent, body } => {
+                    Expr::With { sym: *bound.get(&sym).unwrap_or(&sym), value, extent, body }
+                }
+                e => e,
             })
         })
-        .map(|s| {
-            if bound.is_empty() {
-                s
-            } else {
-                s.map_dims(&mut |d| d.subst(&mut |s| bound.get(&s).map(|s| Dim::sym(*s))))
-            }
-        })
+        .map(|s| if bound.is_empty() { s } else { s.subst(&|s| bound.get(&s).map(|s| Dim::sym(*s))) })
         .collect()
 }
 
 /// A statement with other registers in what it defines and sets.
 fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_regs(s, get)).collect::<Vec<_>>();
-    match s {
+    s.rewrite(&mut |s| match s {
         Stmt::Let { reg, value } => Stmt::Let { reg: get(reg), value },
         Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg: get(reg), lanes, shape, init },
         Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
         s => s,
-    }
+    })
 }
 
 /// Inner loops and indices get variables of their own: every symbol has one definition.
 fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let inside = |m: &mut Module, body: Vec<Stmt>, var: Sym, v: Sym| {
-        let body = body
-            .into_iter()
-            .map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v)))))
-            .collect();
+        let body = body.into_iter().map(|s| s.subst(&|s| (s == var).then(|| Dim::sym(v)))).collect();
         rename_loops(m, body)
     };
     body.into_iter()
@@ -230,7 +214,7 @@ pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) ->
 
 /// A body with dims in place of loop variables.
 pub(crate) fn substitute(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
-    let body: Vec<Stmt> = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| f(s)))).collect();
+    let body: Vec<Stmt> = body.into_iter().map(|s| s.subst(&|s| f(s))).collect();
     let mut ranges = vec![];
     visit::walk(&body, &mut |s| {
         if let Stmt::For { var, lo, hi, .. } = s {
@@ -244,11 +228,9 @@ pub(crate) fn substitute(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Opt
 /// A statement of an epilogue with `value` in place of the sum, and what `put` names in place of loop
 /// variables.
 pub(crate) fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
-    s.map_dims(&mut |d| d.subst(&mut |s| put(s))).map_exprs(&mut |e| {
-        e.rewrite(&mut |e| match e {
-            Expr::Acc { reg, .. } if reg == sum => value.clone(),
-            e => e,
-        })
+    s.subst(&|s| put(s)).rewrite_exprs(&mut |e| match e {
+        Expr::Acc { reg, .. } if reg == sum => value.clone(),
+        e => e,
     })
 }
 

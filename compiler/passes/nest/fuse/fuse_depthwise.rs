@@ -463,15 +463,13 @@ fn make(kb: &mut KernelBuilder, p: &Pair, h: &Here, cut: &Cut, row: Dim, x: Dim,
     let body: Vec<Stmt> = body
         .into_iter()
         .map(|s| {
-            let s = s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Load { buf, at } if buf == parts.b.0 && at == parts.b.1 => {
-                        Expr::Load { buf: h.weights, at: own.clone() }
-                    }
-                    e => e,
-                })
+            let s = s.rewrite_exprs(&mut |e| match e {
+                Expr::Load { buf, at } if buf == parts.b.0 && at == parts.b.1 => {
+                    Expr::Load { buf: h.weights, at: own.clone() }
+                }
+                e => e,
             });
-            match s.map_dims(&mut |d| d.subst(&mut |s| at(s))) {
+            match s.subst(&|s| at(s)) {
                 Stmt::Store { buf, value, .. } if buf == p.image => {
                     Stmt::Store { buf: h.band, at: vec![h.slot, h.row(row), x + p.from.1, c], value }
                 }
@@ -498,11 +496,9 @@ fn follow(kb: &mut KernelBuilder, p: &Pair, h: &Here, cut: &Cut, y: Dim, x: Dim,
         .body
         .into_iter()
         .map(|s| {
-            s.map_dims(&mut |d| d.subst(&mut |s| at(s))).map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Load { buf, .. } if buf == p.image => Expr::Load { buf: h.band, at: own.clone() },
-                    e => e,
-                })
+            s.subst(&|s| at(s)).rewrite_exprs(&mut |e| match e {
+                Expr::Load { buf, .. } if buf == p.image => Expr::Load { buf: h.band, at: own.clone() },
+                e => e,
             })
         })
         .collect();

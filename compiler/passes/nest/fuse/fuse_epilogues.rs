@@ -131,8 +131,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
         return None;
     }
     // Tiles have no indices from memory.
-    let mut looks_up = false;
-    map.value.walk(&mut |e| looks_up |= matches!(e, Expr::With { .. }));
+    let looks_up = map.value.any(&mut |e| matches!(e, Expr::With { .. }));
     if looks_up && m.form(p).contraction().is_some() {
         return None;
     }

@@ -128,12 +128,10 @@ fn rewrite(m: &mut Module, k: Kernel, g: &Gated) {
     m.kernels[k].body = body
         .into_iter()
         .map(|s| {
-            s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Load { buf, .. } if buf == t => Expr::Load { buf: *image, at: at.clone() },
-                    Expr::Load { buf, at } if buf == w => Expr::Load { buf: scaled, at },
-                    e => e,
-                })
+            s.rewrite_exprs(&mut |e| match e {
+                Expr::Load { buf, .. } if buf == t => Expr::Load { buf: *image, at: at.clone() },
+                Expr::Load { buf, at } if buf == w => Expr::Load { buf: scaled, at },
+                e => e,
             })
         })
         .collect();

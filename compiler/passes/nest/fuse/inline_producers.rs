@@ -57,17 +57,25 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
         gone.insert(k);
     }
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
-    for k in visit::calls(&m.driver) {
+    let has_ones = |k: &Kernel| visit::any_expr(&m.kernels[*k].body, &mut has_one);
+    for k in visit::calls(&m.driver).into_iter().filter(has_ones).collect::<Vec<_>>() {
         let body = std::mem::take(&mut m.kernels[k].body);
-        m.kernels[k].body =
-            body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut without_ones))).collect();
+        m.kernels[k].body = body.into_iter().map(|s| s.rewrite_exprs(&mut without_ones)).collect();
     }
     Ok(())
 }
 
+fn one(e: &Expr) -> bool {
+    matches!(e, Expr::Const(c) if c.ty.is_float() && c.to_f64() == 1.0)
+}
+
+/// True for x * 1 and x / 1.
+fn has_one(e: &Expr) -> bool {
+    matches!(e, Expr::Bin(BinOp::Mul | BinOp::Div, x, y) if one(x) || one(y))
+}
+
 /// x for x * 1 and x / 1.
 pub(crate) fn without_ones(e: Expr) -> Expr {
-    let one = |e: &Expr| matches!(e, Expr::Const(c) if c.ty.is_float() && c.to_f64() == 1.0);
     match e {
         Expr::Bin(BinOp::Mul | BinOp::Div, x, y) if one(&y) => *x,
         Expr::Bin(BinOp::Mul, x, y) if one(&x) => *y,
@@ -86,9 +94,7 @@ fn narrows(m: &Module, map: &Map) -> bool {
     if ty == ty.compute() || !ty.is_float() {
         return false;
     }
-    let mut wider = false;
-    map.value.walk(&mut |e| wider |= matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty != ty));
-    wider
+    map.value.any(&mut |e| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty != ty))
 }
 
 /// True if the expression only chooses among stored elements of the type.
@@ -117,16 +123,14 @@ fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
 }
 
 fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> Stmt {
-    s.map_exprs(&mut |e| {
-        e.rewrite(&mut |e| match e {
-            Expr::Load { buf, at } if m.storage(buf) == map.buf => {
-                let at = through_view(m, buf, &at, map.buf);
-                let subst: HashMap<Sym, crate::sym::Dim> =
-                    cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
-                instance(m, &map.value, &|s| subst.get(&s).copied())
-            }
-            e => e,
-        })
+    s.rewrite_exprs(&mut |e| match e {
+        Expr::Load { buf, at } if m.storage(buf) == map.buf => {
+            let at = through_view(m, buf, &at, map.buf);
+            let subst: HashMap<Sym, crate::sym::Dim> =
+                cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
+            instance(m, &map.value, &|s| subst.get(&s).copied())
+        }
+        e => e,
     })
 }
 

@@ -170,24 +170,22 @@ fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>)
         let inside: Vec<Stmt> = inside
             .into_iter()
             .map(|s| {
-                let s = s.map_dims(&mut |d| d.subst(&mut |s| to(s)));
-                s.map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Load { buf, at } => match (numbers.get(&buf), elements.get(&buf)) {
-                            (Some(r), _) => Expr::Reg(*r),
-                            (None, Some((columns, value))) => {
-                                let value = value.clone();
-                                instance(m, &value, &|s| {
-                                    columns
-                                        .iter()
-                                        .position(|c| *c == s)
-                                        .and_then(|i| at.get(rows.len() + i).copied())
-                                })
-                            }
-                            (None, None) => Expr::Load { buf, at },
-                        },
-                        e => e,
-                    })
+                let s = s.subst(&|s| to(s));
+                s.rewrite_exprs(&mut |e| match e {
+                    Expr::Load { buf, at } => match (numbers.get(&buf), elements.get(&buf)) {
+                        (Some(r), _) => Expr::Reg(*r),
+                        (None, Some((columns, value))) => {
+                            let value = value.clone();
+                            instance(m, &value, &|s| {
+                                columns
+                                    .iter()
+                                    .position(|c| *c == s)
+                                    .and_then(|i| at.get(rows.len() + i).copied())
+                            })
+                        }
+                        (None, None) => Expr::Load { buf, at },
+                    },
+                    e => e,
                 })
             })
             .collect();

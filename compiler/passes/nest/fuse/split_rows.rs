@@ -146,11 +146,9 @@ fn split(m: &mut Module, k: Kernel, row: &Row) {
     m.kernels[k].body = wrap(&row.loops, row.before.iter().cloned().chain(stores).collect()).into();
     let body = std::mem::take(&mut m.kernels[row.reader].body);
     let put = |s: Stmt| {
-        s.map_exprs(&mut |e| {
-            e.rewrite(&mut |e| match e {
-                Expr::Load { buf, .. } if buf == row.view => element.clone(),
-                e => e,
-            })
+        s.rewrite_exprs(&mut |e| match e {
+            Expr::Load { buf, .. } if buf == row.view => element.clone(),
+            e => e,
         })
     };
     m.kernels[row.reader].body = body.into_iter().map(put).collect();

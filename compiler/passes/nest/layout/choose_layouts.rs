@@ -8,7 +8,6 @@ mod unflatten;
 use crate::diag::Result;
 use crate::nest::{Body, Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form;
-use crate::passes::nest::analysis::shape::peel;
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::conv_pool;
@@ -234,7 +233,7 @@ fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
 fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
-    let loops = peel(body).loops;
+    let (loops, _) = form::par_loops(body);
     let unknown = |b: Buf| m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
     let image = match (body.form().contraction(), body.form().window()) {
         (Some(c), _) => (c.a.0 != c.b.0 && is_depthwise(&loops, &c.a.1, &c.b.1)).then_some(c.a.0),

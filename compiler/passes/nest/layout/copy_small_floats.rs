@@ -63,19 +63,13 @@ fn view(m: &mut Module, buf: Buf, views: &mut HashMap<Buf, Buf>) -> Buf {
 }
 
 fn stmt(m: &mut Module, s: Stmt, views: &mut HashMap<Buf, Buf>) -> Stmt {
-    let mut list =
-        |m: &mut Module, v: Vec<Stmt>| v.into_iter().map(|s| stmt(m, s, views)).collect::<Vec<_>>();
-    match s {
+    s.rewrite(&mut |s| match s {
         Stmt::Store { buf, at, value } if moves(m, m.bufs[buf].ty, &value) => {
             let value = moved(m, m.bufs[buf].ty, value, views);
             Stmt::Store { buf: view(m, buf, views), at, value }
         }
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(m, body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(m, then), els: list(m, els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(m, body) },
-        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(m, body) },
         s => s,
-    }
+    })
 }
 
 fn moved(m: &mut Module, t: ElemType, e: Expr, views: &mut HashMap<Buf, Buf>) -> Expr {

@@ -190,16 +190,14 @@ fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
         vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(p.product.ty(), 0.0) }, sum];
     let mut repeated: HashMap<Buf, Buf> = HashMap::new();
     for t in p.epilogue.iter().cloned() {
-        let t = t.map_exprs(&mut |e| {
-            e.rewrite(&mut |e| match e {
-                Expr::Load { buf, at }
-                    if at.iter().any(|d| d.contains(l.k.0)) && per_channel(m, buf, &at, l.k) =>
-                {
-                    let again = *repeated.entry(buf).or_insert_with(|| repeat(m, buf, s));
-                    Expr::Load { buf: again, at: vec![n.into()] }
-                }
-                e => e,
-            })
+        let t = t.rewrite_exprs(&mut |e| match e {
+            Expr::Load { buf, at }
+                if at.iter().any(|d| d.contains(l.k.0)) && per_channel(m, buf, &at, l.k) =>
+            {
+                let again = *repeated.entry(buf).or_insert_with(|| repeat(m, buf, s));
+                Expr::Load { buf: again, at: vec![n.into()] }
+            }
+            e => e,
         });
         let n = Dim::sym(n);
         body.push(t.map_dims(&mut |d| {

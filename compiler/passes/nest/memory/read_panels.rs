@@ -57,8 +57,7 @@ pub fn run(m: &mut Module) -> Result<()> {
                 Expr::Load { buf, at } if buf == *b => Expr::Load { buf: to, at: inverse.at(&at) },
                 e => e,
             };
-            m.kernels[*k].body =
-                body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(redirect))).collect();
+            m.kernels[*k].body = body.into_iter().map(|s| s.rewrite_exprs(redirect)).collect();
         }
     }
     Ok(())

@@ -18,8 +18,7 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::form::{ByteSum, byte_sum, first_store};
-use crate::passes::nest::analysis::shape::peel;
+use crate::passes::nest::analysis::form::{ByteSum, byte_sum, first_store, par_loops};
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies};
 use crate::passes::nest::quantize::integer_dot::{self, Taken};
 use crate::sym::{Dim, Sym};
@@ -73,7 +72,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         let body = std::mem::take(&mut m.kernels[k].body);
         m.kernels[k].body = body
             .into_iter()
-            .map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), &types))
+            .map(|s| {
+                s.rewrite_exprs(&mut |e| simplify(m, &types, e)).rewrite(&mut |s| match s {
+                    Stmt::Store { buf, at, value } if types.contains_key(&buf) => {
+                        Stmt::Store { buf, at, value: as_float(&types, value) }
+                    }
+                    s => s,
+                })
+            })
             .collect();
     }
     Ok(())
@@ -285,16 +291,16 @@ fn partial(
     from: Dim,
     size: Dim,
 ) -> Option<(Buf, Vec<Dim>)> {
-    let nest = peel(&m.kernels[k].body);
-    let (result, at) = first_store(&nest.body)?;
+    let (loops, inside) = par_loops(&m.kernels[k].body);
+    let (result, at) = first_store(inside)?;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let dims = m.bufs[result].dims.clone();
     let out = m.temp(format!("{name}.part"), ElemType::I32, dims);
-    let extents: Vec<Dim> = nest.loops.iter().map(|l| l.1).collect();
+    let extents: Vec<Dim> = loops.iter().map(|l| l.1).collect();
     let depth: Vec<Dim> = [size].into_iter().chain(c.reduction[1..].iter().map(|d| d.1)).collect();
     let id = m.kernel(&name, &origin, |kb| {
         kb.nest(LoopKind::Par, &extents, |kb, ix| {
-            let outside = |s: Sym| nest.loops.iter().position(|l| l.0 == s).map(|i| ix[i]);
+            let outside = |s: Sym| loops.iter().position(|l| l.0 == s).map(|i| ix[i]);
             let acc = kb.acc(Expr::f32(0.0));
             kb.m.regs[acc].whole = Some(EXACT);
             kb.nest(LoopKind::Seq, &depth, |kb, r| {
@@ -339,11 +345,9 @@ impl Rewrite {
                 let hi = if var == self.outer { self.size } else { hi };
                 Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s)).collect() }
             }
-            s => s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Acc { reg, .. } if reg == self.old => self.total.clone(),
-                    e => e,
-                })
+            s => s.rewrite_exprs(&mut |e| match e {
+                Expr::Acc { reg, .. } if reg == self.old => self.total.clone(),
+                e => e,
             }),
         }
     }
@@ -421,19 +425,4 @@ pub(crate) fn clamped(e: &Expr, t: ElemType) -> bool {
     hi.ty == ElemType::F32
         && lo.to_f64() >= Scalar::lowest(t).to_f64()
         && hi.to_f64() <= Scalar::highest(t).to_f64()
-}
-
-/// Stores to what became floats.
-fn stores(s: Stmt, types: &HashMap<Buf, ElemType>) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| stores(s, types)).collect::<Vec<_>>();
-    match s {
-        Stmt::Store { buf, at, value } if types.contains_key(&buf) => {
-            Stmt::Store { buf, at, value: as_float(types, value) }
-        }
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
-        s => s,
-    }
 }

@@ -29,11 +29,10 @@ mod runtime;
 mod signs;
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, ByteSum, byte_sum};
 use crate::passes::nest::analysis::shape::{Uses, instance};
 use crate::passes::nest::quantize::exact_sums;
-use crate::passes::nest::quantize::widen_integers;
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
 use crate::tensor::{ConstData, ElemType};
@@ -490,20 +489,24 @@ fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
         m.kernels[k].body = body
             .into_iter()
             .map(|s| {
-                let s = s.map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Load { buf, at } if let Some(ty) = which.get(&buf) => {
-                            let v = wide(Expr::Load { buf, at });
-                            let v = if *ty == ElemType::I8 { v - offset() } else { v + offset() };
-                            Expr::Cast(*ty, Box::new(v))
-                        }
-                        e => e,
-                    })
+                let s = s.rewrite_exprs(&mut |e| match e {
+                    Expr::Load { buf, at } if let Some(ty) = which.get(&buf) => {
+                        let v = wide(Expr::Load { buf, at });
+                        let v = if *ty == ElemType::I8 { v - offset() } else { v + offset() };
+                        Expr::Cast(*ty, Box::new(v))
+                    }
+                    e => e,
                 });
-                widen_integers::map_stores(s, &|buf, value| match which.get(&buf) {
-                    Some(ElemType::I8) => Expr::Cast(ElemType::U8, Box::new(wide(value) + offset())),
-                    Some(_) => Expr::Cast(ElemType::I8, Box::new(wide(value) - offset())),
-                    None => value,
+                s.rewrite(&mut |s| match s {
+                    Stmt::Store { buf, at, value } => {
+                        let value = match which.get(&buf) {
+                            Some(ElemType::I8) => Expr::Cast(ElemType::U8, Box::new(wide(value) + offset())),
+                            Some(_) => Expr::Cast(ElemType::I8, Box::new(wide(value) - offset())),
+                            None => value,
+                        };
+                        Stmt::Store { buf, at, value }
+                    }
+                    s => s,
                 })
             })
             .collect();

@@ -4,7 +4,7 @@
 //! in few bits and converted. Numbers are cut off where they are stored: `store u8(x)`.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Module, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Expr, Kernel, Module, Reg, Scalar, Stmt, UnOp, visit};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
@@ -12,9 +12,23 @@ fn is_short(t: ElemType) -> bool {
     matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16)
 }
 
-/// Rewrites all kernels.
+/// True if a body has values of these types.
+fn has_short(m: &Module, body: &[Stmt]) -> bool {
+    let of_short = |e: &Expr| match e {
+        Expr::Const(_) | Expr::Reg(_) | Expr::Acc { .. } | Expr::Load { .. } | Expr::Cast(..) => {
+            is_short(m.type_of(e))
+        }
+        Expr::Un(UnOp::Bits(t), _) => is_short(*t),
+        Expr::Text(..) => true,
+        _ => false,
+    };
+    visit::any_expr(body, &mut |e| of_short(e))
+}
+
+/// Rewrites the kernels that have some.
 pub fn run(m: &mut Module) -> Result<()> {
-    for k in m.kernels.keys().collect::<Vec<_>>() {
+    let short = |k: &Kernel| has_short(m, &m.kernels[*k].body);
+    for k in m.kernels.keys().filter(short).collect::<Vec<_>>() {
         let mut regs: HashMap<Reg, Reg> = HashMap::new();
         let mut found = vec![];
         visit::walk(&m.kernels[k].body, &mut |s| {
@@ -137,18 +151,5 @@ impl Widen<'_> {
         t == ElemType::I8
             && k.to_i64() == 128
             && matches!(&**x, Expr::Load { buf, .. } if self.m.bufs[*buf].ty == ElemType::U8)
-    }
-}
-
-/// Puts another value into stores.
-pub fn map_stores(s: Stmt, f: &dyn Fn(Buf, Expr) -> Expr) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_stores(s, f)).collect::<Vec<_>>();
-    match s {
-        Stmt::Store { buf, at, value } => Stmt::Store { buf, at, value: f(buf, value) },
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
-        s => s,
     }
 }

@@ -217,16 +217,14 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
     p.epilogue = std::mem::take(&mut p.epilogue)
         .into_iter()
         .map(|s| {
-            s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Bin(BinOp::Add, x, y)
-                        if left && *y == *start && matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) =>
-                    {
-                        left = false;
-                        *x
-                    }
-                    e => e,
-                })
+            s.rewrite_exprs(&mut |e| match e {
+                Expr::Bin(BinOp::Add, x, y)
+                    if left && *y == *start && matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) =>
+                {
+                    left = false;
+                    *x
+                }
+                e => e,
             })
         })
         .collect();

@@ -180,14 +180,12 @@ impl Block<'_> {
         };
         let fresh = fresh_regs(m, &body());
         let moved = fresh.into_iter().map(|s| {
-            let s = s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Acc { reg, at, lane } => match place(reg) {
-                        Some((reg, at)) => Expr::Acc { reg, at, lane: None },
-                        None => Expr::Acc { reg, at, lane },
-                    },
-                    e => e,
-                })
+            let s = s.rewrite_exprs(&mut |e| match e {
+                Expr::Acc { reg, at, lane } => match place(reg) {
+                    Some((reg, at)) => Expr::Acc { reg, at, lane: None },
+                    None => Expr::Acc { reg, at, lane },
+                },
+                e => e,
             });
             match s {
                 Stmt::Set { reg, at, value } => match place(reg) {
@@ -202,7 +200,7 @@ impl Block<'_> {
             s if s == self.c.0 => Some(Dim::sym(c) + self.c.1),
             s => inner.iter().find(|w| w.0 == s).map(|w| Dim::sym(w.1)),
         };
-        let moved: Vec<Stmt> = moved.map(|s| s.map_dims(&mut |d| d.subst(&mut |s| dims(s)))).collect();
+        let moved: Vec<Stmt> = moved.map(|s| s.subst(&|s| dims(s))).collect();
         let mut body = vec![Stmt::For {
             kind: LoopKind::Vec(self.lanes as u32),
             var: l,

@@ -412,13 +412,11 @@ impl Block {
             .into_iter()
             .map(|s| {
                 s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| self.position(s, from + r, base + l))))
-                    .map_exprs(&mut |e| {
-                        e.rewrite(&mut |e| match e {
-                            Expr::Acc { reg, .. } if reg == p.acc => {
-                                Expr::Acc { reg: acc, at: vec![r.into()], lane: None }
-                            }
-                            e => e,
-                        })
+                    .rewrite_exprs(&mut |e| match e {
+                        Expr::Acc { reg, .. } if reg == p.acc => {
+                            Expr::Acc { reg: acc, at: vec![r.into()], lane: None }
+                        }
+                        e => e,
                     })
             })
             .collect();

@@ -202,8 +202,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
     let byte = |t: ElemType| short(t) && (caps.short_floats || t.is_int());
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     // Short elements are not gathered where a condition says which lanes read.
-    let mut conditional = false;
-    visit::walk_exprs(body, &mut |e| conditional |= matches!(e, Expr::Select(..)));
+    let conditional = visit::any_expr(body, &mut |e| matches!(e, Expr::Select(..)));
     let (mut good, mut bad) = (0, 0);
     let mut fits = true;
     visit::walk(body, &mut |s| match s {
@@ -325,7 +324,7 @@ impl Relayout {
             }
             e => e,
         };
-        let read = |s: Stmt| s.map_exprs(&mut |e| e.rewrite(&mut load));
+        let read = |s: Stmt| s.rewrite_exprs(&mut load);
         *body = std::mem::take(body).into_iter().map(read).collect();
     }
 }

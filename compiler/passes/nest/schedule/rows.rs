@@ -34,8 +34,7 @@ pub(crate) enum Tasks {
 impl Tasks {
     /// Tasks of a nest of rows around its vectors, so many rows of which are interleaved.
     pub fn of_rows(nest: &ParNest, abreast: i64) -> Tasks {
-        let mut vectors = false;
-        visit::walk(&nest.body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
+        let vectors = visit::any(&nest.body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
         let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
         let several = |l: &&(Sym, Dim)| l.1.as_const().is_none_or(|h| h > 1);
         let Some((_, hi)) = nest.loops.last().filter(several).filter(|_| vectors && !empty) else {

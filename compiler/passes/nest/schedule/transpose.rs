@@ -81,8 +81,7 @@ impl Plan for Blocks {
 /// which what has to be turned does.
 fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let owner = m.storage(map.buf);
-    let mut own = false;
-    map.value.walk(&mut |e| own |= matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == owner));
+    let own = map.value.any(&mut |e| matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == owner));
     let ty = m.bufs[map.buf].ty;
     // All of 64 bits, or nothing. What is shorter than 32 has lanes of 32.
     let long = lanes64::is(ty);

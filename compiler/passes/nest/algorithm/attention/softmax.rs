@@ -103,10 +103,7 @@ fn link(m: &Module, mut phases: Vec<Vec<Stmt>>, found: &Found) -> Option<Vec<Vec
                 }
                 _ => e,
             };
-            *next = std::mem::take(next)
-                .into_iter()
-                .map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| read(e))))
-                .collect();
+            *next = std::mem::take(next).into_iter().map(|s| s.rewrite_exprs(&mut |e| read(e))).collect();
         }
     }
     Some(phases)

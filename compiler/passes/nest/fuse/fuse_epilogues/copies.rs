@@ -174,28 +174,10 @@ pub(crate) fn may_use_part(m: &Module, uses: &Uses, part: Buf, whole: Buf) -> bo
 
 /// Lets kernels use a part of another image, from a position on, in place of an image of its own.
 pub(crate) fn move_accesses(m: &mut Module, kernels: &[Kernel], (part, whole): (Buf, Buf), from: &[Dim]) {
-    let shifted = |at: Vec<Dim>| -> Vec<Dim> { at.iter().zip(from).map(|(i, d)| *i + *d).collect() };
+    let shifted = |at: &[Dim]| -> Vec<Dim> { at.iter().zip(from).map(|(i, d)| *i + *d).collect() };
+    let access = |buf: Buf, at: &[Dim]| (buf == part).then(|| (whole, shifted(at)));
     for k in kernels {
         let body = std::mem::take(&mut m.kernels[*k].body);
-        m.kernels[*k].body = body.into_iter().map(|s| redirect(s, (part, whole), &shifted)).collect();
+        m.kernels[*k].body = body.into_iter().map(|s| s.map_accesses(&access)).collect();
     }
-}
-
-fn redirect(s: Stmt, bufs: (Buf, Buf), shifted: &dyn Fn(Vec<Dim>) -> Vec<Dim>) -> Stmt {
-    let (part, whole) = bufs;
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| redirect(s, bufs, shifted)).collect::<Vec<_>>();
-    let s = match s {
-        Stmt::For { kind, var, lo, hi, body } => return Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
-        Stmt::Store { buf, at, value } if buf == part => Stmt::Store { buf: whole, at: shifted(at), value },
-        s => s,
-    };
-    s.map_exprs(&mut |e| {
-        e.rewrite(&mut |e| match e {
-            Expr::Load { buf, at } if buf == part => Expr::Load { buf: whole, at: shifted(at) },
-            e => e,
-        })
-    })
 }

@@ -21,7 +21,7 @@ pub(super) fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
         Expr::Load { buf, at } if buf == image => Expr::Load { buf: own, at },
         e => e,
     };
-    m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
+    m.kernels[k].body = body.into_iter().map(|s| s.rewrite_exprs(&mut |e| swap(e))).collect();
 }
 
 /// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in

@@ -52,9 +52,7 @@ fn reads(m: &Module, k: Kernel, packed: &[Packed]) -> bool {
 
 /// True if something is read at an index that comes from memory.
 fn gathers(body: &[Stmt]) -> bool {
-    let mut found = false;
-    visit::walk_exprs(body, &mut |e| found |= matches!(e, Expr::With { .. }));
-    found
+    visit::any_expr(body, &mut |e| matches!(e, Expr::With { .. }))
 }
 
 /// The same element where it lies now, if it provably has a place there.

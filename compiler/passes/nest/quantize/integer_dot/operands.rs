@@ -4,8 +4,8 @@
 //! by kernels before it (`Copies`).
 
 use crate::nest::{Buf, DotKind, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
-use crate::passes::nest::analysis::form::depends;
-use crate::passes::nest::analysis::shape::{Uses, peel};
+use crate::passes::nest::analysis::form::{depends, par_loops};
+use crate::passes::nest::analysis::shape::Uses;
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
@@ -135,11 +135,9 @@ impl Grouped {
                     body: body.into_iter().map(|s| self.apply(s, count, value, total)).collect(),
                 }
             }
-            s => s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Acc { reg, .. } if reg == self.acc => total.clone(),
-                    e => e,
-                })
+            s => s.rewrite_exprs(&mut |e| match e {
+                Expr::Acc { reg, .. } if reg == self.acc => total.clone(),
+                e => e,
             }),
         }
     }
@@ -193,5 +191,5 @@ impl Copies {
 
 /// True if a loop around runs over the subscripts of one operand only.
 pub(crate) fn columns(m: &Module, k: Kernel, of: &[Dim], not: &[Dim]) -> bool {
-    peel(&m.kernels[k].body).loops.iter().any(|l| depends(of, l.0) && !depends(not, l.0))
+    par_loops(&m.kernels[k].body).0.iter().any(|l| depends(of, l.0) && !depends(not, l.0))
 }

@@ -13,12 +13,7 @@ use std::collections::HashMap;
 pub(super) fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<Stmt>, Sym) {
     let v = loop_like(m, var, lo, hi);
     let body = fresh_regs(m, body);
-    (
-        body.into_iter()
-            .map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v)))))
-            .collect(),
-        v,
-    )
+    (body.into_iter().map(|s| s.subst(&|s| (s == var).then(|| Dim::sym(v)))).collect(), v)
 }
 
 /// Values that live on beside loops or accumulators become accumulators: in lanes, every run of straight
@@ -33,7 +28,7 @@ pub(super) fn lets_as_accs(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
         Expr::Reg(r) if map.contains_key(&r) => Expr::acc(map[&r]),
         e => e,
     };
-    body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| value(e)))).collect()
+    body.into_iter().map(|s| s.rewrite_exprs(&mut |e| value(e))).collect()
 }
 
 fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) -> Vec<Stmt> {
@@ -118,15 +113,13 @@ pub(super) fn lanes_of(
                         }
                         s => s,
                     };
-                    s.map_exprs(&mut |e| {
-                        e.rewrite(&mut |e| match e {
-                            Expr::Acc { reg, at, lane } if accs.contains(&reg) => {
-                                Expr::Acc { reg, at: index(at), lane }
-                            }
-                            e => e,
-                        })
+                    s.rewrite_exprs(&mut |e| match e {
+                        Expr::Acc { reg, at, lane } if accs.contains(&reg) => {
+                            Expr::Acc { reg, at: index(at), lane }
+                        }
+                        e => e,
                     })
-                    .map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(here)))
+                    .subst(&|s| (s == var).then_some(here))
                 })
                 .collect();
             let vec = Stmt::For { kind: vector(lanes.0), var: l, lo: zero, hi: used, body };
@@ -154,8 +147,7 @@ pub(super) fn lanes_of(
             Stmt::Acc { reg, init, .. } => {
                 flush(m, &mut straight, &mut out);
                 // What lanes begin with may differ.
-                let mut varies = false;
-                init.walk(&mut |e| varies |= !matches!(e, Expr::Const(_)));
+                let varies = init.any(&mut |e| !matches!(e, Expr::Const(_)));
                 let first = if varies { Expr::num(m.regs[*reg].ty, 0.0) } else { init.clone() };
                 out.push(Stmt::Acc {
                     reg: *reg,

@@ -246,10 +246,7 @@ impl RowLoop {
             Expr::Acc { reg, at: place, lane } => Expr::Acc { reg: get(reg), at: at(place, get(reg)), lane },
             e => e,
         };
-        fresh_regs(m, &self.body)
-            .into_iter()
-            .map(|s| set(s).map_exprs(&mut |e| e.rewrite(&mut |e| read(e))))
-            .collect()
+        fresh_regs(m, &self.body).into_iter().map(|s| set(s).rewrite_exprs(&mut |e| read(e))).collect()
     }
     /// Vectors from `lo` to the end of the row, the last one partial.
     fn vectors(&self, lo: Dim, v: Sym, body: Vec<Stmt>) -> Stmt {

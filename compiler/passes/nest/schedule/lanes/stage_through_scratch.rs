@@ -132,13 +132,11 @@ impl Staging {
                         present[n] = true;
                     }
                 }
-                let s = s.map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match &e {
-                        Expr::Load { buf, at } => {
-                            find(*buf, at).map_or(e.clone(), |n| Expr::Load { buf: scratch, at: slot(n, r) })
-                        }
-                        _ => e,
-                    })
+                let s = s.rewrite_exprs(&mut |e| match &e {
+                    Expr::Load { buf, at } => {
+                        find(*buf, at).map_or(e.clone(), |n| Expr::Load { buf: scratch, at: slot(n, r) })
+                    }
+                    _ => e,
                 });
                 out.push(match s {
                     // The last store of an element stays.

@@ -31,10 +31,7 @@ pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> 
 /// The statements of so many rows, from row `first` on, as those of one.
 pub(crate) fn interleave(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n: i64) -> Vec<Stmt> {
     let row = |m: &mut Module, i: i64| {
-        fresh_regs(m, body)
-            .into_iter()
-            .map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(first + i))))
-            .collect()
+        fresh_regs(m, body).into_iter().map(|s| s.subst(&|s| (s == var).then_some(first + i))).collect()
     };
     let rows: Vec<Vec<Stmt>> = (0..n).map(|i| row(m, i)).collect();
     merged(rows)
@@ -77,10 +74,9 @@ fn merged(rows: Vec<Vec<Stmt>>) -> Vec<Stmt> {
         };
         let (kind, var, lo, hi) = (*kind, *var, *lo, *hi);
         let one = |s: Stmt| match s {
-            Stmt::For { var: own, body, .. } => body
-                .into_iter()
-                .map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == own).then(|| Dim::sym(var)))))
-                .collect(),
+            Stmt::For { var: own, body, .. } => {
+                body.into_iter().map(|s| s.subst(&|s| (s == own).then(|| Dim::sym(var)))).collect()
+            }
             s => vec![s],
         };
         let bodies = step.into_iter().map(one).collect();

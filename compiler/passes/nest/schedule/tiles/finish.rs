@@ -160,14 +160,14 @@ fn passes(
                 (_, s) => Some(s),
             })
             .map(|s| {
-                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
+                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).rewrite_exprs(
+                    &mut |e| match e {
                         Expr::Acc { reg, .. } if reg == p.acc => {
                             Expr::Acc { reg: acc, at: sum.clone(), lane: None }
                         }
                         e => e,
-                    })
-                })
+                    },
+                )
             })
             .collect();
         vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi, body }]

@@ -366,7 +366,7 @@ fn sum_in_fours(
     };
     let first = whole - rows;
     let last = m.syms.loop_var("k", zero, Dim::constant(rows));
-    let put = |s: Stmt, from: Sym, to: Dim| s.map_dims(&mut |d| d.subst(&mut |s| (s == from).then_some(to)));
+    let put = |s: Stmt, from: Sym, to: Dim| s.subst(&|s| (s == from).then_some(to));
     let mut end: Vec<Stmt> = reads.iter().map(|(r, ask)| put(ask.clone(), *r, last.into())).collect();
     end.extend(fresh_regs(m, &body).into_iter().map(|s| put(s, q, first + last)));
     m.syms.set_loop_range(q, zero, first);
