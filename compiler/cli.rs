@@ -205,7 +205,7 @@ pub struct CompileArgs {
     /// when it is called; x86-64-v3+: this one and those behind it that the model has a use for); for aarch64
     /// armv8-a, armv8.2-a+dotprod+fp16, armv8.6-a+i8mm+bf16 or the name of a CPU such as cortex-a55; rv64gc,
     /// rv64gcv; or native. Default for x86-64: x86-64-v2+, which is v2, v3, v4, for quantized models v3-vnni
-    /// and v4-vnni, and with --math fast v4-bf16; for aarch64 armv8-a, on macOS apple-m1.
+    /// and v4-vnni, and with --math fast v4-bf16; for aarch64 armv8-a+, on macOS apple-m1.
     #[arg(long, value_name = "LEVELS", value_parser = values::cpu)]
     pub cpu: Option<String>,
     /// What to write, separated by commas. Default: obj,header.

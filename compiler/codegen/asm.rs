@@ -76,8 +76,15 @@ fn bug(e: String) -> Failure {
     Failure::bug("assembler text", e)
 }
 
+/// Numbers of a `.byte` directive.
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:#04x}")).collect::<Vec<_>>().join(", ")
+    let digit = |n: u8| char::from_digit(n.into(), 16).unwrap_or('0');
+    let mut out = String::with_capacity(6 * bytes.len());
+    for b in bytes {
+        out.push_str(if out.is_empty() { "0x" } else { ", 0x" });
+        out.extend([digit(b >> 4), digit(b & 15)]);
+    }
+    out
 }
 
 struct Text<'a> {
