@@ -96,6 +96,10 @@ fn sizes() {
     script("sizes.py", &[exe(), work.as_os_str()]);
 }
 
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+/// A CPU of each level, in names of QEMU.
+const LEVELS_OF_AARCH64: &str = "cortex-a72,neoverse-n1,max";
+
 /// A sample on aarch64, where a cross compiler and qemu are installed.
 #[test]
 fn onnx_backend_suite_on_aarch64() {
@@ -105,10 +109,21 @@ fn onnx_backend_suite_on_aarch64() {
         &[
             exe(),
             "--target".as_ref(),
-            "aarch64-unknown-linux-gnu".as_ref(),
+            AARCH64.as_ref(),
+            "--emulate".as_ref(),
+            LEVELS_OF_AARCH64.as_ref(),
             "--work".as_ref(),
             work.as_os_str(),
         ],
+    );
+}
+
+/// Quantized models on CPUs of each level of aarch64.
+#[test]
+fn quantized_models_on_aarch64() {
+    script(
+        "quantized.py",
+        &[exe(), "--target".as_ref(), AARCH64.as_ref(), "--emulate".as_ref(), LEVELS_OF_AARCH64.as_ref()],
     );
 }
 

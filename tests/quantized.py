@@ -1,12 +1,14 @@
 """Quantized operators and models, compiled ahead of time, called through the C interface and compared with ONNX Runtime,
 and conversions of the small element types with those of the onnx package.
 
-    quantized.py ONNXC [--only PART] [-O LEVEL]
+    quantized.py ONNXC [--only PART] [-O LEVEL] [--target TRIPLE [--emulate CPUS]]
 
+`--target` compiles the models for another CPU and runs them under an emulator, if that is installed, as each of the CPUs.
 What ONNX defines exactly must be equal; where both sides may round differently, results may be one step apart.
 """
 import argparse
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -398,7 +400,8 @@ def build(onnxc, work, models):
     return {n: out.get(n) or abi.Model(lib, n) for n in models}
 
 
-def run_cases(onnxc, work):
+def references():
+    """Models with the shapes of their results, and the results: by name. What ONNX Runtime does not take is counted."""
     bad, models, wants = 0, {}, {}
     for name, nodes, feeds, consts, _, _, opset, outputs, want in CASES:
         m = model_of(nodes, feeds, consts, opset, outputs)
@@ -412,6 +415,50 @@ def run_cases(onnxc, work):
         for o, w in zip(m.graph.output, wants[name][0]):
             o.CopyFrom(h.make_tensor_value_info(o.name, h.np_dtype_to_tensor_dtype(w.dtype), w.shape))
         models[name] = m
+    return bad, models, wants
+
+
+def run_abroad(onnxc, work, target, cpus):
+    """The models on other CPUs; how many results are wrong."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "onnx_backend"))
+    import cross
+    lacks = cross.missing(target)
+    if lacks:
+        print(f"skipped: {target} needs {lacks}, which is not installed")
+        return 0
+    bad, models, wants = references()
+    folder, objects = pathlib.Path(work), {}
+    for name, m in models.items():
+        onnx.save(m, str(folder / f"{name}.onnx"))
+        r = subprocess.run([*onnxc, str(folder / f"{name}.onnx"), "-o", str(folder / f"{name}.o"), "--name", name, "--target", target], capture_output=True, text=True)
+        if r.returncode:
+            bad += 1
+            print(f"{name}: {r.stderr.strip().splitlines()[0]}")
+        else:
+            objects[name] = folder / f"{name}.o"
+    exe = cross.build(objects, folder, target)
+    for cpu in cpus:
+        wrong = 0
+        for name, _, feeds, _, steps, rtol, *_ in CASES:
+            if name not in objects:
+                continue
+            try:
+                status, outs = cross.answer([*cross.emulator(target, cpu), str(exe)], name, [np.ascontiguousarray(a).tobytes() for a in feeds.values()], [(w.shape, w.nbytes) for w in wants[name][0]])
+            except RuntimeError as e:
+                status, outs = str(e), []
+            got = [np.frombuffer(raw, w.dtype).reshape(dims) for w, (_, dims, raw) in zip(wants[name][0], outs)]
+            problems = [next((p for g, w in zip(got, want) if (p := apart(g, w, steps, rtol))), None) for want in wants[name]]
+            problem = status or (problems[0] if all(problems) else None)
+            if problem:
+                wrong += 1
+                print(f"{name}: {problem}")
+        print(f"{len(objects)} cases for {target}{f' as {cpu}' if cpu else ''}, {wrong} wrong")
+        bad += wrong
+    return bad
+
+
+def run_cases(onnxc, work):
+    bad, models, wants = references()
     compiled = build(onnxc, work, models)
     for name, _, feeds, _, steps, rtol, *_ in CASES:
         if name not in models:
@@ -492,6 +539,8 @@ def main(parts, conversion=False):
     p.add_argument("onnxc")
     p.add_argument("--only", choices=[*parts, *["conversions"] * conversion])
     p.add_argument("-O", dest="level", default="2")
+    p.add_argument("--target", help="run the models on another CPU, under an emulator")
+    p.add_argument("--emulate", metavar="CPUS", help="the CPUs to run them as, in names of the emulator, separated by commas")
     a = p.parse_args()
     warnings.simplefilter("ignore")  # Conversions overflow on purpose.
     onnxc = [os.path.abspath(a.onnxc), f"-O{a.level}"]
@@ -499,6 +548,8 @@ def main(parts, conversion=False):
         if a.only in (None, name):
             part()
     with tempfile.TemporaryDirectory() as work:
+        if a.target:
+            return int(run_abroad(onnxc, work, a.target, a.emulate.split(",") if a.emulate else [None]) > 0)
         bad = run_cases(onnxc, work) if CASES else 0
         if conversion and a.only in (None, "conversions"):
             bad += conversions(onnxc, work)

@@ -15,6 +15,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 TOOLS = {"aarch64-unknown-linux-gnu": ("aarch64-linux-gnu-gcc", "qemu-aarch64"), "riscv64gc-unknown-linux-gnu": ("riscv64-linux-gnu-gcc", "qemu-riscv64")}
 
 
+def emulator(target, cpu=None):
+    """The command that runs a program for a target, as a CPU of its own or as the emulator's best."""
+    return [TOOLS[target][1], *(["-cpu", cpu] if cpu else [])]
+
+
 def missing(target):
     """What is not installed, or None."""
     if target not in TOOLS:
@@ -54,7 +59,31 @@ def build(objects, out, target):
     return exe
 
 
-def call(exe, target, folder, name, compare):
+def answer(command, name, inputs, wanted):
+    """Calls a model with the bytes of its inputs and room for outputs of (shape, bytes): a status or None, and of each output
+    its element type, shape and bytes."""
+    number = lambda v: struct.pack("<q", v)
+    data = number(len(inputs)) + b"".join(number(len(raw)) + raw for raw in inputs)
+    data += b"".join(number(len(dims)) + b"".join(map(number, dims)) + number(size) for dims, size in wanted)
+    r = subprocess.run([*command, name], input=data, capture_output=True, timeout=120)
+    if r.returncode:
+        raise RuntimeError(f"the driver ends with {r.returncode}: {r.stderr.decode(errors='replace')[-300:]}")
+    at = 0
+
+    def take(n):
+        nonlocal at
+        at += n
+        return r.stdout[at - n:at]
+    status = struct.unpack("<q", take(8))[0]
+    outputs = []
+    for _, size in [] if status else wanted:
+        dtype, rank = struct.unpack("<qq", take(16))
+        dims = struct.unpack(f"<{rank}q", take(8 * rank))
+        outputs.append((dtype, dims, take(size)))
+    return status or None, outputs
+
+
+def call(command, folder, name, compare):
     """None, or what is wrong: the case's own data goes in, and what comes out is handed to `compare`."""
     import abi
     import numpy as np
@@ -68,32 +97,19 @@ def call(exe, target, folder, name, compare):
         want = [run.load_value(s / f"output_{k}.pb", None) for k in range(len(list(s.glob("output_*.pb"))))]
         if len(given) == len(model.graph.input):
             given = [g for g, i in zip(given, model.graph.input) if i.name not in constants]
-        number = lambda v: struct.pack("<q", v)
-        data = number(len(given))
+        inputs = []
         for t, a in given:
             raw = a.view(run.RAW[t]) if t in run.RAW else a.astype(abi.DTYPES[t], copy=False)
-            raw = (abi.pack(raw, abi.PACKED[t]) if t in abi.PACKED else np.ascontiguousarray(raw)).tobytes()
-            data += number(len(raw)) + raw
-        sizes = []
-        for t, a in want:
-            sizes.append(-(-a.size * abi.PACKED[t] // 8) if t in abi.PACKED else a.size * np.dtype(abi.DTYPES[t]).itemsize)
-            data += number(a.ndim) + b"".join(number(d) for d in a.shape) + number(sizes[-1])
-        r = subprocess.run([TOOLS[target][1], str(exe), name], input=data, capture_output=True, timeout=120)
-        if r.returncode:
-            return "crash", f"the driver ends with {r.returncode}: {r.stderr.decode(errors='replace')[-300:]}"
-        at = 0
-
-        def take(n):
-            nonlocal at
-            at += n
-            return r.stdout[at - n:at]
-        status = struct.unpack("<q", take(8))[0]
+            inputs.append((abi.pack(raw, abi.PACKED[t]) if t in abi.PACKED else np.ascontiguousarray(raw)).tobytes())
+        size = lambda t, a: -(-a.size * abi.PACKED[t] // 8) if t in abi.PACKED else a.size * np.dtype(abi.DTYPES[t]).itemsize
+        try:
+            status, outputs = answer(command, name, inputs, [(a.shape, size(t, a)) for t, a in want])
+        except RuntimeError as e:
+            return "crash", str(e)
         if status:
             return "wrong", f"call: {abi.STATUS.get(status, status)}"
-        for k, (t, a) in enumerate(want):
-            dtype, rank = struct.unpack("<qq", take(16))
-            dims = struct.unpack(f"<{rank}q", take(8 * rank))
-            raw = np.frombuffer(take(sizes[k]), np.uint8)
+        for k, ((t, a), (dtype, dims, raw)) in enumerate(zip(want, outputs)):
+            raw = np.frombuffer(raw, np.uint8)
             if dtype != t:
                 return "wrong", f"output {k}: type {dtype}, expected {t}"
             if dims != tuple(a.shape):
@@ -105,32 +121,36 @@ def call(exe, target, folder, name, compare):
     return "pass", ""
 
 
-def run_sample(onnxc, root, folders, target, jobs, compile_case, compare):
-    """name -> (verdict, note)."""
-    results = {}
+def run_sample(onnxc, root, folders, target, cpus, jobs, compile_case, compare):
+    """CPU -> name -> (verdict, note). Objects for several CPU levels are compiled once, and run as each CPU."""
+    refused, results = {}, {}
     with tempfile.TemporaryDirectory() as tmp, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         tmp = pathlib.Path(tmp)
         objects = {}
         for folder, (verdict, note, obj) in zip(folders, pool.map(lambda f: compile_case(onnxc, f, tmp, False, target), folders)):
             if verdict:
-                results[folder.name] = (verdict, note)
+                refused[folder.name] = (verdict, note)
             else:
                 objects[folder.name] = obj
         exe = build(objects, tmp, target)
-        for name, r in zip(sorted(objects), pool.map(lambda n: call(exe, target, root / n, n, compare), sorted(objects))):
-            results[name] = r
+        for cpu in cpus:
+            command = [*emulator(target, cpu), str(exe)]
+            found = pool.map(lambda n: call(command, root / n, n, compare), sorted(objects))
+            results[cpu] = {**refused, **dict(zip(sorted(objects), found))}
     return results
 
 
-def main(onnxc, root, folders, target, jobs, expected, compile_case, compare):
+def main(onnxc, root, folders, target, cpus, jobs, expected, compile_case, compare):
     lacks = missing(target)
     if lacks:
         print(f"skipped: {target} needs {lacks}, which is not installed")
         return 0
-    results = run_sample(onnxc, root, sample(folders, expected), target, jobs, compile_case, compare)
-    for name, (verdict, note) in sorted(results.items()):
-        if verdict != "pass":
-            print(f"{verdict}: {name}: {note}")
-    count = collections.Counter(v for v, _ in results.values())
-    print(f"{len(results)} cases for {target}: " + ", ".join(f"{n} {v}" for v, n in sorted(count.items())))
-    return 0 if set(count) == {"pass"} else 1
+    bad = False
+    for cpu, results in run_sample(onnxc, root, sample(folders, expected), target, cpus, jobs, compile_case, compare).items():
+        for name, (verdict, note) in sorted(results.items()):
+            if verdict != "pass":
+                print(f"{verdict}: {name}: {note}")
+        count = collections.Counter(v for v, _ in results.values())
+        print(f"{len(results)} cases for {target}{f' as {cpu}' if cpu else ''}: " + ", ".join(f"{n} {v}" for v, n in sorted(count.items())))
+        bad |= set(count) != {"pass"}
+    return int(bad)

@@ -381,6 +381,7 @@ def main():
     p.add_argument("--runtime", help="the static library of onnxc-runtime with the feature image, for models with ImageDecoder")
     p.add_argument("--erase", action="store_true", help="make the sizes of the declared outputs unknown; verdicts in erased.txt")
     p.add_argument("--target", help="run a sample on another CPU")
+    p.add_argument("--emulate", metavar="CPUS", help="with --target: the CPUs to run it as, in names of the emulator, separated by commas; the emulator's best by default")
     p.add_argument("--filter", default="*", help="only cases whose name matches")
     p.add_argument("--jobs", type=int, default=4)
     p.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "onnx_backend_cases"), help="where cases are exported to (kept)")
@@ -391,7 +392,7 @@ def main():
     folders = sorted(f.parent for f in root.glob("*/model.onnx") if fnmatch.fnmatch(f.parent.name, a.filter))
     if a.target:
         import cross
-        return cross.main(os.path.abspath(a.onnxc), root, folders, a.target, a.jobs, read_expected(HERE / "expected.txt"), compile_case, compare)
+        return cross.main(os.path.abspath(a.onnxc), root, folders, a.target, a.emulate.split(",") if a.emulate else [None], a.jobs, read_expected(HERE / "expected.txt"), compile_case, compare)
     results = run_folders(os.path.abspath(a.onnxc), folders, root, a.jobs, a.erase, a.runtime)
 
     faults = 0
