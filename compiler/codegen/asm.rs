@@ -37,11 +37,9 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
         // Code stays where it is: it has no marks of what linkers may shorten.
         text.put(".option norelax");
     }
-    for x in file.symbols().filter(|x| x.is_undefined() && x.name().is_ok_and(|n| !n.is_empty())) {
-        let weights = weights.as_deref() == x.name_bytes().ok();
-        if !weights {
-            text.put(&format!("{} {}", if x.is_weak() { ".weak" } else { ".globl" }, quoted(&x)?));
-        }
+    let named = |x: &Symbol| x.name_bytes().is_ok_and(|n| !n.is_empty() && weights.as_deref() != Some(n));
+    for x in file.symbols().filter(|x| x.is_undefined() && named(x)) {
+        text.put(&format!("{} {}", if x.is_weak() { ".weak" } else { ".globl" }, quoted(&x)?));
     }
     for s in file.sections() {
         text.section(&s)?;
@@ -201,14 +199,13 @@ impl Text<'_> {
             _ => {
                 let relocated = name.starts_with(".data.rel.ro");
                 let flags = match s.kind() {
-                    _ if name.starts_with(".debug_") => "",
+                    // Nothing of an object needs a stack that can be executed.
+                    _ if name.starts_with(".debug_") || name.starts_with(".note") => "",
                     _ if text => "ax",
                     _ if data || relocated => "aw",
                     _ => "a",
                 };
                 let kind = if s.kind() == SectionKind::UninitializedData { "nobits" } else { "progbits" };
-                // Nothing of an object needs a stack that can be executed.
-                let flags = if name.starts_with(".note") { "" } else { flags };
                 format!(".section {name},\"{flags}\",@{kind}")
             }
         })
@@ -309,34 +306,31 @@ impl Text<'_> {
                 pe::IMAGE_REL_AMD64_REL32 => (format!(".long {sum}-."), 4),
                 _ => return Err(unknown()),
             },
-            RelocationFlags::MachO { r_type, .. } if arm => match (r_type, list.get(1)) {
-                (macho::ARM64_RELOC_SUBTRACTOR, Some(_)) => {
-                    let value = i64::from_le_bytes(bytes[..8].try_into().map_err(|_| unknown())?);
-                    (format!(".quad {}-{target}{value:+}", targets[1]), 8)
-                }
-                (macho::ARM64_RELOC_UNSIGNED, _) => (format!(".quad {sum}"), 8),
-                (macho::ARM64_RELOC_BRANCH26, _) => (format!("bl {target}"), 4),
-                (macho::ARM64_RELOC_PAGE21, _) => (format!("adrp x{d}, {target}@PAGE"), 4),
-                (macho::ARM64_RELOC_PAGEOFF12, _) => (format!("add x{d}, x{n}, {target}@PAGEOFF"), 4),
-                (macho::ARM64_RELOC_GOT_LOAD_PAGE21, _) => (format!("adrp x{d}, {target}@GOTPAGE"), 4),
-                (macho::ARM64_RELOC_GOT_LOAD_PAGEOFF12, _) => {
+            // A distance: the first relocation is of what is taken away.
+            RelocationFlags::MachO { .. } if list.len() == 2 => {
+                let value = i64::from_le_bytes(bytes[..8].try_into().map_err(|_| unknown())?);
+                (format!(".quad {}-{target}{value:+}", targets[1]), 8)
+            }
+            // The same number for both machines.
+            RelocationFlags::MachO { r_type: macho::ARM64_RELOC_UNSIGNED, .. } => (format!(".quad {sum}"), 8),
+            RelocationFlags::MachO { r_type, .. } if arm => match r_type {
+                macho::ARM64_RELOC_BRANCH26 => (format!("bl {target}"), 4),
+                macho::ARM64_RELOC_PAGE21 => (format!("adrp x{d}, {target}@PAGE"), 4),
+                macho::ARM64_RELOC_PAGEOFF12 => (format!("add x{d}, x{n}, {target}@PAGEOFF"), 4),
+                macho::ARM64_RELOC_GOT_LOAD_PAGE21 => (format!("adrp x{d}, {target}@GOTPAGE"), 4),
+                macho::ARM64_RELOC_GOT_LOAD_PAGEOFF12 => {
                     (format!("ldr x{d}, [x{n}, {target}@GOTPAGEOFF]"), 4)
                 }
                 _ => return Err(unknown()),
             },
-            RelocationFlags::MachO { r_type, .. } => match (r_type, list.get(1)) {
-                (macho::X86_64_RELOC_SUBTRACTOR, Some(_)) => {
-                    let value = i64::from_le_bytes(bytes[..8].try_into().map_err(|_| unknown())?);
-                    (format!(".quad {}-{target}{value:+}", targets[1]), 8)
-                }
-                (macho::X86_64_RELOC_UNSIGNED, _) => (format!(".quad {sum}"), 8),
-                (macho::X86_64_RELOC_GOT_LOAD | macho::X86_64_RELOC_GOT, _) => {
+            RelocationFlags::MachO { r_type, .. } => match r_type {
+                macho::X86_64_RELOC_GOT_LOAD | macho::X86_64_RELOC_GOT => {
                     (format!(".long {target}@GOTPCREL"), 4)
                 }
-                (macho::X86_64_RELOC_BRANCH, _) => {
+                macho::X86_64_RELOC_BRANCH => {
                     (format!("{} {target}", if bytes[0] == 0xe8 { "call" } else { "jmp" }), 5)
                 }
-                (macho::X86_64_RELOC_SIGNED, _) => (format!(".long {sum}-."), 4),
+                macho::X86_64_RELOC_SIGNED => (format!(".long {sum}-."), 4),
                 _ => return Err(unknown()),
             },
             _ => return Err(unknown()),

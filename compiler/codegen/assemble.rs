@@ -148,6 +148,8 @@ pub struct Assembled {
 pub struct Defined {
     /// Which.
     pub id: FuncId,
+    /// The variant it belongs to, as in [`Id`]; of a tile, that of the first function that calls it.
+    pub variant: Option<usize>,
     /// Bytes of its code.
     pub size: u32,
     /// Visible outside.
@@ -328,6 +330,7 @@ impl<'a> Unit<'a> {
             tiles.push(id);
             defined.push(Defined {
                 id,
+                variant: t.variant,
                 size: bytes.len() as u32,
                 exported: false,
                 steps,
@@ -370,6 +373,7 @@ impl<'a> Unit<'a> {
         for (s, c) in &done {
             defined.push(Defined {
                 id: targets.functions[&s.id],
+                variant: s.id.variant,
                 size: c.bytes.len() as u32,
                 exported: s.exported,
                 steps: c.steps.clone(),
@@ -468,6 +472,8 @@ type TileNumbers<'a> = HashMap<&'a tile::Func, usize>;
 struct WideTile {
     /// The name of the first function that calls it, with ".tile".
     name: String,
+    /// The variant of that function.
+    variant: Option<usize>,
     code: tile::Code,
     /// Its operations as text, if that is asked for.
     listing: String,
@@ -487,18 +493,18 @@ fn wide_tiles(done: &[(Source, Compiled)], listing: bool) -> Result<(TileNumbers
                     number += 1;
                     name = format!("{}.tile.{number}", s.name);
                 }
-                order.push((f, name, s.line));
+                order.push((f, name, s));
                 order.len() - 1
             });
         }
     }
     let code = order
         .into_par_iter()
-        .map(|(f, name, line)| {
+        .map(|(f, name, s)| {
             let code = tile::compile(f)?;
-            let rows = debug::rows(line, code.rows.into_iter());
+            let rows = debug::rows(s.line, code.rows.into_iter());
             let listing = if listing { tile::listing(f) } else { String::new() };
-            Ok(WideTile { name, code: tile::Code { rows, ..code }, listing })
+            Ok(WideTile { name, variant: s.id.variant, code: tile::Code { rows, ..code }, listing })
         })
         .collect::<Result<Vec<_>>>()?;
     Ok((index, code))

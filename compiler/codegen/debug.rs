@@ -5,13 +5,14 @@
 //! `.debug_line`. Mach-O objects have the same in their segment `__DWARF`, COFF objects as MinGW's compilers
 //! write it.
 
+use super::recorder::Recorder;
 use crate::diag::{Failure, Result};
 use crate::nest::print::Lines;
 use gimli::write::{
-    Address, AttributeValue, Dwarf, EndianVec, LineProgram, LineString, Range, RangeList, RelocateWriter,
-    Relocation, RelocationTarget, Sections, Unit, UnitEntryId,
+    Address, AttributeValue, Dwarf, LineProgram, LineString, Range, RangeList, RelocationTarget, Sections,
+    Unit, UnitEntryId,
 };
-use gimli::{Encoding, Format, LineEncoding, LittleEndian};
+use gimli::{Encoding, Format, LineEncoding};
 use object::write::{Object, SymbolId};
 use object::{BinaryFormat, RelocationEncoding, RelocationFlags, RelocationKind, SectionKind};
 
@@ -62,7 +63,7 @@ fn bug(e: impl ToString) -> Failure {
 
 /// Adds the sections to an object.
 pub fn add(o: &mut Object<'_>, source: &Source, functions: &[Function]) -> Result<()> {
-    let mut sections = Sections::new(Recorder { bytes: EndianVec::new(LittleEndian), relocations: vec![] });
+    let mut sections = Sections::new(Recorder::new());
     describe(o, source, functions)?.write(&mut sections).map_err(bug)?;
     let mut made = vec![];
     sections.for_each(|id, recorder| {
@@ -170,24 +171,4 @@ fn describe(o: &Object<'_>, source: &Source, functions: &[Function]) -> Result<D
     let mut dwarf = Dwarf::new();
     dwarf.units.add(unit);
     Ok(dwarf)
-}
-
-/// Bytes of a section, and its relocations.
-#[derive(Clone)]
-struct Recorder {
-    bytes: EndianVec<LittleEndian>,
-    relocations: Vec<Relocation>,
-}
-
-impl RelocateWriter for Recorder {
-    type Writer = EndianVec<LittleEndian>;
-    fn writer(&self) -> &Self::Writer {
-        &self.bytes
-    }
-    fn writer_mut(&mut self) -> &mut Self::Writer {
-        &mut self.bytes
-    }
-    fn relocate(&mut self, r: Relocation) {
-        self.relocations.push(r);
-    }
 }

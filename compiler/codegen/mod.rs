@@ -20,6 +20,7 @@ pub mod math;
 pub mod meta;
 pub mod names;
 pub mod object;
+mod recorder;
 pub mod rust;
 mod rust_error;
 mod rust_value;

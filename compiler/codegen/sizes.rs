@@ -41,18 +41,14 @@ pub fn print(unit: &Unit, model: u64) -> Result<String> {
     }
     let code: u64 = functions.iter().map(|f| f.1).sum();
     row(0, "code", code, format!("  {} functions", functions.len()));
-    let level = |f: &str| {
-        let rest = f.trim_start_matches('_').strip_prefix(&format!("{}.", i.name)).unwrap_or("");
-        let short = rest.split('.').next().unwrap_or("");
-        unit.variants.iter().map(|v| v.level.short()).find(|l| unit.variants.len() > 1 && l == short)
-    };
-    let mut by_level: BTreeMap<Option<String>, (u64, usize)> = BTreeMap::new();
-    for (f, n) in &functions {
-        let sum = by_level.entry(level(f)).or_default();
-        *sum = (sum.0 + n, sum.1 + 1);
+    let mut by_level: BTreeMap<Option<usize>, (u64, usize)> = BTreeMap::new();
+    for d in &made.defined {
+        let sum = by_level.entry(d.variant).or_default();
+        *sum = (sum.0 + u64::from(d.size), sum.1 + 1);
     }
-    for (level, (n, count)) in by_level.iter().filter(|_| unit.variants.len() > 1) {
-        let what = level.as_ref().map_or("of all levels".to_owned(), |l| format!("of level {l}"));
+    for (v, (n, count)) in by_level.iter().filter(|_| unit.variants.len() > 1) {
+        let what =
+            v.map_or("of all levels".to_owned(), |v| format!("of level {}", unit.variants[v].level.short()));
         row(1, &what, *n, format!("  {count} functions"));
     }
     let of = |f: &dyn Fn(&str) -> bool| -> u64 {

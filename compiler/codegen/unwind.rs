@@ -6,12 +6,13 @@
 
 pub mod windows;
 
+use super::recorder::Recorder;
 use crate::diag::{Failure, Result};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::isa::unwind::UnwindInst;
 use gimli::write::{Address, CallFrameInstruction as Cfi, CommonInformationEntry, FrameDescriptionEntry};
-use gimli::write::{EhFrame, EndianVec, FrameTable, RelocateWriter, Relocation, RelocationTarget};
-use gimli::{Encoding, Format, LittleEndian, Register};
+use gimli::write::{EhFrame, FrameTable, RelocationTarget};
+use gimli::{Encoding, Format, Register};
 use object::write::{Object, StandardSection, Symbol, SymbolFlags, SymbolId, SymbolSection};
 use object::{BinaryFormat, SectionKind, SymbolKind, SymbolScope};
 use object::{RelocationEncoding, RelocationFlags, RelocationKind};
@@ -225,7 +226,7 @@ fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Fu
         }
         table.add_fde(cie, fde);
     }
-    let mut w = EhFrame(Recorder { bytes: EndianVec::new(LittleEndian), relocations: vec![] });
+    let mut w = EhFrame(Recorder::new());
     table.write_eh_frame(&mut w).map_err(|e| bug(e.to_string()))?;
     let section = match o.format() {
         // The type of x86-64's own is not that of data for most tools.
@@ -316,23 +317,4 @@ pub fn index(at: u64, eh_frame: u64, mut functions: Vec<(u64, u64)>) -> Result<V
         out.extend(distance(entry, at)?);
     }
     Ok(out)
-}
-
-/// Bytes of a section, and its relocations.
-struct Recorder {
-    bytes: EndianVec<LittleEndian>,
-    relocations: Vec<Relocation>,
-}
-
-impl RelocateWriter for Recorder {
-    type Writer = EndianVec<LittleEndian>;
-    fn writer(&self) -> &Self::Writer {
-        &self.bytes
-    }
-    fn writer_mut(&mut self) -> &mut Self::Writer {
-        &mut self.bytes
-    }
-    fn relocate(&mut self, r: Relocation) {
-        self.relocations.push(r);
-    }
 }

@@ -97,16 +97,15 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
         }
         Ok(written.files)
     })?;
+    if a.time_passes {
+        options.clock.total();
+    }
     if std::io::stderr().is_terminal() && a.common.message_format == MessageFormat::Text {
         for (f, n) in files.iter().filter_map(|f| Some((f, std::fs::metadata(f).ok()?.len()))) {
             eprintln!("onnxc: wrote {}, {}", f.display(), bytes(n as f64));
         }
-    }
-    if a.time_passes {
-        options.clock.total();
-        if !std::io::stderr().is_terminal() {
-            files.iter().for_each(|f| eprintln!("wrote {}", f.display()));
-        }
+    } else if a.time_passes {
+        files.iter().for_each(|f| eprintln!("wrote {}", f.display()));
     }
     Ok(())
 }

@@ -1,0 +1,31 @@
+//! Sections that gimli writes: bytes, and the relocations that an object writer makes of symbols.
+
+use gimli::LittleEndian;
+use gimli::write::{EndianVec, RelocateWriter, Relocation};
+
+/// Bytes of a section, and its relocations.
+#[derive(Clone)]
+pub(super) struct Recorder {
+    pub bytes: EndianVec<LittleEndian>,
+    pub relocations: Vec<Relocation>,
+}
+
+impl Recorder {
+    /// An empty section.
+    pub fn new() -> Recorder {
+        Recorder { bytes: EndianVec::new(LittleEndian), relocations: vec![] }
+    }
+}
+
+impl RelocateWriter for Recorder {
+    type Writer = EndianVec<LittleEndian>;
+    fn writer(&self) -> &Self::Writer {
+        &self.bytes
+    }
+    fn writer_mut(&mut self) -> &mut Self::Writer {
+        &mut self.bytes
+    }
+    fn relocate(&mut self, r: Relocation) {
+        self.relocations.push(r);
+    }
+}
