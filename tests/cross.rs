@@ -18,8 +18,10 @@ mod machine;
 mod modules;
 #[path = "nest_fuzz/operations.rs"]
 mod operations;
+#[path = "support/process.rs"]
+mod process;
 
-use machine::{Case, Machine, found, run};
+use machine::{Case, Machine, run};
 use modules::{Gen, generate};
 use object::{Architecture, BinaryFormat, Object, ObjectSection, ObjectSymbol, SectionKind};
 use onnxc::codegen::assemble::Unit;
@@ -34,6 +36,7 @@ use onnxc::options::{OptLevel, Options};
 use onnxc::pipeline::{self, Stopped};
 use onnxc::sym::{Dim, Sym};
 use onnxc::target::{Level, Target};
+use process::found;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -188,109 +191,50 @@ const HERE: &[&str] = &["env"];
 /// Programs for Windows on this machine.
 const WINE: &[&str] = &["wine"];
 
+const fn x86_64(cpu: &'static str, qemu: &'static [&'static str]) -> Machine {
+    Machine { triple: "x86_64-unknown-linux-gnu", cpu, cc: "x86_64-linux-gnu-gcc", qemu }
+}
+
+const fn windows(cpu: &'static str) -> Machine {
+    Machine { triple: "x86_64-pc-windows-gnu", cpu, cc: "x86_64-w64-mingw32-gcc", qemu: WINE }
+}
+
+const fn aarch64(cpu: &'static str, qemu: &'static [&'static str]) -> Machine {
+    Machine { triple: "aarch64-unknown-linux-gnu", cpu, cc: "aarch64-linux-gnu-gcc", qemu }
+}
+
+const fn riscv64(cpu: &'static str, qemu: &'static [&'static str]) -> Machine {
+    Machine { triple: "riscv64gc-unknown-linux-gnu", cpu, cc: "riscv64-linux-gnu-gcc", qemu }
+}
+
 const MACHINES: &[Machine] = &[
     // An x86-64 with SSE 3 at most, and one without AVX: levels must not use more than they say.
-    Machine {
-        triple: "x86_64-unknown-linux-gnu",
-        cpu: "x86-64",
-        cc: "x86_64-linux-gnu-gcc",
-        qemu: &["qemu-x86_64", "-cpu", "qemu64"],
-    },
-    Machine {
-        triple: "x86_64-unknown-linux-gnu",
-        cpu: "x86-64-v2",
-        cc: "x86_64-linux-gnu-gcc",
-        qemu: &["qemu-x86_64", "-cpu", "Nehalem"],
-    },
+    x86_64("x86-64", &["qemu-x86_64", "-cpu", "qemu64"]),
+    x86_64("x86-64-v2", &["qemu-x86_64", "-cpu", "Nehalem"]),
     // Code for several levels on machines of two of them.
-    Machine {
-        triple: "x86_64-unknown-linux-gnu",
-        cpu: ALL,
-        cc: "x86_64-linux-gnu-gcc",
-        qemu: &["qemu-x86_64", "-cpu", "Nehalem"],
-    },
-    Machine {
-        triple: "x86_64-unknown-linux-gnu",
-        cpu: ALL,
-        cc: "x86_64-linux-gnu-gcc",
-        qemu: &["qemu-x86_64", "-cpu", "Haswell"],
-    },
+    x86_64(ALL, &["qemu-x86_64", "-cpu", "Nehalem"]),
+    x86_64(ALL, &["qemu-x86_64", "-cpu", "Haswell"]),
     // Each level on this machine, and all of them.
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v2", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v3", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
-    Machine {
-        triple: "x86_64-unknown-linux-gnu",
-        cpu: "x86-64-v3-vnni",
-        cc: "x86_64-linux-gnu-gcc",
-        qemu: HERE,
-    },
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
-    Machine {
-        triple: "x86_64-unknown-linux-gnu",
-        cpu: "x86-64-v4-vnni",
-        cc: "x86_64-linux-gnu-gcc",
-        qemu: HERE,
-    },
-    Machine {
-        triple: "x86_64-unknown-linux-gnu",
-        cpu: "x86-64-v4-bf16",
-        cc: "x86_64-linux-gnu-gcc",
-        qemu: HERE,
-    },
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    x86_64("x86-64-v2", HERE),
+    x86_64("x86-64-v3", HERE),
+    x86_64("x86-64-v3-vnni", HERE),
+    x86_64("x86-64-v4", HERE),
+    x86_64("x86-64-v4-vnni", HERE),
+    x86_64("x86-64-v4-bf16", HERE),
+    x86_64(ALL, HERE),
     // Windows' calling convention and object format.
-    Machine { triple: "x86_64-pc-windows-gnu", cpu: "x86-64-v2", cc: "x86_64-w64-mingw32-gcc", qemu: WINE },
-    Machine { triple: "x86_64-pc-windows-gnu", cpu: ALL, cc: "x86_64-w64-mingw32-gcc", qemu: WINE },
+    windows("x86-64-v2"),
+    windows(ALL),
     // Each level of aarch64 on a machine that has no more, and all of them.
-    Machine {
-        triple: "aarch64-unknown-linux-gnu",
-        cpu: "armv8-a",
-        cc: "aarch64-linux-gnu-gcc",
-        qemu: &["qemu-aarch64", "-cpu", "cortex-a72"],
-    },
-    Machine {
-        triple: "aarch64-unknown-linux-gnu",
-        cpu: "cortex-a53",
-        cc: "aarch64-linux-gnu-gcc",
-        qemu: &["qemu-aarch64", "-cpu", "cortex-a53"],
-    },
-    Machine {
-        triple: "aarch64-unknown-linux-gnu",
-        cpu: "armv8.2-a+dotprod+fp16",
-        cc: "aarch64-linux-gnu-gcc",
-        qemu: &["qemu-aarch64", "-cpu", "neoverse-n1"],
-    },
-    Machine {
-        triple: "aarch64-unknown-linux-gnu",
-        cpu: "armv8.6-a+i8mm+bf16",
-        cc: "aarch64-linux-gnu-gcc",
-        qemu: &["qemu-aarch64", "-cpu", "max"],
-    },
-    Machine {
-        triple: "aarch64-unknown-linux-gnu",
-        cpu: ALL_ARM,
-        cc: "aarch64-linux-gnu-gcc",
-        qemu: &["qemu-aarch64", "-cpu", "max"],
-    },
-    Machine {
-        triple: "riscv64gc-unknown-linux-gnu",
-        cpu: "rv64gcv",
-        cc: "riscv64-linux-gnu-gcc",
-        qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"],
-    },
+    aarch64("armv8-a", &["qemu-aarch64", "-cpu", "cortex-a72"]),
+    aarch64("cortex-a53", &["qemu-aarch64", "-cpu", "cortex-a53"]),
+    aarch64("armv8.2-a+dotprod+fp16", &["qemu-aarch64", "-cpu", "neoverse-n1"]),
+    aarch64("armv8.6-a+i8mm+bf16", &["qemu-aarch64", "-cpu", "max"]),
+    aarch64(ALL_ARM, &["qemu-aarch64", "-cpu", "max"]),
+    riscv64("rv64gcv", &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"]),
     // Longer vectors than the code uses, and none at all.
-    Machine {
-        triple: "riscv64gc-unknown-linux-gnu",
-        cpu: "rv64gcv",
-        cc: "riscv64-linux-gnu-gcc",
-        qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"],
-    },
-    Machine {
-        triple: "riscv64gc-unknown-linux-gnu",
-        cpu: "rv64gc",
-        cc: "riscv64-linux-gnu-gcc",
-        qemu: &["qemu-riscv64"],
-    },
+    riscv64("rv64gcv", &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"]),
+    riscv64("rv64gc", &["qemu-riscv64"]),
 ];
 
 /// A model as nests, with inputs made up and the results of this machine.

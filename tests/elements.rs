@@ -8,9 +8,13 @@ use onnxc::options::Options;
 use onnxc::pipeline::{self, Stopped};
 use onnxc::random;
 use onnxc::run::{Runner, compare};
+use process::{root, run, starts};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+#[path = "support/process.rs"]
+mod process;
 
 const CASES: &[&str] = &[
     "string_moves",
@@ -25,10 +29,6 @@ const CASES: &[&str] = &[
     "complex_moves",
     "complex_parts",
 ];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 #[test]
 fn interpreter_and_code_agree() {
@@ -96,20 +96,6 @@ fn compiled(model: &str, name: &str) -> PathBuf {
         .arg(dir.join(stem + ".o"))
         .args(["--emit", "obj,header,rust"]));
     dir
-}
-
-fn run(command: &mut Command) -> String {
-    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
-
-fn starts(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        println!("skipped: there is no {tool} here");
-    }
-    found
 }
 
 /// What the program beside a model says that a compiler of C or C++ makes of it.

@@ -2,8 +2,12 @@
 //! must say; the same through `onnxc-runtime`, `run` and `bench`, which give a call more workspace where it
 //! runs out.
 
+use process::{output, run, starts};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
+
+#[path = "support/process.rs"]
+mod process;
 
 const ONNXC: &str = env!("CARGO_BIN_EXE_onnxc");
 const STRICT: &[&str] = &["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
@@ -20,24 +24,6 @@ fn compiled(name: &str, options: &[&str]) -> PathBuf {
     command.arg(source("pick.onnxtxt")).arg("-o").arg(dir.join("pick.o"));
     run(command.args(["--emit", "obj,header,rust", "--dim", "N<=32", "--heap", "1K"]).args(options));
     dir
-}
-
-fn output(command: &mut Command) -> Output {
-    command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"))
-}
-
-fn run(command: &mut Command) -> String {
-    let out = output(command);
-    assert!(out.status.success(), "{command:?}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
-
-fn starts(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        println!("skipped: there is no {tool} here");
-    }
-    found
 }
 
 #[test]

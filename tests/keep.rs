@@ -3,7 +3,7 @@
 
 use clap::CommandFactory;
 use onnxc::cli::Cli;
-use process::{onnxc, root, run_both as run, scratch, starts};
+use process::{found, onnxc, root, run_both as run, scratch, starts};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -346,9 +346,7 @@ fn reports_need_no_run_and_trust_no_name() {
 /// Where there is a browser: the page shows marks in several colours, in what a window of usual size shows of
 /// it.
 fn screenshot(page: &Path, d: &Path) {
-    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"]
-        .into_iter()
-        .find(|b| Command::new(b).arg("--version").output().is_ok_and(|o| o.status.success()))
+    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|b| found(b))
     else {
         println!("skipped in part: there is no chromium here");
         return;

@@ -6,6 +6,9 @@ use onnxc::tensor::ElemType;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+#[path = "support/process.rs"]
+mod process;
+
 fn onnxc() -> Command {
     Command::new(env!("CARGO_BIN_EXE_onnxc"))
 }
@@ -652,8 +655,7 @@ fn calls_use_the_stack_that_inspect_tells() {
     };
     let most = told("native");
     assert!((200..20_000).contains(&most), "{most}");
-    let found = Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found || !cfg!(target_os = "linux") {
+    if !process::starts("cc") || !cfg!(target_os = "linux") {
         println!("skipped in part: the program is for cc on Linux");
         return;
     }

@@ -2,7 +2,7 @@
 //! platform's unwinder, those of COFF and Mach-O are read by LLVM's tools.
 
 use object::{Object, ObjectSection, ObjectSymbol};
-use process::{root, run_both as run, scratch, starts, wine};
+use process::{for_wine, root, run_both as run, scratch, starts};
 use std::path::Path;
 use std::process::Command;
 
@@ -81,7 +81,7 @@ fn every_instruction_unwinds_to_main_on_windows() {
     let mut c = Command::new(cc);
     c.args(["-O1", "-I"]).arg(&d).arg(root().join("tests/unwind/windows.c")).arg(d.join("digits.o"));
     run(c.arg("-o").arg(d.join("main.exe")));
-    let printed = run(&mut wine(&d.join("main.exe")));
+    let printed = run(for_wine(Command::new("wine").arg(d.join("main.exe"))));
     assert!(printed.contains("status 0"), "{printed}");
 }
 

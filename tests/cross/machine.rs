@@ -2,6 +2,7 @@
 
 use super::check::compare;
 use super::operations;
+use super::process::for_wine;
 use onnxc::nest::Module;
 use onnxc::nest::interp::Outcome;
 use onnxc::nest::print::print;
@@ -38,11 +39,6 @@ impl Case {
     }
 }
 
-/// True if a program is installed.
-pub fn found(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success())
-}
-
 /// Links all objects with the driver, runs it once and compares every output; returns what is wrong.
 pub fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> String {
     let names: Vec<&str> = objects.iter().map(|o| o.0).collect();
@@ -70,15 +66,9 @@ pub fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> Strin
         return format!("linking: {}", String::from_utf8_lossy(&linked.stderr));
     }
     let program = if m.triple.contains("windows") { "./driver.exe" } else { "./driver" };
-    let ran = Command::new(m.qemu[0])
-        .current_dir(dir)
-        .args(&m.qemu[1..])
-        .arg(program)
-        // Wine's configuration, which tests share.
-        .env("WINEPREFIX", Path::new(env!("CARGO_TARGET_TMPDIR")).join("wine"))
-        .env("WINEDEBUG", "-all")
-        .output()
-        .expect("the emulator starts");
+    let mut emulator = Command::new(m.qemu[0]);
+    emulator.current_dir(dir).args(&m.qemu[1..]).arg(program);
+    let ran = for_wine(&mut emulator).output().expect("the emulator starts");
     let mut wrong = String::new();
     if !ran.status.success() {
         let said = String::from_utf8_lossy(&ran.stderr);

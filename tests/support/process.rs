@@ -38,9 +38,14 @@ pub fn run_both(c: &mut Command) -> String {
     text
 }
 
-/// True if a program starts here; it says so if not.
+/// True if a program is installed.
+pub fn found(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success())
+}
+
+/// The same; it says so if not.
 pub fn starts(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
+    let found = found(program);
     if !found {
         println!("skipped in part: there is no {program} here");
     }
@@ -54,13 +59,9 @@ pub fn tool(var: &str, default: &str) -> Option<String> {
     starts(&name).then_some(name)
 }
 
-/// A program for Windows in wine, with a configuration that tests share.
-pub fn wine(program: &Path) -> Command {
-    let mut c = Command::new("wine");
-    c.arg(program)
-        .env("WINEPREFIX", Path::new(env!("CARGO_TARGET_TMPDIR")).join("wine"))
-        .env("WINEDEBUG", "-all");
-    c
+/// Gives a command the configuration of wine that tests share.
+pub fn for_wine(c: &mut Command) -> &mut Command {
+    c.env("WINEPREFIX", Path::new(env!("CARGO_TARGET_TMPDIR")).join("wine")).env("WINEDEBUG", "-all")
 }
 
 /// The compiler, in a folder.
