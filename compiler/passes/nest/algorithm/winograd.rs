@@ -342,7 +342,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let width = l.k.1 / p.slices;
     let Some(w) = (if p.fresh { packed(l, p.slices) } else { transformed(l, p.slices) }) else { return };
-    let w = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), Arc::new(w));
+    let w = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), w);
     let constant = Dim::constant;
     let total = p.total * p.slices;
     let most = if p.fresh { FRESH_SLOTS } else { SLOTS };
