@@ -19,8 +19,8 @@ impl Translate<'_> {
         match (kind, trip.as_const()) {
             (_, Some(n)) if n <= 0 => Ok(()),
             (LoopKind::Unroll, Some(n)) => {
-                if n == i64::from(self.b.lanes()) && self.lane.is_none() && self.mask.is_none() {
-                    self.transpose_columns(var, lo, body)?;
+                if self.lane.is_none() && self.mask.is_none() {
+                    self.transpose_columns((var, lo, n), body)?;
                 }
                 for i in 0..n {
                     if !self.transposed.is_empty() {

@@ -8,6 +8,7 @@
 //! A kernel is one nest, or a parallel loop around several of them (`is_compound`): then each is scheduled by
 //! itself, as if it were a kernel.
 
+pub mod along_sum;
 pub mod contract;
 pub mod conv_pool;
 pub mod depthwise;
@@ -85,7 +86,8 @@ pub(crate) trait Plan {
 type Candidate = fn(&mut Module, &Request) -> Option<Box<dyn Plan>>;
 
 /// Schedules of sums with two factors.
-const SUMS: &[Candidate] = &[conv_pool::choose, contract::choose, depthwise::choose];
+const SUMS: &[Candidate] =
+    &[conv_pool::choose, along_sum::choose, depthwise::choose_groups, contract::choose, depthwise::choose];
 /// Schedules of everything, where loops over digits have taken the place of divisions; the last one takes any
 /// nest.
 const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];

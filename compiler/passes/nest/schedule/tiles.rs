@@ -20,6 +20,7 @@ use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use loops::Order;
 pub(crate) use loops::{Loops, describe, describe_tile};
+pub(super) use register::unroll;
 use register::{Cols, PanelPrefetch, block, group};
 
 /// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level
@@ -460,20 +461,10 @@ fn tall(
             out.extend(if out.is_empty() { rest } else { group(m, rest) });
         }
         None => {
-            // The binary digits of what is left, each with a tile of its own.
-            let mut n = 1;
-            while 2 * n < mr {
-                n *= 2;
-            }
-            while n > 0 {
-                let row = m.syms.simplify(from + left.floor_div(2 * n) * (2 * n));
-                let then = block(m, p, t, row, n, panel, sub, cols, ahead(pass));
-                out.push(Stmt::If {
-                    cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0),
-                    then,
-                    els: vec![],
-                });
-                n /= 2;
+            for part in rests(if mr == TALL_ROWS { CROWDED_ROWS } else { mr }) {
+                let row = if part.at_end { from + left - part.rows } else { from };
+                let then = block(m, p, t, m.syms.simplify(row), part.rows, panel, sub, cols, ahead(pass));
+                out.extend(part.only_if(left, then));
             }
         }
     }
@@ -486,6 +477,38 @@ fn tall(
     let mut then = tall(m, rest, TALL_ROWS + 1, rows.from, zero);
     then.extend(tall(m, m.syms.simplify(tiles - rest), TALL_ROWS, rows.from + rest * (TALL_ROWS + 1), rest));
     vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, rest, tiles), then, els: out }]
+}
+
+/// Rows or results beside each other that are left of a number that only run time knows, and are computed at
+/// once.
+pub(crate) struct Rest {
+    /// How many.
+    pub rows: i64,
+    /// They are the last of what is left, not the first.
+    pub at_end: bool,
+    /// If so many are left.
+    lefts: Vec<i64>,
+}
+
+impl Rest {
+    /// The statements, if the number that is left is one of those.
+    pub fn only_if(&self, left: Dim, then: Vec<Stmt>) -> Option<Stmt> {
+        let is = |n: &i64| Expr::cmp_index(BinOp::Eq, left, *n);
+        let cond = self.lefts.iter().map(is).reduce(|a, b| Expr::bin(BinOp::Or, a, b))?;
+        Some(Stmt::If { cond, then, els: vec![] })
+    }
+}
+
+/// What is left of a number in steps of `step`, at most eight: one or two parts, since each passes over the
+/// other operand once. Few parts of different heights serve all numbers.
+pub(crate) fn rests(step: i64) -> Vec<Rest> {
+    let first = |left: i64| if left >= 6 && left != 7 { 6 } else { left / 4 * 4 };
+    let parts = [(6, false), (4, false), (3, true), (2, true), (1, true)];
+    let part = |(rows, at_end): (i64, bool)| {
+        let here = |left: &i64| rows == if at_end { left - first(*left) } else { first(*left) };
+        Rest { rows, at_end, lefts: (1..step).filter(here).collect() }
+    };
+    parts.into_iter().map(part).filter(|p| !p.lefts.is_empty()).collect()
 }
 
 /// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each

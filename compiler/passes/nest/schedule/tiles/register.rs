@@ -423,6 +423,6 @@ fn prefetch_lines(
         .collect()
 }
 
-pub(super) fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
+pub(crate) fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
     vec![Stmt::For { kind: LoopKind::Unroll, var, lo: Dim::constant(0), hi: Dim::constant(n), body }]
 }
