@@ -21,7 +21,7 @@
 //! for the weights of the next one.
 //!
 //! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all
-//! iterations of a task use one part (codegen/clif/private.rs).
+//! iterations of a task use one part (`nest`, rule 12).
 //!
 //! No access has a condition, whatever the sizes are: a group's tiles beyond the last one repeat it, rows and
 //! columns beyond the image are clamped. What a tile stores beyond the image falls on its own last row or

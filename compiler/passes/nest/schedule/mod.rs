@@ -14,6 +14,7 @@ pub mod conv_pool;
 pub mod depthwise;
 pub mod lanes;
 pub mod lanes64;
+mod outline;
 pub mod pack;
 pub mod rows;
 pub mod split_div_mod;
@@ -28,7 +29,7 @@ use crate::passes::nest::analysis::form::{Form, has_nest, is_compound};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
-use crate::target::{Facts, Level};
+use crate::target::{Facts, Level, Tiles};
 
 /// A nest that needs a schedule.
 #[derive(Clone, Copy)]
@@ -113,6 +114,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             m.kernels[k].work = work;
         }
     }
+    if facts.caps.tiles != Tiles::None {
+        visit::calls(&m.driver).into_iter().for_each(|k| outline::run(m, k));
+    }
     m.kernels.values_mut().for_each(|k| k.scheduled = true);
     m.stage = Stage::Scheduled;
     Ok(())
@@ -178,13 +182,12 @@ fn parts(
     facts: (Facts, &Program),
     outer: Option<Sym>,
 ) -> Vec<Stmt> {
+    let steps = |kind| matches!(kind, LoopKind::Seq | LoopKind::Private);
     let mut out = vec![];
     for s in body {
         match s {
-            Stmt::For { kind, var, lo, hi, body }
-                if is_compound(&body) || kind == LoopKind::Seq && has_nest(&body) =>
-            {
-                let turn = if kind == LoopKind::Seq { Some(var) } else { outer };
+            Stmt::For { kind, var, lo, hi, body } if is_compound(&body) || steps(kind) && has_nest(&body) => {
+                let turn = if steps(kind) { Some(var) } else { outer };
                 out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts, turn) });
             }
             Stmt::If { cond, then, els } if has_nest(&then) => {

@@ -21,7 +21,7 @@ use crate::target::Facts;
 use loops::Order;
 pub(crate) use loops::{Loops, describe, describe_tile};
 pub(super) use register::unroll;
-use register::{Cols, PanelPrefetch, block, group};
+use register::{Cols, PanelPrefetch, block, tile};
 
 /// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level
 /// cache, which has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve
@@ -362,7 +362,7 @@ fn column(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, rows: Rows, col
     let several = matches!(cols, Cols::Some(r) if r > t.width());
     each_part(m, t, cols, |m, sub, cols| {
         let part = tall(m, p, t, panel, sub, rows, cols);
-        if several { group(m, part) } else { part }
+        if several { tile(part) } else { part }
     })
 }
 
@@ -458,10 +458,10 @@ fn tall(
         Some(0) => {}
         Some(r) => {
             let rest = block(m, p, t, from, r, panel, sub, cols, ahead(pass));
-            out.extend(if out.is_empty() { rest } else { group(m, rest) });
+            out.extend(if out.is_empty() { rest } else { tile(rest) });
         }
         None => {
-            for part in rests(if mr == TALL_ROWS { CROWDED_ROWS } else { mr }) {
+            for part in rests(mr) {
                 let row = if part.at_end { from + left - part.rows } else { from };
                 let then = block(m, p, t, m.syms.simplify(row), part.rows, panel, sub, cols, ahead(pass));
                 out.extend(part.only_if(left, then));
