@@ -240,6 +240,9 @@ pub fn limits(level: &Level) -> Limits {
         (DotKind::SignedBytes, caps.dot.keeps_signs()),
         (DotKind::UnsignedBytes, caps.dot.keeps_signs()),
         (DotKind::Halves, caps.bf16),
+        (DotKind::LongBytes, caps.dot.has_matrices()),
+        (DotKind::LongSignedBytes, caps.dot.has_matrices()),
+        (DotKind::LongUnsignedBytes, caps.dot.has_matrices()),
     ];
     Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }
 }

@@ -295,7 +295,7 @@ pub enum Dot {
     Quads,
     /// The same of bytes of one sign: FEAT_DotProd.
     QuadsOfOneSign,
-    /// Of bytes of any signs: FEAT_I8MM.
+    /// Of bytes of any signs, and products of matrices of bytes, eight of each row: FEAT_I8MM.
     QuadsOfAnySign,
 }
 
@@ -307,6 +307,10 @@ impl Dot {
     /// True for dot products of signed bytes, and of unsigned ones.
     pub fn keeps_signs(self) -> bool {
         matches!(self, Dot::QuadsOfOneSign | Dot::QuadsOfAnySign)
+    }
+    /// True for products of matrices of bytes.
+    pub fn has_matrices(self) -> bool {
+        self == Dot::QuadsOfAnySign
     }
     /// True for dot products of bytes.
     pub fn is_of_bytes(self) -> bool {

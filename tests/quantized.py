@@ -110,6 +110,33 @@ def products():
             case(f"nbits_{bits}_{block}{name}", ms("MatMulNBits", ["a", "b", "s", *more], K=depth, N=12, bits=bits, block_size=block), {"a": f(2, 5, depth)}, {"b": w, "s": f(12, blocks), **more}, rtol=2e-6)
 
 
+def tiles():
+    """Integer products of every number of rows that tiles have, with depths that fill groups of four and eight or not, and
+    columns that fill panels or not; either operand a constant; convolutions, whose sums several loops carry."""
+    depths, widths = (8, 16, 64, 24, 100, 12, 72, 44, 9, 128), (16, 33, 4, 64, 20, 96, 7)
+    shapes = [(rows, depths[(rows + i) % len(depths)], widths[(2 * rows + i) % len(widths)]) for rows in (*range(1, 15), 25, 49) for i in range(3)]
+    for da, db in ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8), (np.int8, np.uint8)):
+        n = f"{np.dtype(da).name}_{np.dtype(db).name}"
+        for first in (False, True):
+            nodes, feeds, consts = [], {}, {}
+            for i, (rows, depth, columns) in enumerate(shapes):
+                a, b = q(da, rows, depth), q(db, depth, columns)
+                (consts if first else feeds)[f"a{i}"], (feeds if first else consts)[f"b{i}"] = a, b
+                nodes.append(node("MatMulInteger", f"a{i} b{i}", f"y{i}"))
+            count = len(shapes)
+
+            def want(**v):
+                return [v[f"a{i}"].astype(np.int32) @ v[f"b{i}"].astype(np.int32) for i in range(len(shapes))]
+
+            case(f"tiles_{n}{'_constant_first' if first else ''}", nodes, feeds, consts, outputs=[f"y{i}" for i in range(count)], want=want)
+        if da == np.uint8:
+            nodes, feeds, consts = [], {}, {}
+            for i, (channels, out, size, kernel, stride) in enumerate(((16, 16, 9, 3, 1), (64, 24, 7, 3, 1), (8, 40, 12, 3, 2), (12, 16, 6, 2, 1), (96, 32, 5, 1, 1), (40, 33, 8, 1, 2))):
+                feeds[f"x{i}"], consts[f"w{i}"] = q(da, 1, channels, size, size), q(db, out, channels, kernel, kernel)
+                nodes.append(node("ConvInteger", f"x{i} w{i} zx", f"y{i}", strides=[stride] * 2, pads=[kernel // 2] * 4))
+            case(f"tiles_of_images_{n}", nodes, feeds, {**consts, "zx": z(da, 11)}, outputs=[f"y{i}" for i in range(len(nodes))])
+
+
 def fields(bytes_, bits):
     """Elements of few bits, the first one in the low bits of a byte."""
     per = 8 // bits
@@ -352,7 +379,7 @@ def contrib():
          {"ids": RNG.integers(0, 11, (2, 6)).astype(i32), "types": RNG.integers(0, 2, (2, 6)).astype(i32), "mask": np.ones((2, 6), i32)}, {**tables, **scales, **zeros}, rtol=1e-4)
 
 
-PARTS = {"patterns": patterns, "basics": basics, "products": products, "images": images, "elementwise": elementwise, "contrib": contrib, "few_bits": few_bits}
+PARTS = {"patterns": patterns, "basics": basics, "products": products, "tiles": tiles, "images": images, "elementwise": elementwise, "contrib": contrib, "few_bits": few_bits}
 
 
 def model_of(nodes, feeds, consts, opset, outputs):

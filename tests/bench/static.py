@@ -35,7 +35,7 @@ MODELS = {
     "gemm of f64": ("(double[512,512] a, double[512,512] b) => (double[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
     "gemm of int8, sdot": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.2-a+dotprod+fp16"),
     "gemm of int8, in order": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "cortex-a55"),
-    "gemm of uint8, i8mm": ("(uint8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.6-a+i8mm+bf16"),
+    "gemm of uint8, usmmla": ("(uint8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.6-a+i8mm+bf16"),
     "gemv": ("(float[1,1024] a) => (float[1,4096] y)", WEIGHTS % "1024, 4096" + "y = MatMul (a, w)", 17, "generic"),
     "conv 3x3, step 2": (
         "(float[1,64,56,56] x) => (float[1,128,28,28] y)",

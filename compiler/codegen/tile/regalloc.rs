@@ -86,8 +86,8 @@ impl Alloc {
 pub(super) fn allocate(f: &Func, machine: &dyn Machine) -> Result<(Alloc, Output)> {
     let mut f = f.clone();
     rematerialize::place(&mut f, machine.folds());
-    let mut blocks = std::mem::take(&mut f.blocks);
-    machine.select(&mut blocks, &f);
+    machine.select(&mut f);
+    let blocks = std::mem::take(&mut f.blocks);
     let alloc = operands(&f, blocks, machine);
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..Default::default() };
     let out = regalloc2::run(&alloc, &machine.env(), &options)

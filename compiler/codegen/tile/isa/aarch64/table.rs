@@ -164,6 +164,26 @@ pub(super) fn dot_lane(bytes: Bytes, swapped: bool, lane: u8) -> u32 {
     word | (lane & 1) << 21 | (lane >> 1) << 11
 }
 
+/// d, two rows of two sums, += two rows of eight bytes of n times two of m as columns; of mixed signs, those
+/// of n are unsigned: SMMLA, UMMLA, USMMLA.
+pub(super) fn matrix_dot(bytes: Bytes) -> u32 {
+    match bytes {
+        Bytes::Signed => 0x4e80_a400,
+        Bytes::Unsigned => 0x6e80_a400,
+        Bytes::Mixed => 0x4e80_ac00,
+    }
+}
+
+/// Lanes of n and m in turn: of the lower halves, or the upper ones.
+pub(super) fn zip(bits: Bits, upper: bool) -> u32 {
+    pick([0x4e80_3800, 0x4ec0_3800], bits) | u32::from(upper) << 14
+}
+
+/// Every other lane of 32 bits of n, then of m, from the first or the second one on.
+pub(super) fn unzip(odd: bool) -> u32 {
+    0x4e80_1800 | u32::from(odd) << 14
+}
+
 /// A lane of n in all lanes of d.
 pub(super) fn dup_lane(bits: Bits, lane: u8) -> u32 {
     0x4e00_0400 | lane_field(if bits == Bits::B64 { 8 } else { 4 }, lane)
