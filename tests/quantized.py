@@ -1,7 +1,7 @@
 """Quantized operators and models, compiled ahead of time, called through the C interface and compared with ONNX Runtime,
 and conversions of the small element types with those of the onnx package.
 
-    quantized.py ONNXC [--only PART] [-O LEVEL] [--target TRIPLE [--emulate CPUS]]
+    quantized.py ONNXC [--only PART] [-O LEVEL] [--math MATH] [--target TRIPLE [--emulate CPUS]]
 
 `--target` compiles the models for another CPU and runs them under an emulator, if that is installed, as each of the CPUs.
 What ONNX defines exactly must be equal; where both sides may round differently, results may be one step apart.
@@ -135,6 +135,30 @@ def tiles():
                 feeds[f"x{i}"], consts[f"w{i}"] = q(da, 1, channels, size, size), q(db, out, channels, kernel, kernel)
                 nodes.append(node("ConvInteger", f"x{i} w{i} zx", f"y{i}", strides=[stride] * 2, pads=[kernel // 2] * 4))
             case(f"tiles_of_images_{n}", nodes, feeds, {**consts, "zx": z(da, 11)}, outputs=[f"y{i}" for i in range(len(nodes))])
+
+
+def floats():
+    """Products of floats with every number of rows that tiles have, and images: with `--math fast`, of bf16."""
+    shapes = [(rows, depth, columns) for rows in (*range(1, 15), 25) for depth, columns in ((64, 32), (30, 33), (9, 20))]
+    for dt in (np.float32, np.float16):
+        nodes, feeds, consts = [], {}, {}
+        for i, (rows, depth, columns) in enumerate(shapes):
+            feeds[f"a{i}"], consts[f"b{i}"] = f(rows, depth).astype(dt), f(depth, columns).astype(dt)
+            nodes.append(node("MatMul", f"a{i} b{i}", f"y{i}"))
+
+        def want(**v):
+            return [(v[f"a{i}"].astype(np.float64) @ v[f"b{i}"].astype(np.float64)).astype(v["a0"].dtype) for i in range(len(shapes))]
+
+        case(f"floats_{np.dtype(dt).name}", nodes, feeds, consts, outputs=[f"y{i}" for i in range(len(shapes))], rtol=1e-2, want=want)
+    nodes, feeds, consts = [], {}, {}
+    for i, (channels, out, size, kernel, stride) in enumerate(((16, 16, 9, 3, 2), (64, 24, 7, 1, 1), (3, 40, 12, 3, 2), (6, 16, 6, 5, 1))):
+        feeds[f"x{i}"], consts[f"w{i}"] = f(1, channels, size, size), f(out, channels, kernel, kernel)
+        nodes.append(node("Conv", f"x{i} w{i}", f"y{i}", strides=[stride] * 2, pads=[kernel // 2] * 4))
+    # Windows of single channels, with rows in pairs or not.
+    for i, (channels, size, kernel, stride) in enumerate(((5, 8, 3, 1), (16, 14, 3, 1), (3, 9, 3, 1), (4, 16, 5, 1), (6, 12, 3, 2), (2, 6, 2, 1), (7, 20, 3, 1))):
+        feeds[f"d{i}"], consts[f"v{i}"] = f(1, channels, size, size), f(channels, 1, kernel, kernel)
+        nodes.append(node("Conv", f"d{i} v{i}", f"z{i}", group=channels, strides=[stride] * 2, pads=[kernel // 2] * 4))
+    case("floats_of_images", nodes, feeds, consts, outputs=[n.output[0] for n in nodes], rtol=1e-2)
 
 
 def fields(bytes_, bits):
@@ -379,7 +403,7 @@ def contrib():
          {"ids": RNG.integers(0, 11, (2, 6)).astype(i32), "types": RNG.integers(0, 2, (2, 6)).astype(i32), "mask": np.ones((2, 6), i32)}, {**tables, **scales, **zeros}, rtol=1e-4)
 
 
-PARTS = {"patterns": patterns, "basics": basics, "products": products, "tiles": tiles, "images": images, "elementwise": elementwise, "contrib": contrib, "few_bits": few_bits}
+PARTS = {"patterns": patterns, "basics": basics, "products": products, "tiles": tiles, "floats": floats, "images": images, "elementwise": elementwise, "contrib": contrib, "few_bits": few_bits}
 
 
 def model_of(nodes, feeds, consts, opset, outputs):
@@ -566,11 +590,12 @@ def main(parts, conversion=False):
     p.add_argument("onnxc")
     p.add_argument("--only", choices=[*parts, *["conversions"] * conversion])
     p.add_argument("-O", dest="level", default="2")
+    p.add_argument("--math", default="default")
     p.add_argument("--target", help="run the models on another CPU, under an emulator")
     p.add_argument("--emulate", metavar="CPUS", help="the CPUs to run them as, in names of the emulator, separated by commas")
     a = p.parse_args()
     warnings.simplefilter("ignore")  # Conversions overflow on purpose.
-    onnxc = [os.path.abspath(a.onnxc), f"-O{a.level}"]
+    onnxc = [os.path.abspath(a.onnxc), f"-O{a.level}", "--math", a.math]
     for name, part in parts.items():
         if a.only in (None, name):
             part()

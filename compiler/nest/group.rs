@@ -21,11 +21,13 @@ pub enum DotKind {
     LongSignedBytes,
     /// Eight unsigned bytes each.
     LongUnsignedBytes,
+    /// Four bf16: two of [`DotKind::Halves`], the lower one first.
+    LongHalves,
 }
 
 impl DotKind {
     /// All of them.
-    pub const ALL: [DotKind; 8] = [
+    pub const ALL: [DotKind; 9] = [
         DotKind::Bytes,
         DotKind::SignedBytes,
         DotKind::UnsignedBytes,
@@ -34,6 +36,7 @@ impl DotKind {
         DotKind::LongBytes,
         DotKind::LongSignedBytes,
         DotKind::LongUnsignedBytes,
+        DotKind::LongHalves,
     ];
     /// Its operation in texts.
     pub fn name(self) -> &'static str {
@@ -46,11 +49,12 @@ impl DotKind {
             DotKind::LongBytes => "dot8",
             DotKind::LongSignedBytes => "dot8s",
             DotKind::LongUnsignedBytes => "dot8u",
+            DotKind::LongHalves => "dot4h",
         }
     }
     /// Type of the sum.
     pub fn sum(self) -> ElemType {
-        if self == DotKind::Halves { ElemType::F32 } else { ElemType::I32 }
+        if matches!(self, DotKind::Halves | DotKind::LongHalves) { ElemType::F32 } else { ElemType::I32 }
     }
     /// Type of a factor.
     pub fn factor(self) -> ElemType {
@@ -60,7 +64,7 @@ impl DotKind {
     pub fn size(self) -> i64 {
         match self {
             DotKind::Words | DotKind::Halves => 2,
-            DotKind::Bytes | DotKind::SignedBytes | DotKind::UnsignedBytes => 4,
+            DotKind::Bytes | DotKind::SignedBytes | DotKind::UnsignedBytes | DotKind::LongHalves => 4,
             DotKind::LongBytes | DotKind::LongSignedBytes | DotKind::LongUnsignedBytes => 8,
         }
     }
@@ -70,7 +74,7 @@ impl DotKind {
     }
     /// True for groups of 64 bits.
     pub fn is_long(self) -> bool {
-        self.size() == 8
+        self.size() == 8 || self == DotKind::LongHalves
     }
     /// Whether the bytes of the first factor are signed, and those of the second; nothing for other groups.
     pub fn signs(self) -> Option<(bool, bool)> {
@@ -78,7 +82,7 @@ impl DotKind {
             DotKind::Bytes | DotKind::LongBytes => Some((false, true)),
             DotKind::SignedBytes | DotKind::LongSignedBytes => Some((true, true)),
             DotKind::UnsignedBytes | DotKind::LongUnsignedBytes => Some((false, false)),
-            DotKind::Words | DotKind::Halves => None,
+            DotKind::Words | DotKind::Halves | DotKind::LongHalves => None,
         }
     }
     /// The group of twice as many bytes, if there is one.

@@ -26,6 +26,18 @@ impl Emit<'_, '_> {
         match (g, g.signs()) {
             (_, Some((first, second))) => self.dot_of_bytes((a, first), (b, second), c, g.size()),
             (DotKind::Words, _) => self.dot_of_words(a, b, c),
+            (DotKind::LongHalves, _) => {
+                let mut sum = c;
+                for shift in [0, 32] {
+                    let mut part = |x: Val| {
+                        let v = self.b.ins().ushr_imm_u(x.v, shift);
+                        Val { v: self.b.ins().ireduce(I32, v), ..x }
+                    };
+                    let (x, y) = (part(a), part(b));
+                    sum = self.dot_of_halves(x, y, sum);
+                }
+                sum
+            }
             _ => self.dot_of_halves(a, b, c),
         }
     }

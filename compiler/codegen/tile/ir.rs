@@ -203,6 +203,15 @@ pub enum Bytes {
     Unsigned,
 }
 
+/// What eight bytes are that a product of matrices multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Factors {
+    /// Bytes; sums are i32. FEAT_I8MM.
+    Bytes(Bytes),
+    /// bf16; sums are f32. FEAT_BF16.
+    Halves,
+}
+
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -318,20 +327,20 @@ pub enum Op {
         /// The lane of the last factor.
         lane: u8,
     },
-    /// First argument plus eight products of bytes a lane: of the second, whose halves are alike, and of eight
-    /// bytes for each lane in the third (lanes 0 and 1) and the fourth (2 and 3). It overwrites the first;
+    /// First argument plus the products of eight bytes or four bf16 a lane: of the second, whose halves are
+    /// alike, and of eight bytes of memory for each lane in the third (lanes 0 and 1) and the fourth (2 and 3). It overwrites the first;
     /// selection makes [`Op::MatrixDot`] of it. 128 bits only.
     Dot8 {
-        /// Signs.
-        bytes: Bytes,
+        /// What is multiplied.
+        of: Factors,
         /// Of mixed ones, those of the second argument are signed.
         swapped: bool,
     },
     /// First argument, two rows of two sums, plus the product of two rows of eight bytes (the third) and of
     /// two columns of eight bytes (the second). It overwrites the first. 128 bits only.
     MatrixDot {
-        /// Signs.
-        bytes: Bytes,
+        /// What is multiplied.
+        of: Factors,
         /// Of mixed ones, those of the third argument are signed, and the sums stand in columns.
         swapped: bool,
     },

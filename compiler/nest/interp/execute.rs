@@ -234,6 +234,10 @@ fn dot(g: DotKind, a: u64, b: u64, c: u32) -> u32 {
         let products = parts.map(|(x, y)| byte(x, first) * byte(y, second));
         return products.fold(c as i32, i32::wrapping_add) as u32;
     }
+    if g == DotKind::LongHalves {
+        let sum = dot(DotKind::Halves, a & u64::from(u32::MAX), b & u64::from(u32::MAX), c);
+        return dot(DotKind::Halves, a >> 32, b >> 32, sum);
+    }
     let (a, b) = (a as u32, b as u32);
     match g {
         DotKind::Words => {

@@ -1,7 +1,7 @@
-//! Dot products of groups of bytes.
+//! Dot products of groups.
 
 use super::{Fit, Misfit, Translate, Val};
-use crate::codegen::tile::ir::{Bytes, Form, Mem, Op};
+use crate::codegen::tile::ir::{Bytes, Factors, Form, Mem, Op};
 use crate::nest::{DotKind, Expr};
 
 /// Signs of the bytes of a group.
@@ -35,8 +35,8 @@ impl Translate<'_> {
         let first = self.load_at(&columns, Form::B32, near)?;
         let far = Mem { disp: near.disp.checked_add(16).ok_or(ONE)?, ..near };
         let second = self.load_at(&columns, Form::B32, far)?;
-        let bytes = bytes_of(g);
-        let op = Op::Dot8 { bytes, swapped: swapped && bytes == Bytes::Mixed };
+        let of = if g == DotKind::LongHalves { Factors::Halves } else { Factors::Bytes(bytes_of(g)) };
+        let op = Op::Dot8 { of, swapped: swapped && of == Factors::Bytes(Bytes::Mixed) };
         Ok(Val { v: self.b.vector(op, &[sum.v, element, first, second], None), ..sum })
     }
 }

@@ -1,4 +1,4 @@
-//! Products of matrices of bytes (FEAT_I8MM): dot products of eights, which the IR states for one row of the
+//! Products of matrices of bytes (FEAT_I8MM) and of bf16 (FEAT_BF16): dot products of eight bytes, which the IR states for one row of the
 //! result at a time, become instructions that multiply two rows by two columns.
 //!
 //! Sums of two rows with the same columns are *paired* while they are summed up: of the sums `a` and `b` of
@@ -298,7 +298,7 @@ impl Rewrite<'_> {
     }
     /// One step of the sums of two rows.
     fn step(&mut self, x: &Node, y: &Node, together: &Map<Pair, Place>) {
-        let (Op::Dot8 { bytes, swapped }, &[a, of_a, first, second], &[b, of_b, ..]) =
+        let (Op::Dot8 { of, swapped }, &[a, of_a, first, second], &[b, of_b, ..]) =
             (x.op, x.args.as_slice(), y.args.as_slice())
         else {
             return;
@@ -307,7 +307,7 @@ impl Rewrite<'_> {
         let sums = self.paired((a, b), swapped);
         let rows = self.rows((of_a, of_b), together);
         for (def, sum, columns) in [(p, sums.0, first), (q, sums.1, second)] {
-            let op = Op::MatrixDot { bytes, swapped };
+            let op = Op::MatrixDot { of, swapped };
             let args = vec![sum, columns, rows];
             self.out.push(Node { op, args, mem: None, literal: None, def: Some(def), line: self.line });
         }

@@ -2,7 +2,7 @@
 //! a word and where its fields stand is all that there is to encode; `tests` holds every row against what an
 //! assembler makes of it.
 
-use crate::codegen::tile::ir::{Bin, Bits, Bytes, Op, Pred, Un};
+use crate::codegen::tile::ir::{Bin, Bits, Bytes, Factors, Op, Pred, Un};
 
 /// Words for lanes of 32 and of 64 bits; 0 where there is none.
 pub(super) type Row = [u32; 2];
@@ -165,12 +165,13 @@ pub(super) fn dot_lane(bytes: Bytes, swapped: bool, lane: u8) -> u32 {
 }
 
 /// d, two rows of two sums, += two rows of eight bytes of n times two of m as columns; of mixed signs, those
-/// of n are unsigned: SMMLA, UMMLA, USMMLA.
-pub(super) fn matrix_dot(bytes: Bytes) -> u32 {
-    match bytes {
-        Bytes::Signed => 0x4e80_a400,
-        Bytes::Unsigned => 0x6e80_a400,
-        Bytes::Mixed => 0x4e80_ac00,
+/// of n are unsigned: SMMLA, UMMLA, USMMLA. Or rows and columns of four bf16: BFMMLA.
+pub(super) fn matrix_dot(of: Factors) -> u32 {
+    match of {
+        Factors::Bytes(Bytes::Signed) => 0x4e80_a400,
+        Factors::Bytes(Bytes::Unsigned) => 0x6e80_a400,
+        Factors::Bytes(Bytes::Mixed) => 0x4e80_ac00,
+        Factors::Halves => 0x6e40_ec00,
     }
 }
 

@@ -137,8 +137,9 @@ fn encoded() -> Vec<(String, u32)> {
         }
     }
     for (name, bytes) in [("smmla", Bytes::Signed), ("ummla", Bytes::Unsigned), ("usmmla", Bytes::Mixed)] {
-        all.push((format!("{name} v1.4s, v2.16b, v3.16b"), three(matrix_dot(bytes))));
+        all.push((format!("{name} v1.4s, v2.16b, v3.16b"), three(matrix_dot(Factors::Bytes(bytes)))));
     }
+    all.push(("bfmmla v1.4s, v2.8h, v3.8h".to_owned(), three(matrix_dot(Factors::Halves))));
     for (k, upper) in [(1, false), (2, true)] {
         for (t, bits) in [("4s", Bits::B32), ("2d", Bits::B64)] {
             all.push((format!("zip{k} v1.{t}, v2.{t}, v3.{t}"), three(zip(bits, upper))));
