@@ -245,7 +245,11 @@ pub fn limits(level: &Level) -> Limits {
         (DotKind::Bytes, caps.dot.mixes_signs()),
         (DotKind::SignedBytes, caps.dot.keeps_signs()),
         (DotKind::UnsignedBytes, caps.dot.keeps_signs()),
-        (DotKind::Halves, caps.bf16),
+        (DotKind::Halves, caps.bf16 && !caps.dot.has_matrices()),
+        (DotKind::LongHalves, caps.bf16 && caps.dot.has_matrices()),
+        (DotKind::LongBytes, caps.dot.has_matrices()),
+        (DotKind::LongSignedBytes, caps.dot.has_matrices()),
+        (DotKind::LongUnsignedBytes, caps.dot.has_matrices()),
     ];
     Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }
 }

@@ -223,7 +223,7 @@ pub struct Caps {
     pub long_lanes: bool,
     /// Dot products of integers.
     pub dot: Dot,
-    /// Dot products of bf16.
+    /// Dot products of bf16, or products of matrices of them where there are those of bytes.
     pub bf16: bool,
     /// Products of vectors with one lane of another: elements that multiply whole rows are loaded as vectors.
     pub by_lane: bool,
@@ -250,7 +250,7 @@ impl Caps {
         Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
     const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, ..Caps::NEON };
-    const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, ..Caps::NEON_DOT };
+    const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, bf16: true, ..Caps::NEON_DOT };
     const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
     const AVX2: Caps = Caps {
         bits: 256,
@@ -295,7 +295,7 @@ pub enum Dot {
     Quads,
     /// The same of bytes of one sign: FEAT_DotProd.
     QuadsOfOneSign,
-    /// Of bytes of any signs: FEAT_I8MM.
+    /// Of bytes of any signs, and products of matrices of bytes, eight of each row: FEAT_I8MM.
     QuadsOfAnySign,
 }
 
@@ -307,6 +307,10 @@ impl Dot {
     /// True for dot products of signed bytes, and of unsigned ones.
     pub fn keeps_signs(self) -> bool {
         matches!(self, Dot::QuadsOfOneSign | Dot::QuadsOfAnySign)
+    }
+    /// True for products of matrices of bytes.
+    pub fn has_matrices(self) -> bool {
+        self == Dot::QuadsOfAnySign
     }
     /// True for dot products of bytes.
     pub fn is_of_bytes(self) -> bool {

@@ -127,6 +127,15 @@ fn quantized_models_on_aarch64() {
     );
 }
 
+/// Products of floats as products of bf16, there and here.
+#[test]
+fn floats_as_bf16() {
+    let fast = ["--only", "floats", "--math", "fast"].map(std::ffi::OsStr::new);
+    let abroad = ["--target", AARCH64, "--emulate", LEVELS_OF_AARCH64].map(std::ffi::OsStr::new);
+    script("quantized.py", &[&[exe()], &fast[..]].concat());
+    script("quantized.py", &[&[exe()], &fast[..], &abroad[..]].concat());
+}
+
 /// What innermost loops cost on ARM cores, by LLVM's models of them, where it is installed.
 #[test]
 fn static_costs() {

@@ -1,7 +1,7 @@
 """Quantized operators and models, compiled ahead of time, called through the C interface and compared with ONNX Runtime,
 and conversions of the small element types with those of the onnx package.
 
-    quantized.py ONNXC [--only PART] [-O LEVEL] [--target TRIPLE [--emulate CPUS]]
+    quantized.py ONNXC [--only PART] [-O LEVEL] [--math MATH] [--target TRIPLE [--emulate CPUS]]
 
 `--target` compiles the models for another CPU and runs them under an emulator, if that is installed, as each of the CPUs.
 What ONNX defines exactly must be equal; where both sides may round differently, results may be one step apart.
@@ -108,6 +108,57 @@ def products():
         zeros = q(np.uint8, 12, -(-blocks * bits // 8))
         for name, more in (("", {}), ("_zeros", {"z": zeros})):
             case(f"nbits_{bits}_{block}{name}", ms("MatMulNBits", ["a", "b", "s", *more], K=depth, N=12, bits=bits, block_size=block), {"a": f(2, 5, depth)}, {"b": w, "s": f(12, blocks), **more}, rtol=2e-6)
+
+
+def tiles():
+    """Integer products of every number of rows that tiles have, with depths that fill groups of four and eight or not, and
+    columns that fill panels or not; either operand a constant; convolutions, whose sums several loops carry."""
+    depths, widths = (8, 16, 64, 24, 100, 12, 72, 44, 9, 128), (16, 33, 4, 64, 20, 96, 7)
+    shapes = [(rows, depths[(rows + i) % len(depths)], widths[(2 * rows + i) % len(widths)]) for rows in (*range(1, 15), 25, 49) for i in range(3)]
+    for da, db in ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8), (np.int8, np.uint8)):
+        n = f"{np.dtype(da).name}_{np.dtype(db).name}"
+        for first in (False, True):
+            nodes, feeds, consts = [], {}, {}
+            for i, (rows, depth, columns) in enumerate(shapes):
+                a, b = q(da, rows, depth), q(db, depth, columns)
+                (consts if first else feeds)[f"a{i}"], (feeds if first else consts)[f"b{i}"] = a, b
+                nodes.append(node("MatMulInteger", f"a{i} b{i}", f"y{i}"))
+            count = len(shapes)
+
+            def want(**v):
+                return [v[f"a{i}"].astype(np.int32) @ v[f"b{i}"].astype(np.int32) for i in range(len(shapes))]
+
+            case(f"tiles_{n}{'_constant_first' if first else ''}", nodes, feeds, consts, outputs=[f"y{i}" for i in range(count)], want=want)
+        if da == np.uint8:
+            nodes, feeds, consts = [], {}, {}
+            for i, (channels, out, size, kernel, stride) in enumerate(((16, 16, 9, 3, 1), (64, 24, 7, 3, 1), (8, 40, 12, 3, 2), (12, 16, 6, 2, 1), (96, 32, 5, 1, 1), (40, 33, 8, 1, 2))):
+                feeds[f"x{i}"], consts[f"w{i}"] = q(da, 1, channels, size, size), q(db, out, channels, kernel, kernel)
+                nodes.append(node("ConvInteger", f"x{i} w{i} zx", f"y{i}", strides=[stride] * 2, pads=[kernel // 2] * 4))
+            case(f"tiles_of_images_{n}", nodes, feeds, {**consts, "zx": z(da, 11)}, outputs=[f"y{i}" for i in range(len(nodes))])
+
+
+def floats():
+    """Products of floats with every number of rows that tiles have, and images: with `--math fast`, of bf16."""
+    shapes = [(rows, depth, columns) for rows in (*range(1, 15), 25) for depth, columns in ((64, 32), (30, 33), (9, 20))]
+    for dt in (np.float32, np.float16):
+        nodes, feeds, consts = [], {}, {}
+        for i, (rows, depth, columns) in enumerate(shapes):
+            feeds[f"a{i}"], consts[f"b{i}"] = f(rows, depth).astype(dt), f(depth, columns).astype(dt)
+            nodes.append(node("MatMul", f"a{i} b{i}", f"y{i}"))
+
+        def want(**v):
+            return [(v[f"a{i}"].astype(np.float64) @ v[f"b{i}"].astype(np.float64)).astype(v["a0"].dtype) for i in range(len(shapes))]
+
+        case(f"floats_{np.dtype(dt).name}", nodes, feeds, consts, outputs=[f"y{i}" for i in range(len(shapes))], rtol=1e-2, want=want)
+    nodes, feeds, consts = [], {}, {}
+    for i, (channels, out, size, kernel, stride) in enumerate(((16, 16, 9, 3, 2), (64, 24, 7, 1, 1), (3, 40, 12, 3, 2), (6, 16, 6, 5, 1))):
+        feeds[f"x{i}"], consts[f"w{i}"] = f(1, channels, size, size), f(out, channels, kernel, kernel)
+        nodes.append(node("Conv", f"x{i} w{i}", f"y{i}", strides=[stride] * 2, pads=[kernel // 2] * 4))
+    # Windows of single channels, with rows in pairs or not.
+    for i, (channels, size, kernel, stride) in enumerate(((5, 8, 3, 1), (16, 14, 3, 1), (3, 9, 3, 1), (4, 16, 5, 1), (6, 12, 3, 2), (2, 6, 2, 1), (7, 20, 3, 1))):
+        feeds[f"d{i}"], consts[f"v{i}"] = f(1, channels, size, size), f(channels, 1, kernel, kernel)
+        nodes.append(node("Conv", f"d{i} v{i}", f"z{i}", group=channels, strides=[stride] * 2, pads=[kernel // 2] * 4))
+    case("floats_of_images", nodes, feeds, consts, outputs=[n.output[0] for n in nodes], rtol=1e-2)
 
 
 def fields(bytes_, bits):
@@ -352,7 +403,7 @@ def contrib():
          {"ids": RNG.integers(0, 11, (2, 6)).astype(i32), "types": RNG.integers(0, 2, (2, 6)).astype(i32), "mask": np.ones((2, 6), i32)}, {**tables, **scales, **zeros}, rtol=1e-4)
 
 
-PARTS = {"patterns": patterns, "basics": basics, "products": products, "images": images, "elementwise": elementwise, "contrib": contrib, "few_bits": few_bits}
+PARTS = {"patterns": patterns, "basics": basics, "products": products, "tiles": tiles, "floats": floats, "images": images, "elementwise": elementwise, "contrib": contrib, "few_bits": few_bits}
 
 
 def model_of(nodes, feeds, consts, opset, outputs):
@@ -539,11 +590,12 @@ def main(parts, conversion=False):
     p.add_argument("onnxc")
     p.add_argument("--only", choices=[*parts, *["conversions"] * conversion])
     p.add_argument("-O", dest="level", default="2")
+    p.add_argument("--math", default="default")
     p.add_argument("--target", help="run the models on another CPU, under an emulator")
     p.add_argument("--emulate", metavar="CPUS", help="the CPUs to run them as, in names of the emulator, separated by commas")
     a = p.parse_args()
     warnings.simplefilter("ignore")  # Conversions overflow on purpose.
-    onnxc = [os.path.abspath(a.onnxc), f"-O{a.level}"]
+    onnxc = [os.path.abspath(a.onnxc), f"-O{a.level}", "--math", a.math]
     for name, part in parts.items():
         if a.only in (None, name):
             part()

@@ -435,7 +435,7 @@ impl<'a> Body<'a> {
                     self.fault(format!("{} on a level that does not have it", g.name()));
                 }
                 for t in [self.expr(a), self.expr(b)] {
-                    self.want(t, ElemType::I32, &format!("type of a factor of {}", g.name()));
+                    self.want(t, g.factor(), &format!("type of a factor of {}", g.name()));
                 }
                 let t = self.expr(c);
                 self.want(t, g.sum(), &format!("type of the sum of {}", g.name()));

@@ -1,4 +1,4 @@
-//! Groups of short numbers in 32 bits: the factors of dot products.
+//! Groups of short numbers in one element: the factors of dot products.
 
 use crate::tensor::ElemType;
 
@@ -15,12 +15,29 @@ pub enum DotKind {
     Words,
     /// Two bf16, the upper one first; sums are f32.
     Halves,
+    /// As [`DotKind::Bytes`], eight of each.
+    LongBytes,
+    /// Eight signed bytes each.
+    LongSignedBytes,
+    /// Eight unsigned bytes each.
+    LongUnsignedBytes,
+    /// Four bf16: two of [`DotKind::Halves`], the lower one first.
+    LongHalves,
 }
 
 impl DotKind {
     /// All of them.
-    pub const ALL: [DotKind; 5] =
-        [DotKind::Bytes, DotKind::SignedBytes, DotKind::UnsignedBytes, DotKind::Words, DotKind::Halves];
+    pub const ALL: [DotKind; 9] = [
+        DotKind::Bytes,
+        DotKind::SignedBytes,
+        DotKind::UnsignedBytes,
+        DotKind::Words,
+        DotKind::Halves,
+        DotKind::LongBytes,
+        DotKind::LongSignedBytes,
+        DotKind::LongUnsignedBytes,
+        DotKind::LongHalves,
+    ];
     /// Its operation in texts.
     pub fn name(self) -> &'static str {
         match self {
@@ -29,18 +46,52 @@ impl DotKind {
             DotKind::UnsignedBytes => "dot4u",
             DotKind::Words => "dot2i",
             DotKind::Halves => "dot2",
+            DotKind::LongBytes => "dot8",
+            DotKind::LongSignedBytes => "dot8s",
+            DotKind::LongUnsignedBytes => "dot8u",
+            DotKind::LongHalves => "dot4h",
         }
     }
     /// Type of the sum.
     pub fn sum(self) -> ElemType {
-        if self == DotKind::Halves { ElemType::F32 } else { ElemType::I32 }
+        if matches!(self, DotKind::Halves | DotKind::LongHalves) { ElemType::F32 } else { ElemType::I32 }
+    }
+    /// Type of a factor.
+    pub fn factor(self) -> ElemType {
+        if self.is_long() { ElemType::I64 } else { ElemType::I32 }
     }
     /// Parts of a factor.
     pub fn size(self) -> i64 {
-        if self.is_bytes() { 4 } else { 2 }
+        match self {
+            DotKind::Words | DotKind::Halves => 2,
+            DotKind::Bytes | DotKind::SignedBytes | DotKind::UnsignedBytes | DotKind::LongHalves => 4,
+            DotKind::LongBytes | DotKind::LongSignedBytes | DotKind::LongUnsignedBytes => 8,
+        }
     }
     /// True for groups of bytes.
     pub fn is_bytes(self) -> bool {
-        matches!(self, DotKind::Bytes | DotKind::SignedBytes | DotKind::UnsignedBytes)
+        self.signs().is_some()
+    }
+    /// True for groups of 64 bits.
+    pub fn is_long(self) -> bool {
+        self.size() == 8 || self == DotKind::LongHalves
+    }
+    /// Whether the bytes of the first factor are signed, and those of the second; nothing for other groups.
+    pub fn signs(self) -> Option<(bool, bool)> {
+        match self {
+            DotKind::Bytes | DotKind::LongBytes => Some((false, true)),
+            DotKind::SignedBytes | DotKind::LongSignedBytes => Some((true, true)),
+            DotKind::UnsignedBytes | DotKind::LongUnsignedBytes => Some((false, false)),
+            DotKind::Words | DotKind::Halves | DotKind::LongHalves => None,
+        }
+    }
+    /// The group of twice as many bytes, if there is one.
+    pub fn doubled(self) -> Option<DotKind> {
+        match self {
+            DotKind::Bytes => Some(DotKind::LongBytes),
+            DotKind::SignedBytes => Some(DotKind::LongSignedBytes),
+            DotKind::UnsignedBytes => Some(DotKind::LongUnsignedBytes),
+            _ => None,
+        }
     }
 }

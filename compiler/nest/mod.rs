@@ -493,8 +493,8 @@ pub enum Expr {
     Bin(BinOp, Box<Expr>, Box<Expr>),
     /// a * b + c, rounded once where the target has fma (`--math strict`: twice), floats only.
     Fma(Box<Expr>, Box<Expr>, Box<Expr>),
-    /// a . b + c: the parts of a, an i32, times those of b, each with its counterpart, all products added to
-    /// c. Parts lie side by side in memory and come together by way of views as i32.
+    /// a . b + c: the parts of a, an i32 (an i64 of eight bytes), times those of b, each with its counterpart,
+    /// all products added to c. Parts lie side by side in memory and come together by way of views.
     Dot(DotKind, Box<Expr>, Box<Expr>, Box<Expr>),
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).

@@ -317,7 +317,7 @@ pub const NEST_PASSES: &[NestPass] = &[
         group: Group::Quantize,
         serves: Some(Serves {
             level: |f| f.caps.bf16,
-            useful: |m, _| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m),
+            useful: |m, f| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m, f),
         }),
         holds: "With --math fast, contractions with constant weights are dot products of pairs of bf16.",
         why: "Before schedules, which pack pairs as they pack elements.",

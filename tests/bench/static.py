@@ -27,7 +27,7 @@ RECORDED = pathlib.Path(__file__).with_name("static.txt")
 # Constant weights of a shape.
 WEIGHTS = "s = Constant <value_ints = [%s]> ()\n  w = ConstantOfShape <value = float[1] {0.5}> (s)\n  "
 BYTES = "s = Constant <value_ints = [%s]> ()\n  w = ConstantOfShape <value = %s[1] {3}> (s)\n  "
-# Name: inputs and outputs, nodes, opset, CPU level.
+# Name: inputs and outputs, nodes, opset, CPU level, options.
 MODELS = {
     "gemm": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "generic"),
     "gemm, in order": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "cortex-a55"),
@@ -35,7 +35,8 @@ MODELS = {
     "gemm of f64": ("(double[512,512] a, double[512,512] b) => (double[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
     "gemm of int8, sdot": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.2-a+dotprod+fp16"),
     "gemm of int8, in order": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "cortex-a55"),
-    "gemm of uint8, i8mm": ("(uint8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.6-a+i8mm+bf16"),
+    "gemm of uint8, usmmla": ("(uint8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.6-a+i8mm+bf16"),
+    "gemm, --math fast": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "armv8.6-a+i8mm+bf16", "--math", "fast"),
     "gemv": ("(float[1,1024] a) => (float[1,4096] y)", WEIGHTS % "1024, 4096" + "y = MatMul (a, w)", 17, "generic"),
     "conv 3x3, step 2": (
         "(float[1,64,56,56] x) => (float[1,128,28,28] y)",
@@ -120,10 +121,10 @@ def peak(cpu):
 
 
 def measure(onnxc, folder, name):
-    signature, nodes, opset, level = MODELS[name]
+    signature, nodes, opset, level, *options = MODELS[name]
     model = folder / "m.onnxtxt"
     model.write_text(f'<ir_version: 8, opset_import: ["" : {opset}]>\nm {signature} {{\n  {nodes}\n}}\n')
-    run([onnxc, str(model), "--target", TARGET, "--cpu", level, "-o", str(folder / "m.o")])
+    run([onnxc, str(model), "--target", TARGET, "--cpu", level, *options, "-o", str(folder / "m.o")])
     text = run([f"llvm-objdump-{LLVM}", "-d", "--mattr=+dotprod,+i8mm,+bf16,+fullfp16", "--no-show-raw-insn", str(folder / "m.o")])
     vector = lambda body: sum(1 for l in body if re.search(r"\bv\d+\.", l))
     body = max(loops(text), key=lambda b: (sum(map(macs, b)) if name.startswith(("gem", "conv", "depth")) else 0, vector(b)))

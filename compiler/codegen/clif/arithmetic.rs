@@ -23,22 +23,33 @@ impl Emit<'_, '_> {
     }
     /// Of words in vectors and scalars; part by part, of scalars, where only tiles have the instruction.
     pub(super) fn dot(&mut self, g: DotKind, a: Val, b: Val, c: Val) -> Val {
-        match g {
-            DotKind::Bytes => self.dot_of_bytes((a, false), (b, true), c),
-            DotKind::SignedBytes => self.dot_of_bytes((a, true), (b, true), c),
-            DotKind::UnsignedBytes => self.dot_of_bytes((a, false), (b, false), c),
-            DotKind::Words => self.dot_of_words(a, b, c),
-            DotKind::Halves => self.dot_of_halves(a, b, c),
+        match (g, g.signs()) {
+            (_, Some((first, second))) => self.dot_of_bytes((a, first), (b, second), c, g.size()),
+            (DotKind::Words, _) => self.dot_of_words(a, b, c),
+            (DotKind::LongHalves, _) => {
+                let mut sum = c;
+                for shift in [0, 32] {
+                    let mut part = |x: Val| {
+                        let v = self.b.ins().ushr_imm_u(x.v, shift);
+                        Val { v: self.b.ins().ireduce(I32, v), ..x }
+                    };
+                    let (x, y) = (part(a), part(b));
+                    sum = self.dot_of_halves(x, y, sum);
+                }
+                sum
+            }
+            _ => self.dot_of_halves(a, b, c),
         }
     }
-    /// Each factor with whether its bytes are signed.
-    fn dot_of_bytes(&mut self, a: (Val, bool), b: (Val, bool), c: Val) -> Val {
+    /// Each factor with whether its bytes are signed, of which there are so many.
+    fn dot_of_bytes(&mut self, a: (Val, bool), b: (Val, bool), c: Val, size: i64) -> Val {
         let mut sum = c.v;
-        for i in 0..4 {
+        let upper = 8 * (size - 1);
+        for i in 0..size {
             let mut part = |(v, signed): (Val, bool)| {
                 if signed {
-                    let v = self.b.ins().ishl_imm_u(v.v, 24 - 8 * i);
-                    self.b.ins().sshr_imm_u(v, 24)
+                    let v = self.b.ins().ishl_imm_u(v.v, upper - 8 * i);
+                    self.b.ins().sshr_imm_u(v, upper)
                 } else {
                     let v = self.b.ins().ushr_imm_u(v.v, 8 * i);
                     self.b.ins().band_imm_u(v, 255)
@@ -46,6 +57,7 @@ impl Emit<'_, '_> {
             };
             let (x, y) = (part(a), part(b));
             let p = self.b.ins().imul(x, y);
+            let p = if size == 8 { self.b.ins().ireduce(I32, p) } else { p };
             sum = self.b.ins().iadd(sum, p);
         }
         Val { v: sum, ..c }

@@ -6,55 +6,10 @@
 //! half of a vector, and what stands above them is of no use to anybody. Loops carry values as block
 //! parameters, as regalloc2 wants them.
 
+mod width;
+
 use crate::codegen::math::Table;
-
-/// Vector length, and with it the encoding and what there are masks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Width {
-    /// 256 bits, VEX: AVX2 and FMA (x86-64-v3).
-    Avx2,
-    /// 512 bits, EVEX: AVX-512 F, BW, DQ, VL (x86-64-v4).
-    Avx512,
-    /// 128 bits: Advanced SIMD of Armv8-A.
-    Neon,
-}
-
-impl Width {
-    /// Lanes of 32 bits.
-    pub fn lanes(self) -> u32 {
-        match self {
-            Width::Avx2 => 8,
-            Width::Avx512 => 16,
-            Width::Neon => 4,
-        }
-    }
-    /// Bytes of a vector.
-    pub fn bytes(self) -> u32 {
-        self.lanes() * 4
-    }
-    /// Vector registers.
-    pub(super) fn registers(self) -> usize {
-        match self {
-            Width::Avx2 => 16,
-            Width::Avx512 | Width::Neon => 32,
-        }
-    }
-    /// Parameters that arrive in registers: System V of x86-64, AAPCS64.
-    pub(super) fn register_params(self) -> usize {
-        match self {
-            Width::Avx2 | Width::Avx512 => 6,
-            Width::Neon => 8,
-        }
-    }
-    /// True if masks are vectors whose lanes are all ones or all zeros.
-    pub(super) fn masks_are_vectors(self) -> bool {
-        self != Width::Avx512
-    }
-    /// True if conversions of floats to integers saturate, and give 0 for NaN.
-    pub(super) fn saturates(self) -> bool {
-        self == Width::Neon
-    }
-}
+pub use width::Width;
 
 /// Bits of the lanes that an operation works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -248,6 +203,15 @@ pub enum Bytes {
     Unsigned,
 }
 
+/// What eight bytes are that a product of matrices multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Factors {
+    /// Bytes; sums are i32. FEAT_I8MM.
+    Bytes(Bytes),
+    /// bf16; sums are f32. FEAT_BF16.
+    Halves,
+}
+
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -362,6 +326,37 @@ pub enum Op {
         swapped: bool,
         /// The lane of the last factor.
         lane: u8,
+    },
+    /// First argument plus the products of eight bytes or four bf16 a lane: of the second, whose halves are
+    /// alike, and of eight bytes of memory for each lane in the third (lanes 0 and 1) and the fourth (2 and 3). It overwrites the first;
+    /// selection makes [`Op::MatrixDot`] of it. 128 bits only.
+    Dot8 {
+        /// What is multiplied.
+        of: Factors,
+        /// Of mixed ones, those of the second argument are signed.
+        swapped: bool,
+    },
+    /// First argument, two rows of two sums, plus the product of two rows of eight bytes (the third) and of
+    /// two columns of eight bytes (the second). It overwrites the first. 128 bits only.
+    MatrixDot {
+        /// What is multiplied.
+        of: Factors,
+        /// Of mixed ones, those of the third argument are signed, and the sums stand in columns.
+        swapped: bool,
+    },
+    /// The lower halves of two vectors side by side, lane by lane in turn; the upper ones if `upper`. 128 bits
+    /// only.
+    Zip {
+        /// Size of the lanes.
+        bits: Bits,
+        /// Upper halves.
+        upper: bool,
+    },
+    /// The lanes of 32 bits with even numbers, of the first and then of the second argument; those with odd
+    /// ones if `odd`. 128 bits only.
+    Unzip {
+        /// Odd numbers.
+        odd: bool,
     },
     /// c + the products of two pairs of bf16, the upper ones first.
     Dot2,

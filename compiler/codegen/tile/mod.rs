@@ -52,9 +52,8 @@ pub fn select(f: &Func) -> Result<Func> {
     }
     let mut f = f.clone();
     rematerialize::place(&mut f, machine.folds());
-    let mut blocks = std::mem::take(&mut f.blocks);
-    machine.select(&mut blocks, &f);
-    Ok(Func { blocks, ..f })
+    machine.select(&mut f);
+    Ok(f)
 }
 
 /// Whether the text of a function says what the function does.

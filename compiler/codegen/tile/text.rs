@@ -19,7 +19,7 @@
 //! block where it goes with which values. `tile WIDTH [long] [in_order]` says what [`Func`] does.
 
 use super::ir::{
-    Bin, Bits, Block, Bytes, Class, Form, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,
+    Bin, Bits, Block, Bytes, Class, Factors, Form, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,
 };
 use crate::codegen::math::Table;
 use std::fmt::Write;
@@ -77,6 +77,7 @@ names!(Bits { "b32" B32 "b64" B64 });
 names!(Number { "word" Word(x) "long" Long(x) });
 names!(Pred { "eq" Eq "lt" Lt "le" Le "unordered" Unordered "ne" Ne });
 names!(Bytes { "mixed" Mixed "signed" Signed "unsigned" Unsigned });
+names!(Factors { "bytes" Bytes(of) "halves" Halves });
 names!(Form {
     "b64" B64 "b32" B32 "f16" F16 "i8" I8 "u8" U8 "i16" I16 "u16" U16 "near_u8" NearU8
 });
@@ -132,6 +133,10 @@ names!(Op {
     "fma_lane" FmaLane { neg, bits, lane }
     "dot" Dot(bytes)
     "dot_lane" DotLane { bytes, swapped, lane }
+    "dot8" Dot8 { of, swapped }
+    "matrix_dot" MatrixDot { of, swapped }
+    "zip" Zip { bits, upper }
+    "unzip" Unzip { odd }
     "dot2" Dot2
     "cmp" Cmp(pred, bits)
     "icmp" ICmp(pred, bits)

@@ -88,6 +88,11 @@ impl ProductKind {
     pub fn unit(self) -> i64 {
         if self == ProductKind::Double { 8 } else { 16 }
     }
+    /// Steps of the sum that are written out: as many as a vector of the row's elements holds, eight bytes each
+    /// or four.
+    pub fn steps(self) -> i64 {
+        if matches!(self, ProductKind::Dot { group, .. } if group.is_long()) { 2 } else { 4 }
+    }
     /// The sum with one more product.
     pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
         match self {

@@ -378,7 +378,7 @@ impl Compiler<'_> {
             Expr::Dot(g, a, b, c) => {
                 let ((a, ta), (b, tb), (c, tc)) = (self.expr(a)?, self.expr(b)?, self.expr(c)?);
                 for t in [ta, tb] {
-                    same(t, ElemType::I32, "a factor of a dot product")?;
+                    same(t, g.factor(), "a factor of a dot product")?;
                 }
                 same(tc, g.sum(), "the sum of a dot product")?;
                 (Node::Dot(*g, Box::new((a, b, c))), tc)

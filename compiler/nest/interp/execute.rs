@@ -163,7 +163,7 @@ impl State<'_> {
             }
             Node::Dot(g, p) => {
                 let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
-                dot(*g, a as u32, b as u32, c as u32).into()
+                dot(*g, a, b, c as u32).into()
             }
             Node::Index(x) => self.index(x)? as u64,
             Node::Compare32(op, p) => {
@@ -227,24 +227,25 @@ impl State<'_> {
 }
 
 /// The bits of a dot product and a sum.
-fn dot(g: DotKind, a: u32, b: u32, c: u32) -> u32 {
+fn dot(g: DotKind, a: u64, b: u64, c: u32) -> u32 {
+    if let Some((first, second)) = g.signs() {
+        let byte = |x: u8, signed: bool| if signed { i32::from(x as i8) } else { i32::from(x) };
+        let parts = a.to_le_bytes().into_iter().zip(b.to_le_bytes()).take(g.size() as usize);
+        let products = parts.map(|(x, y)| byte(x, first) * byte(y, second));
+        return products.fold(c as i32, i32::wrapping_add) as u32;
+    }
+    if g == DotKind::LongHalves {
+        let sum = dot(DotKind::Halves, a & u64::from(u32::MAX), b & u64::from(u32::MAX), c);
+        return dot(DotKind::Halves, a >> 32, b >> 32, sum);
+    }
+    let (a, b) = (a as u32, b as u32);
     match g {
-        DotKind::Bytes | DotKind::SignedBytes | DotKind::UnsignedBytes => {
-            let byte = |x: u8, signed: bool| if signed { i32::from(x as i8) } else { i32::from(x) };
-            let (first, second) = (g == DotKind::SignedBytes, g != DotKind::UnsignedBytes);
-            let products = a
-                .to_le_bytes()
-                .into_iter()
-                .zip(b.to_le_bytes())
-                .map(|(x, y)| byte(x, first) * byte(y, second));
-            products.fold(c as i32, i32::wrapping_add) as u32
-        }
         DotKind::Words => {
             let part = |x: u32, upper: bool| i32::from((if upper { x >> 16 } else { x }) as i16);
             let products = [false, true].map(|u| part(a, u) * part(b, u));
             products.into_iter().fold(c as i32, i32::wrapping_add) as u32
         }
-        DotKind::Halves => {
+        _ => {
             let half = |x: u32, upper: bool| f32::from_bits(if upper { x & 0xffff_0000 } else { x << 16 });
             let sum = half(a, true).mul_add(half(b, true), f32::from_bits(c));
             half(a, false).mul_add(half(b, false), sum).to_bits()

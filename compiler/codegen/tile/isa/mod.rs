@@ -3,7 +3,7 @@
 pub(in crate::codegen) mod aarch64;
 mod x86_64;
 
-use super::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
+use super::ir::{Class, Form, Func, Node, Op, Value, Width};
 use super::regalloc::Alloc;
 use crate::codegen::tile::Code;
 use crate::diag::Result;
@@ -12,7 +12,7 @@ use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 /// A machine: instruction selection, registers, encoding.
 pub(super) trait Machine {
     /// Rewrites operations of a function as the machine has them.
-    fn select(&self, blocks: &mut [Block], f: &Func);
+    fn select(&self, f: &mut Func);
     /// The registers that hold a kind of value.
     fn class(&self, c: Class) -> RegClass;
     /// The registers there are.

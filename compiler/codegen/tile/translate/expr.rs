@@ -1,9 +1,10 @@
 //! Expressions -> vector operations.
 
+use super::dot::bytes_of;
 use super::floats::Lanes;
 use super::{Fit, NOT_INSIDE, Translate, Val};
 use crate::codegen::math::{self, Floats};
-use crate::codegen::tile::ir::{Bin, Bits, Bytes, Form, Op, Pred, Un, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Scalar, UnOp, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -110,15 +111,11 @@ impl Translate<'_> {
                 }
                 Ok(Val { v: self.b.fma_of(a.v, b.v, c.v, bits_of(a.ty)), ..a })
             }
+            Expr::Dot(g, a, b, c) if g.is_long() => self.long_dot(*g, a, b, c),
             Expr::Dot(g, a, b, c) => {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
-                let bytes = match g {
-                    DotKind::SignedBytes => Bytes::Signed,
-                    DotKind::UnsignedBytes => Bytes::Unsigned,
-                    _ => Bytes::Mixed,
-                };
                 let v = match g {
-                    g if g.is_bytes() => self.b.vector(Op::Dot(bytes), &[c.v, a.v, b.v], None),
+                    g if g.is_bytes() => self.b.vector(Op::Dot(bytes_of(*g)), &[c.v, a.v, b.v], None),
                     DotKind::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
                     _ => {
                         let products = self.b.bin(Bin::MulAddPairs, a.v, b.v);

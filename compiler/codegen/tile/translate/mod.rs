@@ -8,6 +8,7 @@
 
 mod access;
 mod convert;
+mod dot;
 mod expr;
 mod fit;
 mod floats;

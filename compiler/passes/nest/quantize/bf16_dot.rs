@@ -1,12 +1,12 @@
 //! bf16_dot: contractions with constant weights by dot products of bf16, for `--math fast` on CPU levels that
 //! have them.
 //!
-//! The reduction is taken in pairs along one of its loops, the *channel*: two bf16 side by side are one
+//! The reduction is taken in groups along one of its loops, the *channel*: two bf16 side by side are one
 //! 32-bit element, as [`Expr::Dot`] has them, and from there on schedules treat them as any other
-//! contraction's.
+//! contraction's. Levels that multiply matrices of bf16 take four, in elements of 64 bits.
 //!
-//! * The weights are rounded here, once. A channel of odd extent is filled up with zeros.
-//! * Activations that nothing else reads, whose channel is innermost in memory in whole pairs, are stored as
+//! * The weights are rounded here, once. A channel that ends within a group is filled up with zeros.
+//! * Activations that nothing else reads, whose channel is innermost in memory in whole groups, are stored as
 //!   bf16 by whoever makes them and read through a view. Others a kernel before the contraction rounds
 //!   (`gather`).
 //!
@@ -18,12 +18,9 @@ use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::is_temp;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies, Grouped};
-use crate::target::Level;
+use crate::target::{Facts, Level};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
-
-/// Elements of a pair.
-const PAIR: i64 = 2;
 
 /// A contraction that dot products of bf16 suit.
 struct Plan {
@@ -32,11 +29,16 @@ struct Plan {
 }
 
 /// True if the pass would find something.
-pub fn suit(m: &Module) -> bool {
-    operands::kernels(m).into_iter().any(|k| plan(m, k).is_some())
+pub fn suit(m: &Module, facts: &Facts) -> bool {
+    operands::kernels(m).into_iter().any(|k| plan(m, k, group(facts)).is_some())
 }
 
-fn plan(m: &Module, k: Kernel) -> Option<Plan> {
+/// What a level multiplies at once.
+fn group(facts: &Facts) -> DotKind {
+    if facts.caps.dot.has_matrices() { DotKind::LongHalves } else { DotKind::Halves }
+}
+
+fn plan(m: &Module, k: Kernel, group: DotKind) -> Option<Plan> {
     let parts = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?.clone();
     let (x, w) = match (weights(m, parts.a.0), weights(m, parts.b.0)) {
         (false, true) => (parts.a.clone(), parts.b.clone()),
@@ -46,8 +48,7 @@ fn plan(m: &Module, k: Kernel) -> Option<Plan> {
     if !matches!(m.bufs[x.0].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16) {
         return None;
     }
-    let g = Grouped::find(m, k, parts.acc, (&x, &w), &parts.reduction, DotKind::Halves)
-        .filter(|g| g.extent > 1)?;
+    let g = Grouped::find(m, k, parts.acc, (&x, &w), &parts.reduction, group).filter(|g| g.extent > 1)?;
     Some(Plan { parts, g })
 }
 
@@ -61,8 +62,10 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     if !level.facts.caps.bf16 || m.math != Math::Fast {
         return Ok(());
     }
-    let plans: Vec<(Kernel, Plan)> =
-        operands::kernels(m).into_iter().filter_map(|k| Some((k, plan(m, k)?))).collect();
+    let plans: Vec<(Kernel, Plan)> = operands::kernels(m)
+        .into_iter()
+        .filter_map(|k| Some((k, plan(m, k, group(&level.facts))?)))
+        .collect();
     // What is stored as bf16 from now on.
     for b in private(m, &plans) {
         for v in m.bufs.keys().filter(|v| m.storage(*v) == b).collect::<Vec<_>>() {
@@ -81,7 +84,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// Temporaries that are read by such contractions only, in whole pairs.
+/// Temporaries that are read by such contractions only, in whole groups.
 fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
     let mut fit: HashSet<Buf> = plans
         .iter()
@@ -113,7 +116,8 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let (x, of) = (p.g.x.0, p.g.of_x);
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
-    dims[of] = channels.ceil_div(PAIR) * PAIR;
+    let size = p.g.group.size();
+    dims[of] = channels.ceil_div(size) * size;
     let (name, rank) = (format!("{}.bf16", m.bufs[x].name), dims.len());
     let out = m.temp(name, ElemType::BF16, dims);
     if of + 1 != rank {
@@ -132,7 +136,7 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     (id, p.g.view(m, out))
 }
 
-/// The contraction by dot products of pairs.
+/// The contraction by dot products of groups.
 fn contract(m: &mut Module, k: Kernel, p: &Plan, pairs: Buf) {
     let Some(w) = weights_in_pairs(m, p) else { return };
     p.g.rewrite(m, k, (pairs, w), &Expr::acc(p.parts.acc));

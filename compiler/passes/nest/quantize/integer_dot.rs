@@ -13,6 +13,10 @@
 //!   where they are, through a view. For pairs a kernel before the contraction makes words of them
 //!   (`spread`): each is read for many columns. Others a kernel before the contraction puts together
 //!   (`gather`).
+//! * Levels that multiply matrices of bytes take eights in place of quads, as i64 elements, where there are
+//!   several rows and the channel has as many. Both factors of such a product have eight bytes of a row or
+//!   column side by side, which panels of eights are; of quads, they would have to be put together for every
+//!   product.
 //! * Activations of the other sign are stored with 128 added, or less 128 (the sign bit flipped): other
 //!   readers undo that, and the contraction takes 128 times the sum of the weights from its sum, or adds it.
 //!
@@ -24,14 +28,14 @@
 //! Which contractions those are is decided once for a module (`taken`), by `exact_sums`: it leaves them
 //! alone, and the bytes that they read, and makes floats of the others.
 
+mod gather;
 pub mod operands;
 mod runtime;
 mod signs;
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, ByteSum, byte_sum};
-use crate::passes::nest::analysis::shape::{Uses, instance};
 use crate::passes::nest::quantize::exact_sums;
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
@@ -42,6 +46,8 @@ use std::sync::Arc;
 
 /// Images of fewer channels are gathered along their rows.
 const FEW: i64 = 4;
+/// Eights of a reduction from which on zeros in the last one do not matter.
+const FEW_EIGHTS: i64 = 8;
 /// What activations of the other sign are stored with, or less.
 const FLIP: i64 = 128;
 
@@ -116,8 +122,25 @@ fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan> {
         (Some(way), None) => (&c.b, &c.a, way),
         _ => return runtime::plan(m, k, c, dot),
     };
-    let g = Grouped::find(m, k, c.acc, (x, w), &c.reduction, way.group)?;
+    let find = |group| Grouped::find(m, k, c.acc, (x, w), &c.reduction, group);
+    let quads = find(way.group)?;
+    let eights = way.group.doubled().filter(|_| dot.has_matrices() && has_rows(m, k, x, w));
+    let g = eights.and_then(find).filter(|g| fills(m, g, &quads)).unwrap_or(quads);
     Some(Plan { c: c.clone(), g, flips: way.flips, lessens: false })
+}
+
+/// True if several rows of results have the same weights.
+fn has_rows(m: &Module, k: Kernel, x: &(Buf, Vec<Dim>), w: &(Buf, Vec<Dim>)) -> bool {
+    let own = |l: &(Sym, Dim)| form::depends(&x.1, l.0) && !form::depends(&w.1, l.0);
+    form::par_loops(&m.kernels[k].body).0.iter().any(|l| own(l) && l.1.as_const() != Some(1))
+}
+
+/// True if a reduction in eights adds up little more than one in quads, and copies nothing that that one reads
+/// where it is.
+fn fills(m: &Module, eights: &Grouped, quads: &Grouped) -> bool {
+    let whole = eights.extent % eights.group.size() == 0;
+    let few = eights.extent < FEW_EIGHTS * eights.group.size();
+    (whole || !few) && (eights.in_place(m) || !quads.in_place(m))
 }
 
 /// Runs the pass. Accumulators of sums that become floats get their range ([`crate::nest::RegData::whole`]).
@@ -154,14 +177,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     // The types of the activations, before any are flipped.
     let unsigned: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::U8).collect();
     images_of_few_channels(m, &plans, &in_place);
-    // Copies as they are, and of the other sign.
-    let (mut copies, mut made) = ([(); 2].map(|()| Copies::default()), [(); 2].map(|()| Copies::default()));
+    // Copies as they are, and of the other sign; in eights, too.
+    let (mut copies, mut made) = ([(); 4].map(|()| Copies::default()), [(); 2].map(|()| Copies::default()));
     for (((k, p), here), unsigned) in plans.iter().zip(&in_place).zip(&unsigned) {
-        let copies = &mut copies[usize::from(p.flips)];
+        let copies = &mut copies[usize::from(p.flips) + 2 * usize::from(p.g.group.is_long())];
         let groups = match (here, p.g.group) {
             (true, g) if g.is_bytes() => p.g.view(m, p.g.x.0),
             (true, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| spread(m, *k, p)),
-            (false, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| gather(m, *k, p)),
+            (false, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| gather::gather(m, *k, p)),
         };
         contract(m, *k, p, groups, *unsigned, &mut made[usize::from(p.lessens)]);
     }
@@ -257,92 +280,6 @@ fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[
     }
 }
 
-/// A kernel before `k` that puts the activations together as groups, channels innermost, of the other sign if
-/// the dot products want that.
-/// If they are an image with a border made for `k` alone, it makes the border, too.
-fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
-    let (x, of, size) = (p.g.x.0, p.g.of_x, p.g.group.size());
-    // Signed parts of a group are masked when they are put together.
-    let signed = matches!(p.g.group, DotKind::SignedBytes);
-    let by = match (p.flips, m.bufs[x].ty) {
-        (false, _) => 0,
-        (true, ElemType::I8) => FLIP,
-        (true, _) => -FLIP,
-    };
-    let bordered = bordered(m, k, x, of);
-    let mut dims = m.bufs[x].dims.clone();
-    let channels = dims[of];
-    dims[of] = channels.ceil_div(size);
-    let suffix = suffix(p);
-    let name = format!("{}.{suffix}", m.bufs[x].name);
-    let rank = dims.len();
-    let out = m.temp(name, ElemType::I32, dims);
-    let count = channels.as_const();
-    // Rows of few channels in several groups are made as rows.
-    if count.is_none_or(|c| c <= size || c >= FEW) {
-        m.bufs[out].layout = Layout::Permuted((0..rank).filter(|d| *d != of).chain([of]).collect());
-    }
-    let origin = m.kernels[k].origin.clone();
-    let few = count.filter(|c| *c < size).unwrap_or(size);
-    let code = |v: i64| v + by;
-    let id = m.map(out, &origin, |kb, at| {
-        let from = |i: i64| {
-            let mut from = at.to_vec();
-            from[of] = at[of] * size + i;
-            from
-        };
-        let wide = |e: Expr| {
-            let v = Expr::Cast(ElemType::I32, Box::new(e));
-            if by != 0 { v + Expr::int(ElemType::I32, by) } else { v }
-        };
-        let placed = |i: i64, v: Expr| {
-            // The upper bits of a negative number are none of the parts above it.
-            let v = if signed && i + 1 < size {
-                Expr::bin(BinOp::And, v, Expr::int(ElemType::I32, (1 << (32 / size)) - 1))
-            } else {
-                v
-            };
-            if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (32 / size * i)) }
-        };
-        let byte = |kb: &crate::nest::KernelBuilder, i: i64, v: Expr| {
-            let inside = kb.m.syms.in_range(from(i)[of], channels);
-            placed(
-                i,
-                if inside {
-                    v
-                } else {
-                    Expr::select(
-                        Expr::cmp_index(BinOp::Lt, from(i)[of], channels),
-                        v,
-                        Expr::int(ElemType::I32, 0),
-                    )
-                },
-            )
-        };
-        let zero = || Expr::int(ElemType::I32, 0);
-        let Some(b) = &bordered else {
-            return (0..few)
-                .map(|i| byte(kb, i, wide(kb.load(x, &from(i)))))
-                .reduce(|a, b| a + b)
-                .unwrap_or(zero());
-        };
-        let mut part = |i: i64, e: &Expr| {
-            let at = from(i);
-            instance(kb.m, e, &|s| b.cover.iter().zip(&at).find(|c| *c.0 == Some(s)).map(|c| *c.1))
-        };
-        let outside = (0..few).map(|i| (code(b.fill) & 0xff) << (32 / size * i)).sum::<i64>();
-        let parts: Vec<Expr> = (0..few).map(|i| wide(part(i, &b.inside))).collect();
-        let cond = part(0, &b.cond);
-        let sum = (0..few).zip(parts).map(|(i, v)| byte(kb, i, v)).reduce(|a, b| a + b).unwrap_or(zero());
-        Expr::select(cond, sum, Expr::int(ElemType::I32, outside))
-    });
-    operands::before(m, k, id, suffix);
-    if let Some(b) = bordered {
-        visit::drop_calls(&mut m.driver, &|k| k == b.kernel);
-    }
-    (id, out)
-}
-
 /// A kernel before `k` that makes words of bytes which lie in pairs.
 fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let x = p.g.x.0;
@@ -375,38 +312,6 @@ fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
 /// What copies in groups are named after.
 fn suffix(p: &Plan) -> &'static str {
     if p.g.group.is_bytes() { "quads" } else { "pairs" }
-}
-
-/// A copy of an image with a border around it.
-struct Bordered {
-    kernel: Kernel,
-    /// The loop variable of each dimension.
-    cover: Vec<Option<Sym>>,
-    cond: Expr,
-    inside: Expr,
-    fill: i64,
-}
-
-/// The kernel that makes `x` if nobody but `k` reads it, all channels have one border, and they are few.
-fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
-    if !matches!(m.bufs[x].place, Place::Temp) {
-        return None;
-    }
-    let uses = Uses::new(m);
-    let ([kernel], true) = (uses.writers(x), uses.readers(x) == [k] && !uses.pinned(x)) else { return None };
-    let map = m.form(*kernel).map().filter(|map| map.buf == x && uses.may_move(m, *kernel, k))?.clone();
-    let cover = map.cover(m)?;
-    let (Expr::Select(cond, inside, fill), true) = (map.value, m.bufs[x].dims[of].as_const()? <= FEW) else {
-        return None;
-    };
-    let (Expr::Load { .. }, Expr::Const(fill)) = (&*inside, *fill) else { return None };
-    let mut alike = true;
-    cond.walk(&mut |e| match (e, cover[of]) {
-        (Expr::Index(d), Some(c)) => alike &= !d.contains(c),
-        (Expr::Load { .. }, _) => alike = false,
-        _ => {}
-    });
-    alike.then_some(Bordered { kernel: *kernel, cover, cond: *cond, inside: *inside, fill: fill.to_i64() })
 }
 
 /// The contraction by dot products of groups. `unsigned`: the activations as they were.

@@ -150,7 +150,7 @@ pub(super) fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     let next = unit_stride_var(m, out, &at, &p.loops);
     if next.is_some_and(|v| only(&p.a.1, &p.b.1, v)) && p.reduction.len() == 1 {
         std::mem::swap(&mut p.a, &mut p.b);
-        if let ProductKind::Dot { group: DotKind::Bytes, swapped } = &mut p.product {
+        if let ProductKind::Dot { group: DotKind::Bytes | DotKind::LongBytes, swapped } = &mut p.product {
             *swapped = !*swapped;
         }
     }

@@ -57,7 +57,8 @@ impl std::ops::Deref for Panels {
 impl Panels {
     /// Panels of operand B of contraction `k`.
     pub fn new(m: &Module, uses: &Uses, k: Kernel, p: &Contraction, shape: Shape, facts: Facts) -> Panels {
-        let source = if p.whole { producer(m, uses, k, p.b.0) } else { None };
+        // What a view shows as another type is not what the map computes.
+        let source = if p.whole && !m.is_recast(p.b.0) { producer(m, uses, k, p.b.0) } else { None };
         Panels { shape, source, facts }
     }
     /// Adds the kernel, right before contraction `k`, which the driver calls.

@@ -165,6 +165,11 @@ impl Emit<'_> {
             Op::DotLane { bytes, swapped, lane } => {
                 self.code.three(table::dot_lane(bytes, swapped, lane), d, r[1], r[2])
             }
+            // Rows first; of unsigned and signed bytes, what is unsigned.
+            Op::MatrixDot { of, swapped: false } => self.code.three(table::matrix_dot(of), d, r[2], r[1]),
+            Op::MatrixDot { of, swapped: true } => self.code.three(table::matrix_dot(of), d, r[1], r[2]),
+            Op::Zip { bits, upper } => self.code.three(table::zip(bits, upper), d, r[0], r[1]),
+            Op::Unzip { odd } => self.code.three(table::unzip(odd), d, r[0], r[1]),
             Op::Cmp(Pred::Unordered, _) if r[0] != r[1] => return Err(none(op)),
             Op::Cmp(p, bits) => self.compare(table::cmp(p, bits), p, d, r),
             Op::ICmp(p, bits) => self.compare(table::icmp(p, bits), p, d, r),

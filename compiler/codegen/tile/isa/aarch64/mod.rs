@@ -3,6 +3,7 @@
 pub(in crate::codegen) mod code;
 mod encode;
 mod instructions;
+mod matrix;
 mod memory;
 mod registers;
 mod select;
@@ -10,7 +11,7 @@ pub(in crate::codegen) mod table;
 
 use super::Machine;
 use crate::codegen::tile::Code;
-use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value};
+use crate::codegen::tile::ir::{Class, Form, Func, Node, Op, Value};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
@@ -19,8 +20,9 @@ use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 pub(super) struct Aarch64;
 
 impl Machine for Aarch64 {
-    fn select(&self, blocks: &mut [Block], f: &Func) {
-        select::forms(blocks, f.in_order);
+    fn select(&self, f: &mut Func) {
+        matrix::products(f);
+        select::forms(&mut f.blocks, f.in_order);
     }
     fn class(&self, c: Class) -> RegClass {
         registers::class(c)

@@ -62,9 +62,11 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
     }
     if let Some(d) = n.def {
         o.push(match n.op {
-            Op::Fma231 { .. } | Op::FmaLane { .. } | Op::Dot(_) | Op::DotLane { .. } => {
-                Operand::reg_reuse_def(reg(d), 0)
-            }
+            Op::Fma231 { .. }
+            | Op::FmaLane { .. }
+            | Op::Dot(_)
+            | Op::DotLane { .. }
+            | Op::MatrixDot { .. } => Operand::reg_reuse_def(reg(d), 0),
             Op::SelectInto(_, k) => Operand::reg_reuse_def(reg(d), usize::from(k)),
             _ => Operand::reg_def(reg(d)),
         });

@@ -2,7 +2,7 @@
 //! a word and where its fields stand is all that there is to encode; `tests` holds every row against what an
 //! assembler makes of it.
 
-use crate::codegen::tile::ir::{Bin, Bits, Bytes, Op, Pred, Un};
+use crate::codegen::tile::ir::{Bin, Bits, Bytes, Factors, Op, Pred, Un};
 
 /// Words for lanes of 32 and of 64 bits; 0 where there is none.
 pub(super) type Row = [u32; 2];
@@ -162,6 +162,27 @@ pub(super) fn dot_lane(bytes: Bytes, swapped: bool, lane: u8) -> u32 {
     };
     let lane = u32::from(lane);
     word | (lane & 1) << 21 | (lane >> 1) << 11
+}
+
+/// d, two rows of two sums, += two rows of eight bytes of n times two of m as columns; of mixed signs, those
+/// of n are unsigned: SMMLA, UMMLA, USMMLA. Or rows and columns of four bf16: BFMMLA.
+pub(super) fn matrix_dot(of: Factors) -> u32 {
+    match of {
+        Factors::Bytes(Bytes::Signed) => 0x4e80_a400,
+        Factors::Bytes(Bytes::Unsigned) => 0x6e80_a400,
+        Factors::Bytes(Bytes::Mixed) => 0x4e80_ac00,
+        Factors::Halves => 0x6e40_ec00,
+    }
+}
+
+/// Lanes of n and m in turn: of the lower halves, or the upper ones.
+pub(super) fn zip(bits: Bits, upper: bool) -> u32 {
+    pick([0x4e80_3800, 0x4ec0_3800], bits) | u32::from(upper) << 14
+}
+
+/// Every other lane of 32 bits of n, then of m, from the first or the second one on.
+pub(super) fn unzip(odd: bool) -> u32 {
+    0x4e80_1800 | u32::from(odd) << 14
 }
 
 /// A lane of n in all lanes of d.

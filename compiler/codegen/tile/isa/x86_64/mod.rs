@@ -8,7 +8,7 @@ mod table;
 
 use super::Machine;
 use crate::codegen::tile::Code;
-use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
+use crate::codegen::tile::ir::{Class, Form, Func, Node, Op, Value, Width};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
@@ -17,9 +17,9 @@ use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 pub(super) struct X86(pub Width);
 
 impl Machine for X86 {
-    fn select(&self, blocks: &mut [Block], f: &Func) {
+    fn select(&self, f: &mut Func) {
         // Loads of whole vectors become operands.
-        select::forms(blocks, if f.long { Form::B64 } else { Form::B32 });
+        select::forms(&mut f.blocks, if f.long { Form::B64 } else { Form::B32 });
     }
     fn class(&self, c: Class) -> RegClass {
         registers::class(self.0, c)

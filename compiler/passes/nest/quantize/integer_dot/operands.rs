@@ -1,5 +1,5 @@
 //! Contractions whose reduction is taken in groups of neighbours along one of its loops, the *channel*: what
-//! `integer_dot` (quads of bytes, pairs of words) and `bf16_dot` (pairs of bf16) share. A group is one 32-bit
+//! `integer_dot` (quads of bytes, pairs of words) and `bf16_dot` (pairs of bf16) share. A group is one
 //! element, as [`Expr::Dot`] has it. Operands that are not in memory as a contraction reads them are copied
 //! by kernels before it (`Copies`).
 
@@ -7,7 +7,7 @@ use crate::nest::{Buf, DotKind, Expr, Kernel, Layout, LoopKind, Module, Place, R
 use crate::passes::nest::analysis::form::{depends, par_loops};
 use crate::passes::nest::analysis::shape::Uses;
 use crate::sym::{Dim, Sym};
-use crate::tensor::{ConstData, ElemType};
+use crate::tensor::ConstData;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl Grouped {
     pub fn view(&self, m: &mut Module, b: Buf) -> Buf {
         let (mut dims, layout) = (m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
         dims[self.of_x] = dims[self.of_x].floor_div(self.group.size());
-        let v = m.view_as(b, ElemType::I32, dims);
+        let v = m.view_as(b, self.group.factor(), dims);
         m.bufs[v].layout = layout;
         v
     }
@@ -101,7 +101,7 @@ impl Grouped {
             out[at..at + bytes].copy_from_slice(v);
         }
         dims[self.of_w] = groups as i64;
-        Some(m.constant(name, Arc::new(ConstData::new(ElemType::I32, dims, out)?)))
+        Some(m.constant(name, Arc::new(ConstData::new(self.group.factor(), dims, out)?)))
     }
     /// The contraction by dot products of `x` and `w`, both in groups; `total` stands for its sum afterwards.
     pub fn rewrite(&self, m: &mut Module, k: Kernel, (x, w): (Buf, Buf), total: &Expr) {

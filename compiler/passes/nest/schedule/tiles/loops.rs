@@ -126,7 +126,8 @@ pub(crate) fn describe<P: Source>(
 
 /// The schedule of a contraction, but for loops around its tiles.
 pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>) -> Schedule {
-    let steps = p.reduction.last().map_or(1, |d| d.1.as_const().map_or(4, |n| n.min(4)));
+    let most = p.product.steps();
+    let steps = p.reduction.last().map_or(1, |d| d.1.as_const().map_or(most, |n| n.min(most)));
     let sums = register::split(m, p, t, t.mr, t.nv);
     Schedule {
         tile: vec![("rows", t.mr), ("vectors", t.nv)],

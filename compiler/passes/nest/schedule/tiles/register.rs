@@ -73,7 +73,7 @@ impl PanelPrefetch {
         let (last, outer) = p.reduction.split_last()?;
         let steps = outer
             .iter()
-            .try_fold(last.1.as_const()? / 4, |n, d| Some(n * d.1.as_const()?))
+            .try_fold(last.1.as_const()? / p.product.steps(), |n, d| Some(n * d.1.as_const()?))
             .filter(|n| *n > 0)?;
         let lines = m.syms.simplify(lines.ceil_div(passes.max(1)));
         let step = m.syms.simplify(lines.ceil_div(steps).min(Dim::constant(MOST_LINES)));
@@ -106,8 +106,9 @@ fn in_order(m: &Module, p: &Contraction) -> bool {
 /// other: steps get accumulators of their own, where registers hold these too.
 pub(super) fn split<P>(m: &Module, p: &Contraction, t: &Tile<P>, mr: i64, nv: i64) -> i64 {
     let long = p.reduction.last().map_or(Some(1), |d| d.1.as_const()).is_none_or(|c| c >= 8);
-    let mut split = 1;
-    while !in_order(m, p) && split < 4 && mr * nv * split < 8 && 2 * mr * nv * split < t.registers && long {
+    let (mut split, most) = (1, p.product.steps());
+    while !in_order(m, p) && split < most && mr * nv * split < 8 && 2 * mr * nv * split < t.registers && long
+    {
         split *= 2;
     }
     split
@@ -132,7 +133,7 @@ pub(super) fn block(
         Cols::Some(r) => (r + lanes - 1) / lanes,
         _ => t.nv,
     };
-    // The reduction loops, with variables of their own; the innermost in steps of four.
+    // The reduction loops, with variables of their own; the innermost in steps of several.
     let depth: Vec<(Sym, Dim, Sym)> =
         p.reduction.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
     let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
@@ -221,38 +222,43 @@ pub(super) fn block(
     if early && steps.as_const().is_none_or(|k| k >= long) {
         out.extend(reads.iter().flat_map(|(r, ask)| unroll(*r, mr, vec![ask.clone()])));
     }
+    let each = p.product.steps();
     let mut inner = match depth.last() {
         None => step(m, &|_| None, zero),
         Some((var, hi, _)) => match hi.as_const() {
-            Some(c) if c <= 4 => unroll(*var, c, step(m, &|_| None, zero)),
+            Some(c) if c <= each => unroll(*var, c, step(m, &|_| None, zero)),
             _ => {
-                let whole = hi.floor_div(4);
+                let whole = hi.floor_div(each);
                 let (q, u) =
-                    (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(4)));
-                let at = if t.backwards && !in_order { (whole - 1 - q) * 4 + u } else { Dim::sym(q) * 4 + u };
+                    (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(each)));
+                let at = if t.backwards && !in_order {
+                    (whole - 1 - q) * each + u
+                } else {
+                    Dim::sym(q) * each + u
+                };
                 let part = Dim::sym(u).modulo(split);
                 let mut body =
                     prefetch.map_or(vec![], |a| prefetch_lines(m, p, t, &depth, panel, q.into(), a));
                 body.extend(next_rows(m, p, t, row, mr, q, whole));
-                body.extend(unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)));
+                body.extend(unroll(u, each, step(m, &|s| (s == *var).then_some(at), part)));
                 let mut s = if early {
                     sum_in_fours(m, q, whole, body, None)
                 } else {
                     sum_in_fours(m, q, whole, body, Some((mr, &reads)))
                 };
-                match hi.modulo(4).as_const() {
+                match hi.modulo(each).as_const() {
                     Some(0) => {}
                     Some(r) => {
                         let u = m.syms.loop_var("u", zero, Dim::constant(r));
-                        let at = whole * 4 + Dim::sym(u);
+                        let at = whole * each + Dim::sym(u);
                         s.extend(unroll(u, r, step(m, &|s| (s == *var).then_some(at), zero)));
                     }
                     None => {
-                        m.syms.set_loop_range(*var, whole * 4, *hi);
+                        m.syms.set_loop_range(*var, whole * each, *hi);
                         s.push(Stmt::For {
                             kind: LoopKind::Seq,
                             var: *var,
-                            lo: whole * 4,
+                            lo: whole * each,
                             hi: *hi,
                             body: step(m, &|_| None, zero),
                         });
@@ -311,10 +317,11 @@ const GAP: i64 = 32;
 fn next_rows_stride<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<(Sym, i64)> {
     let ([depth], (r, count)) = (p.reduction.as_slice(), t.m_row?) else { return None };
     let along = |s: Sym| stride(m, p.a.0, &p.a.1, s);
-    let (whole, step) = (depth.1.floor_div(4).as_const()?, along(r)?);
+    let each = p.product.steps();
+    let (whole, step) = (depth.1.floor_div(each).as_const()?, along(r)?);
     let constant = matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_));
     let here = !constant && p.prefetch.is_none() && count.as_const().is_some() && along(depth.0) == Some(1);
-    let long = whole >= ROW_PREFETCH_STEPS && (whole * 4..=whole * 4 + GAP).contains(&step);
+    let long = whole >= ROW_PREFETCH_STEPS && (whole * each..=whole * each + GAP).contains(&step);
     (here && long && m.bufs[p.a.0].ty.bytes().is_some()).then_some((r, step))
 }
 
@@ -408,7 +415,8 @@ fn prefetch_lines(
         }
         (None, Panels::InPlace | Panels::Private(..)) => return vec![],
     };
-    let turn = outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(4) + q;
+    let turn =
+        outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(p.product.steps()) + q;
     let first = a.pass * a.lines + turn * a.step;
     (0..a.each)
         .map(|i| {

@@ -136,6 +136,16 @@ fn encoded() -> Vec<(String, u32)> {
             }
         }
     }
+    for (name, bytes) in [("smmla", Bytes::Signed), ("ummla", Bytes::Unsigned), ("usmmla", Bytes::Mixed)] {
+        all.push((format!("{name} v1.4s, v2.16b, v3.16b"), three(matrix_dot(Factors::Bytes(bytes)))));
+    }
+    all.push(("bfmmla v1.4s, v2.8h, v3.8h".to_owned(), three(matrix_dot(Factors::Halves))));
+    for (k, upper) in [(1, false), (2, true)] {
+        for (t, bits) in [("4s", Bits::B32), ("2d", Bits::B64)] {
+            all.push((format!("zip{k} v1.{t}, v2.{t}, v3.{t}"), three(zip(bits, upper))));
+        }
+        all.push((format!("uzp{k} v1.4s, v2.4s, v3.4s"), three(unzip(upper))));
+    }
     for (name, bytes, lanes) in [
         ("sdot", Bytes::Signed, &[("sdot", false), ("sdot", true)]),
         ("udot", Bytes::Unsigned, &[("udot", false), ("udot", true)]),

@@ -1,0 +1,42 @@
+//! Dot products of groups.
+
+use super::{Fit, Misfit, Translate, Val};
+use crate::codegen::tile::ir::{Bytes, Factors, Form, Mem, Op};
+use crate::nest::{DotKind, Expr};
+
+/// Signs of the bytes of a group.
+pub(super) fn bytes_of(g: DotKind) -> Bytes {
+    match g.signs() {
+        Some((true, true)) => Bytes::Signed,
+        Some((false, false)) => Bytes::Unsigned,
+        _ => Bytes::Mixed,
+    }
+}
+
+impl Translate<'_> {
+    /// A dot product of eights: one element by a vector of neighbours, which fill two registers.
+    pub(super) fn long_dot(&mut self, g: DotKind, a: &Expr, b: &Expr, c: &Expr) -> Fit<Val> {
+        const ONE: Misfit = "a dot product of eights that is not of one element and of neighbours";
+        let (Expr::Load { buf: x, at: of_x }, Expr::Load { buf: y, at: of_y }) = (a, b) else {
+            return Err(ONE);
+        };
+        let sum = self.value(c)?;
+        let (x, y) = (self.access(*x, of_x)?, self.access(*y, of_y)?);
+        let (swapped, one, columns) = match (x.lane, y.lane) {
+            (Some(0), Some(1)) => (false, x, y),
+            (Some(1), Some(0)) => (true, y, x),
+            _ => return Err(ONE),
+        };
+        if self.b.is_long() || self.mask.is_some() || !one.bound.is_empty() || !columns.bound.is_empty() {
+            return Err(ONE);
+        }
+        let (element, near) = (self.mem(&one)?, self.mem(&columns)?);
+        let element = self.load_at(&one, Form::B64, element)?;
+        let first = self.load_at(&columns, Form::B32, near)?;
+        let far = Mem { disp: near.disp.checked_add(16).ok_or(ONE)?, ..near };
+        let second = self.load_at(&columns, Form::B32, far)?;
+        let of = if g == DotKind::LongHalves { Factors::Halves } else { Factors::Bytes(bytes_of(g)) };
+        let op = Op::Dot8 { of, swapped: swapped && of == Factors::Bytes(Bytes::Mixed) };
+        Ok(Val { v: self.b.vector(op, &[sum.v, element, first, second], None), ..sum })
+    }
+}
