@@ -111,7 +111,10 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let rows_of = (1..=most.max(1)).rev().find(|r| fits(*r))?;
     let runs = Runs { length: run.1, ..runs };
     let own_price = runs.price(n.1, rows_of, lanes);
-    if own_price * 100 > rows_of * runs.terms * GAIN {
+    // Vectors of columns, or of rows where A has these side by side (the pixels of planes).
+    let pixels = p.loops.iter().any(|l| l.0 != n.0 && stride(m, p.a.0, &p.a.1, l.0) == Some(1));
+    let vectors = if pixels { n.1.min(lanes) } else { lanes };
+    if own_price * 100 * lanes > rows_of * runs.terms * vectors * GAIN {
         return None;
     }
     let tiles = Dim::product(batch.iter().chain(&rows).map(|l| l.1)) * row.1.ceil_div(rows_of);
