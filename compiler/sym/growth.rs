@@ -79,7 +79,13 @@ mod tests {
         let again = clamped(lane.floor_div(4) + (lane.modulo(4) + 2).floor_div(4) + n * 3);
         assert_eq!(again.growth(l, 16), Some(4));
         // Linear, falling, too far apart, and a quotient of something else.
-        for d in [lane * 2 + n, clamped(lane.modulo(4) + n), clamped(n - lane), clamped(lane * 3), (lane + n).floor_div(2)] {
+        for d in [
+            lane * 2 + n,
+            clamped(lane.modulo(4) + n),
+            clamped(n - lane),
+            clamped(lane * 3),
+            (lane + n).floor_div(2),
+        ] {
             assert_eq!(d.window(l, 16), None, "{d:?}");
         }
     }

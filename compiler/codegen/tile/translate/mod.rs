@@ -181,6 +181,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         lane: None,
         mask: None,
         rest: None,
+        windows: Map::default(),
         bounds: Bounds::of_sums(m, body),
     };
     t.b.tables = m.math != Math::Strict;
@@ -277,6 +278,8 @@ struct Translate<'a> {
     pub mask: Option<Value>,
     /// The mask of a last, partial vector whose lanes only run time counts, and how many there are.
     rest: Option<(Value, Value)>,
+    /// Places within windows, by what stands for their variables, lanes and the block that computed them.
+    windows: Map<(Dim, Option<Value>, usize), (Count, Value, Value)>,
     bounds: Bounds,
 }
 

@@ -32,10 +32,8 @@ impl Translate<'_> {
         let used = self.used_lanes();
         let places: Vec<i64> = (0..used.unwrap_or(self.b.lanes())).map(place).collect::<Option<_>>()?;
         if used.is_none() {
-            let (first, total) = (
-                first.as_const()?,
-                Dim::product(self.m.bufs[storage].dims.iter().copied()).as_const()?,
-            );
+            let (first, total) =
+                (first.as_const()?, Dim::product(self.m.bufs[storage].dims.iter().copied()).as_const()?);
             let inside = |p: &i64| first.checked_add(*p).is_some_and(|at| (0..total).contains(&at));
             places.iter().all(inside).then_some(())?;
         }

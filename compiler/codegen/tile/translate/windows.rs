@@ -35,18 +35,7 @@ impl Translate<'_> {
             return Err(NOT_LINEAR);
         };
         let lanes = i64::from(self.b.lanes());
-        let first = self.at_first_lane(window, lane)?;
-        let places = self.distances(window, lane, first)?;
-        // The place of the last lane that exists.
-        let last = match (self.mask, self.used_lanes(), self.rest) {
-            (Some(k), None, Some((rest, n))) if k == rest => {
-                let n = self.b.add_imm(n, -1);
-                self.b.splat(n)
-            }
-            (_, Some(n), _) => self.b.lane_numbers([(n - 1) as u8; 16]),
-            _ => return Err("lanes of a condition that read in a window"),
-        };
-        let last = self.b.bin(Bin::Permute, last, places);
+        let (first, places, last) = self.places_within(window, lane)?;
         let mem = self.mem(a)?;
         let base = self.b.address(mem);
         let base = match first {
@@ -87,6 +76,27 @@ impl Translate<'_> {
             });
         }
         all.ok_or("a vector without lanes")
+    }
+    /// Where the first lane reads, how far all are behind it, and how far, in all lanes, the last one is that
+    /// exists. Other rows of an image read at the same places.
+    fn places_within(&mut self, window: Dim, lane: Sym) -> Fit<(Count, Value, Value)> {
+        let key = (window, self.mask, self.b.block());
+        if let Some(found) = self.windows.get(&key) {
+            return Ok(*found);
+        }
+        let first = self.at_first_lane(window, lane)?;
+        let places = self.distances(window, lane, first)?;
+        let last = match (self.mask, self.used_lanes(), self.rest) {
+            (Some(k), None, Some((rest, n))) if k == rest => {
+                let n = self.b.add_imm(n, -1);
+                self.b.splat(n)
+            }
+            (_, Some(n), _) => self.b.lane_numbers([(n - 1) as u8; 16]),
+            _ => return Err("lanes of a condition that read in a window"),
+        };
+        let last = self.b.bin(Bin::Permute, last, places);
+        self.windows.insert(key, (first, places, last));
+        Ok((first, places, last))
     }
     /// The value of an expression in lane 0.
     fn at_first_lane(&mut self, d: Dim, lane: Sym) -> Fit<Count> {
@@ -208,7 +218,9 @@ fn taken_apart(d: Dim, lane: Sym) -> Fit<Moving> {
 /// An expression as a minimum or maximum and what is added to it; with a lane, one that it moves.
 fn split_extreme(d: Dim, lane: Option<Sym>) -> Fit<Moving> {
     let View::Sum { terms, .. } = d.view() else { return Ok(Moving::Sum(Dim::constant(0), d)) };
-    let whole = |t: &Term| Dim::product([Dim::constant(t.0), t.1.iter().map(value).fold(Dim::constant(1), |a, b| a * b)]);
+    let whole = |t: &Term| {
+        Dim::product([Dim::constant(t.0), t.1.iter().map(value).fold(Dim::constant(1), |a, b| a * b)])
+    };
     let extreme = terms.iter().find(|t| {
         t.1.iter().any(|a| matches!(a, Atom::Min(_) | Atom::Max(_)))
             && lane.is_none_or(|l| whole(t).contains(l) && whole(t).syms().iter().any(|s| *s != l))

@@ -108,18 +108,24 @@ fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> 
 /// True if the lanes of vectors along `var` read at distances known now, and what each vector reads lies in
 /// few others.
 pub(super) fn is_known(m: &Module, buf: Buf, at: &[Dim], along: (Sym, Dim), lanes: i64) -> bool {
-    pieces(m, &[m.linear(buf, at)], along, lanes).is_some()
+    fits(m, buf, along.1, lanes) && pieces(m, &[m.linear(buf, at)], along, lanes).is_some()
 }
 
-/// The positions of a map's loads that are not linear in a variable.
-fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<Dim> {
+/// True if rows of this length can be read by shuffles: masks that run time makes are for words, but for the
+/// longest vectors.
+fn fits(m: &Module, buf: Buf, extent: Dim, lanes: i64) -> bool {
+    extent.as_const().is_some() || lanes >= 16 || m.bufs[buf].ty.bits() == 32
+}
+
+/// The loads of a map that are not linear in a variable, with their positions.
+fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<(Buf, Dim)> {
     let mut found = vec![];
     visit::walk_exprs(body, &mut |e| {
         if let Expr::Load { buf, at } = e
             && stride(m, *buf, at, var).is_none()
             && m.linear(*buf, at).contains(var)
         {
-            found.push(m.linear(*buf, at));
+            found.push((*buf, m.linear(*buf, at)));
         }
     });
     found
@@ -128,8 +134,11 @@ fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<Dim> {
 /// The vectors of a map over a row, if some of its accesses are not linear and all are known; each vector is
 /// by itself then.
 pub(super) fn along(m: &Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
-    let found = positions(m, body, var);
-    if found.is_empty() { None } else { pieces(m, &found, (var, extent), lanes) }
+    let (bufs, found): (Vec<Buf>, Vec<Dim>) = positions(m, body, var).into_iter().unzip();
+    if found.is_empty() || bufs.iter().any(|b| !fits(m, *b, extent, lanes)) {
+        return None;
+    }
+    pieces(m, &found, (var, extent), lanes)
 }
 
 impl Pieces {
@@ -195,7 +204,8 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i6
     let mut linear = vec![];
     value.walk(&mut |e| match e {
         Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(var)) => {
-            linear.push(m.linear(*buf, &moved(at)))
+            linear.push(m.linear(*buf, &moved(at)));
+            fits &= self::fits(m, *buf, all, lanes);
         }
         Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
         _ => {}
