@@ -13,7 +13,7 @@ use super::narrow::{self, Narrow};
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::ops::LowerCx;
-use crate::ops::support::runtime;
+use crate::ops::support::{radix, runtime};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use runtime::int;
@@ -37,7 +37,7 @@ pub(super) enum List {
 /// Up to so many tops are found one after the other: a bisection takes as many steps.
 const SUCCESSIVE: i64 = 8;
 /// Longest list whose entries are moved for each that comes.
-const RANKED: i64 = 16;
+const RANKED: i64 = 64;
 /// A row is read from end to end where more than one column of so many has elements for the list.
 const MANY: i64 = 4;
 /// Positions of such a row whose largest key is found at once.
@@ -84,7 +84,8 @@ fn columns_of(row: &Row) -> Option<i64> {
 pub(super) fn finds_few(row: &Row) -> bool {
     // Each digit costs as much as merging twice.
     const MERGED: i64 = 2048;
-    row.count.as_const().is_none_or(|c| c < MERGED)
+    let part = |c: i64| row.n.as_const().is_none_or(|n| n < radix::LEAST || 2 * c <= n);
+    row.count.as_const().is_none_or(|c| c < MERGED && part(c))
 }
 
 /// Scratch for rows, one for each index of `outer`.

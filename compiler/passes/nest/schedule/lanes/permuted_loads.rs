@@ -197,6 +197,10 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i6
     let step = |s: Sym| stride(m, buf, at, s);
     let (outer, extent) = nest.loops.iter().copied().find(|l| step(l.0) == Some(inner))?;
     let all = extent * inner;
+    // The rows that threads share are not joined where nobody knows how many there are.
+    if all.as_const().is_none() && nest.loops.len() == 2 {
+        return None;
+    }
     let v = m.syms.loop_var("i", Dim::constant(0), all);
     let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
