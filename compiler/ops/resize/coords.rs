@@ -387,9 +387,8 @@ mod tests {
     fn periods_are_lines() {
         for (p, q) in [(2, 1), (3, 2), (1, 2), (5, 3), (64, 63), (7, 4)] {
             let scale = p as f64 / q as f64;
-            let v: Vec<i64> = (0..10 * p)
-                .map(|o| ((o as f64 + 0.5) / scale - 0.5_f64).ceil() as i64 - 1)
-                .collect();
+            let v: Vec<i64> =
+                (0..10 * p).map(|o| ((o as f64 + 0.5) / scale - 0.5_f64).ceil() as i64 - 1).collect();
             let (a, b, c) = periodic_line(&v[..p as usize], (p, q)).expect("a line");
             assert!(v.iter().zip(0..).all(|(v, o)| (a * o + b).div_euclid(c) == *v));
         }

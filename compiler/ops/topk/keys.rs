@@ -445,7 +445,12 @@ fn halving(
 
 /// How many tops are not below the limit. The loop stands in one of its own: a list of statements that are
 /// vectors all of them.
-pub(super) fn reaching(k: &mut KernelBuilder, o: &[Dim], columns: impl Into<Dim>, (tops, limit, count): (Buf, Buf, Buf)) {
+pub(super) fn reaching(
+    k: &mut KernelBuilder,
+    o: &[Dim],
+    columns: impl Into<Dim>,
+    (tops, limit, count): (Buf, Buf, Buf),
+) {
     let (zero, columns) = (Dim::constant(0), columns.into());
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
         let reached = k.acc(Expr::int(ElemType::I32, 0));
