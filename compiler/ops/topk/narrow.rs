@@ -4,9 +4,9 @@
 //! all above it and the first of them are taken. What reaches the limit is collected in order, without
 //! branches, and sorted.
 //!
-//! The list is sorted in runs of equal length, at most [`RUN`], each entry by how many of its run stand before
-//! it; then pairs of runs are merged from both ends at once: half as many steps depend on each other, and
-//! neither run ends before the steps do. All of this is alike for sizes that only run time knows.
+//! The list is sorted in runs of equal length, at most [`RUN`], each entry by how many of its run stand
+//! before it; then pairs of runs are merged from both ends at once: half as many steps depend on each other,
+//! and neither run ends before the steps do. All of this is alike for sizes that only run time knows.
 
 use super::keys::{extreme, packed, reaching, results, spot};
 use super::{Row, TopK};
