@@ -191,8 +191,8 @@ impl Resize {
         {
             let shrink = if self.antialias { s.min(1.0) } else { 1.0 };
             let taps = if nearest { 1 } else { 2 * (reach as f64 / shrink).ceil() as i64 };
-            // The numbers repeat from p outputs (q inputs) to the next for a scale of p / q in these modes: the
-            // output has never exactly one element, or the size of the output is not rounded.
+            // The numbers repeat from p outputs (q inputs) to the next for a scale of p / q in these modes:
+            // the output has never exactly one element, or its size is not rounded.
             let relative = |p: i64, q: i64| match transform {
                 Transform::HalfPixel | Transform::Asymmetric => true,
                 Transform::PytorchHalfPixel => p > 1,
