@@ -11,6 +11,7 @@
 //! positions of the row are sorted, by digits or, where the row may be short, by merging, in scratch memory.
 
 pub mod keys;
+mod narrow;
 
 use super::support::{radix, runtime};
 use super::{Attrs, InferCx, LowerCx, Operator};

@@ -16,6 +16,7 @@ mod bounds;
 pub mod broadcast;
 mod door;
 mod expr;
+mod growth;
 mod memo;
 mod simplify;
 mod table;

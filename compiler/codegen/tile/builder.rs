@@ -95,6 +95,10 @@ impl Builder {
     fn class(&self, v: Value) -> Class {
         self.f.classes[v.0 as usize]
     }
+    /// The block that instructions are appended to, by number.
+    pub(super) fn block(&self) -> usize {
+        self.f.blocks.len() - 1
+    }
     /// One more parameter.
     pub fn param(&mut self) -> Value {
         let v = self.fresh(Class::Int);

@@ -352,6 +352,14 @@ pub fn line(v: &[i64]) -> Option<(i64, i64, i64)> {
     (1..=512).find_map(|c| [0, run / 2, run - 1, c].into_iter().find_map(|d| slope(c, d)))
 }
 
+/// The line of [`line`] through a period: `v[o]` for the outputs `0..p` of a scale of p / q, which continue
+/// with `v[o + p] == v[o] + q`.
+pub fn periodic_line(v: &[i64], (p, q): (i64, i64)) -> Option<(i64, i64, i64)> {
+    let rest = || v.iter().zip(0..).map(|(v, o)| v * p - q * o);
+    let (low, high) = (rest().max()?, rest().min()? + p - 1);
+    (low <= high).then_some((q, low, p))
+}
+
 /// p / q with small terms and exactly this value.
 pub fn ratio(v: f64) -> Option<(i64, i64)> {
     (1..=64)
@@ -373,6 +381,17 @@ mod tests {
         let expected = (424.0f32 + 0.5) / (426.0f32 / 320.0) - 0.5;
         assert_eq!(single, f64::from(expected));
         assert!(single != exact && (single - exact).abs() < 1e-4);
+    }
+
+    #[test]
+    fn periods_are_lines() {
+        for (p, q) in [(2, 1), (3, 2), (1, 2), (5, 3), (64, 63), (7, 4)] {
+            let scale = p as f64 / q as f64;
+            let v: Vec<i64> =
+                (0..10 * p).map(|o| ((o as f64 + 0.5) / scale - 0.5_f64).ceil() as i64 - 1).collect();
+            let (a, b, c) = periodic_line(&v[..p as usize], (p, q)).expect("a line");
+            assert!(v.iter().zip(0..).all(|(v, o)| (a * o + b).div_euclid(c) == *v));
+        }
     }
 
     #[test]

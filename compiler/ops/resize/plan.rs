@@ -191,18 +191,20 @@ impl Resize {
         {
             let shrink = if self.antialias { s.min(1.0) } else { 1.0 };
             let taps = if nearest { 1 } else { 2 * (reach as f64 / shrink).ceil() as i64 };
-            // The numbers repeat from p outputs (q inputs) to the next for a scale of p / q in these modes.
-            let relative = matches!(transform, Transform::HalfPixel | Transform::Asymmetric)
-                || transform == Transform::PytorchHalfPixel && s >= 2.0;
-            let period = coords::ratio(s).filter(|_| relative && !self.exclude_outside);
+            // The numbers repeat from p outputs (q inputs) to the next for a scale of p / q in these modes:
+            // the output has never exactly one element, or its size is not rounded.
+            let relative = |p: i64, q: i64| match transform {
+                Transform::HalfPixel | Transform::Asymmetric => true,
+                Transform::PytorchHalfPixel => p > 1,
+                Transform::HalfPixelSymmetric => q == 1,
+                _ => false,
+            };
+            let period = coords::ratio(s).filter(|(p, q)| relative(*p, *q) && !self.exclude_outside);
             let fixed = n.as_const().is_some()
                 && out.as_const().is_some_and(|out| out <= TABLE && out * taps <= 1 << 22);
-            // Sums of neighbours at positions that depend on a size that only run time knows have no vectors
-            // along the axis; with positions from memory they have some along the channels.
-            let sums = !nearest && !fixed;
             // Float32 holds such quotients exactly.
             let exact = |(p, q): (i64, i64)| p.count_ones() == 1 && q.count_ones() == 1;
-            let period = period.filter(|r| !fixed || exact(*r)).map(|(p, _)| p);
+            let period = period.filter(|r| !fixed || exact(*r));
             let rule = Rule {
                 mode: transform,
                 filter: self.filter,
@@ -218,11 +220,14 @@ impl Resize {
             };
             let table = match (n.as_const(), out.as_const(), period) {
                 (Some(n), Some(out), _) if fixed => Some((make(n as f64, out as f64, out as usize), out)),
-                (_, _, Some(p)) if !sums => Some((make(1e6, 1e6 * s, 4 * p as usize), p)),
+                (_, _, Some((p, _))) => Some((make(1e6, 1e6 * s, p as usize), p)),
                 _ => None,
             };
             if let Some((t, rows)) = table {
-                let line = coords::line(&t.first);
+                let line = match period {
+                    Some(ratio) if !fixed => coords::periodic_line(&t.first, ratio),
+                    _ => coords::line(&t.first),
+                };
                 let known = out.as_const() == Some(rows);
                 if let Some(first) = line.map(|(a, b, c)| First::Line(a, b, c)).or_else(|| {
                     known.then(|| First::Table(constant(cx, "sources", ConstData::from_i64s(&t.first))))

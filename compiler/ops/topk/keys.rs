@@ -5,12 +5,13 @@
 //! Few of many: the row is seen as a matrix of which the largest key of each column is found, many columns at
 //! once. At least k columns have one that is not below the k-th largest of these: the k-th that is found one
 //! after the other, or what a bisection found a little below it. The elements of such columns that are not
-//! below it either, hardly more than k, go through a sorted list, or, if k is not small, into one of twice
-//! the length that is sorted when it is full and at the end: many elements may be equal. Otherwise the row is
-//! sorted: by merging here, where it is short or nobody knows how long it is.
+//! below it either, hardly more than k, go through a sorted list, or, if k is not small, into a list that is
+//! sorted at the end. What that has no room for, since many elements are equal, and what is no small part of
+//! its row is for `narrow.rs`; many of a long row are sorted by digits.
 
+use super::narrow::{self, Narrow};
 use super::{Row, TopK};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::ops::LowerCx;
 use crate::ops::support::{radix, runtime};
 use crate::sym::Dim;
@@ -19,19 +20,18 @@ use runtime::int;
 
 /// Scratch of the rows.
 pub(super) enum Scratch {
-    /// Two lists of packed keys to sort.
-    Sort(Buf, Buf),
     /// The largest key of each column, the limit and how many are not below it, and the list.
     Few { columns: i64, tops: Buf, limit: Buf, count: Buf, list: List },
+    /// Elements that reach a limit are sorted.
+    Narrow(Narrow),
 }
 
 /// Where packed keys are brought into order.
-#[derive(Clone, Copy)]
 pub(super) enum List {
     /// Each finds its place among those that came before.
     Ranked(Buf),
-    /// They are sorted when there are so many: two lists.
-    Sorted(Buf, Buf, i64),
+    /// They are sorted when all are there.
+    Sorted(Narrow),
 }
 
 /// Up to so many tops are found one after the other: a bisection takes as many steps.
@@ -60,58 +60,49 @@ pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
     narrow && row.count.as_const() != Some(0) && k.m.syms.range(row.n).hi.is_some_and(|n| n < POSITIONS)
 }
 
-/// Columns that make a search for `count` (not 0) of `n` cheapest, if it is cheaper than sorting all: of each
-/// column the top is looked at, of those that count every element. With hardly fewer columns than elements
-/// each element is one.
-fn columns(count: i64, n: i64) -> Option<i64> {
+/// Columns that make a search for a few, `count` (not 0), of `n` cheapest: of each column the top is looked
+/// at, of those that count every element. With hardly fewer columns than elements each element is one.
+fn columns(count: i64, n: i64) -> i64 {
     let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
     let m = (m + 63) / 64 * 64;
-    let m = if 2 * m <= n && m >= 2 * count { m } else { n };
-    // Sorting all by digits takes as long as bringing an eighth into order by merging.
-    let digits = n >= radix::LEAST && count > RANKED;
-    (if digits { 8 * count <= n } else { 2 * count <= n }).then_some(m)
+    if 2 * m <= n && m >= 2 * count { m } else { n }
 }
 
-/// The same of a row; where only run time knows how long it is, several columns for each that is asked for.
+/// The same of a row, if that is cheaper than to look at all elements in each step of a bisection; where only
+/// run time knows how long the row is, several columns for each that is asked for.
 fn columns_of(row: &Row) -> Option<i64> {
-    // More would be sorted as fast.
+    // More columns than a nearer cache holds beside the row.
     const MOST: i64 = 512;
     match (row.count.as_const(), row.n.as_const()) {
-        (Some(c), Some(n)) => columns(c, n),
-        (Some(c), None) if c <= MOST => Some((4 * c + 63) / 64 * 64),
+        (Some(c), Some(n)) => Some(columns(c, n)).filter(|m| *m < n || c <= RANKED),
+        (Some(c @ ..=MOST), None) => Some((4 * c + 63) / 64 * 64),
         _ => None,
     }
 }
 
-/// True if not all of a row is sorted.
+/// True if sorting all of a row by digits takes longer: a bisection, and merging what reaches its limit.
 pub(super) fn finds_few(row: &Row) -> bool {
-    columns_of(row).is_some()
+    // Each digit costs as much as merging twice.
+    const MERGED: i64 = 2048;
+    let part = |c: i64| row.n.as_const().is_none_or(|n| n < radix::LEAST || 2 * c <= n);
+    row.count.as_const().is_none_or(|c| c < MERGED && part(c))
 }
 
 /// Scratch for rows, one for each index of `outer`.
 pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
+    let Some(columns) = columns_of(row) else { return Scratch::Narrow(Narrow::new(cx, row, outer)) };
     let mut buf = |name: &str, ty: ElemType, n: Dim| {
         cx.temp(name, ty, outer.iter().copied().chain([n]).collect::<Vec<_>>())
     };
-    match columns_of(row) {
-        Some(columns) => Scratch::Few {
-            columns,
-            tops: buf("tops", ElemType::I32, columns.into()),
-            limit: buf("limit", ElemType::I32, 1.into()),
-            count: buf("count", ElemType::I32, 1.into()),
-            list: match row.count.as_const() {
-                Some(..=RANKED) => List::Ranked(buf("list", ElemType::I64, row.count + 1)),
-                count => {
-                    let room = 2 * count.unwrap_or(0) + RANKED;
-                    List::Sorted(
-                        buf("order", ElemType::I64, room.into()),
-                        buf("merged", ElemType::I64, room.into()),
-                        room,
-                    )
-                }
-            },
+    Scratch::Few {
+        columns,
+        tops: buf("tops", ElemType::I32, columns.into()),
+        limit: buf("limit", ElemType::I32, 1.into()),
+        count: buf("count", ElemType::I32, 1.into()),
+        list: match row.count.as_const() {
+            Some(..=RANKED) => List::Ranked(buf("list", ElemType::I64, row.count + 1)),
+            _ => List::Sorted(Narrow::new(cx, row, outer)),
         },
-        None => Scratch::Sort(buf("order", ElemType::I64, row.n), buf("merged", ElemType::I64, row.n)),
     }
 }
 
@@ -119,15 +110,36 @@ impl TopK {
     /// One row.
     pub(super) fn by_keys(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Scratch) {
         match *s {
-            Scratch::Sort(order, merged) => {
-                k.range(LoopKind::Par, "i", 0, row.n, |k, i| {
-                    let key = self.key_at(k, row, o, i);
-                    k.store(order, &spot(o, i), packed(key, i));
+            Scratch::Narrow(ref narrow) => self.narrow(k, row, o, narrow),
+            Scratch::Few { columns, tops, limit, count, list: List::Sorted(ref narrow) } => {
+                let wanted = row.count.as_const().unwrap_or(0);
+                let entries = narrow.entries();
+                // More than there is room for: not tried.
+                let filled = k.acc(Expr::index(entries + 1));
+                k.if_(Expr::cmp_index(BinOp::Ge, row.n, 2 * columns), |k| {
+                    let lowest = self.tops(k, row, o, columns, tops, (limit, count));
+                    let lowest = k.let_(lowest);
+                    k.store(limit, &spot(o, 0.into()), lowest.clone());
+                    reaching(k, o, columns, (tops, limit, count));
+                    let reached = k.load(count, &spot(o, 0.into()));
+                    let some = Expr::bin(BinOp::Le, reached, Expr::int(ElemType::I32, 2 * wanted));
+                    k.if_(some, |k| {
+                        k.set(filled, int(0));
+                        self.candidates(k, row, o, (columns, tops, lowest), &mut |k, new| {
+                            let at = Expr::acc(filled).min(Expr::index(entries));
+                            k.at_index(at, entries + 1, |k, at| k.store(narrow.order, &spot(o, at), new));
+                            k.update(BinOp::Add, filled, int(1));
+                        });
+                    });
                 });
-                merge(k, o, row.n, row.n, (order, merged));
-                results(k, row, o, order, 0);
+                let fits = k.let_(runtime::le(Expr::acc(filled), Expr::index(entries)));
+                k.if_(fits.clone(), |k| {
+                    narrow::sort(k, o, filled, narrow);
+                    results(k, row, o, narrow.order, 0);
+                });
+                k.if_(Expr::un(UnOp::Not, fits), |k| self.narrow(k, row, o, narrow));
             }
-            Scratch::Few { columns, tops, limit, count, list } => {
+            Scratch::Few { columns, tops, limit, count, list: List::Ranked(list) } => {
                 let lowest = self.tops(k, row, o, columns, tops, (limit, count));
                 let lowest = k.let_(lowest);
                 // Many columns have elements for the list where elements are equal: their rows are read from
@@ -155,7 +167,7 @@ impl TopK {
         let key = ordered(k, ty, v);
         if self.largest { key } else { Expr::un(UnOp::BitNot, key) }
     }
-    fn key_at(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], i: Dim) -> Expr {
+    pub(super) fn key_at(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], i: Dim) -> Expr {
         let v = k.load(row.x, &row.at(o, i));
         self.key(k, row.ty, v)
     }
@@ -197,7 +209,7 @@ impl TopK {
         k: &mut KernelBuilder,
         row: &Row,
         o: &[Dim],
-        (columns, tops, list): (Option<i64>, Buf, List),
+        (columns, tops, list): (Option<i64>, Buf, Buf),
         (lowest, top): (Expr, Buf),
     ) {
         let from = |k: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr| match columns
@@ -207,41 +219,14 @@ impl TopK {
             }
             None => self.in_turn(k, row, o, (lowest.clone(), top), f),
         };
-        match list {
-            List::Ranked(list) => {
-                // Nothing is before the first entry.
-                k.store(list, &spot(o, 0.into()), int(i64::MAX));
-                k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
-                    k.store(list, &spot(o, j + 1), int(i64::MIN))
-                });
-                from(k, &mut |k, new| {
-                    rank(k, o, row.count, list, new);
-                    k.load(list, &spot(o, row.count))
-                });
-                results(k, row, o, list, 1);
-            }
-            List::Sorted(order, merged, room) => {
-                // How many the list holds, and what entries are to be larger than.
-                let (filled, least) = (k.acc(int(0)), k.acc(int(i64::MIN)));
-                from(k, &mut |k, new| {
-                    k.if_(Expr::bin(BinOp::Gt, new.clone(), Expr::acc(least)), |k| {
-                        k.at_index(Expr::acc(filled), room.into(), |k, at| k.store(order, &spot(o, at), new));
-                        k.update(BinOp::Add, filled, int(1));
-                        k.if_(runtime::eq(Expr::acc(filled), int(room)), |k| {
-                            merge(k, o, room.into(), room.into(), (order, merged));
-                            k.set(filled, Expr::index(row.count));
-                            let last = k.load(order, &spot(o, row.count - 1));
-                            k.set(least, last);
-                        });
-                    });
-                    Expr::acc(least)
-                });
-                k.at_index(Expr::acc(filled), room.into(), |k, n| {
-                    merge(k, o, n, room.into(), (order, merged))
-                });
-                results(k, row, o, order, 0);
-            }
-        }
+        // Nothing is before the first entry.
+        k.store(list, &spot(o, 0.into()), int(i64::MAX));
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+        from(k, &mut |k, new| {
+            rank(k, o, row.count, list, new);
+            k.load(list, &spot(o, row.count))
+        });
+        results(k, row, o, list, 1);
     }
     /// Calls `f` with packed keys that are not below the limit, one position after the other. `f` returns the
     /// last entry that counts, i64::MIN if there are too few: later elements have to be larger, since of
@@ -336,7 +321,7 @@ impl TopK {
 }
 
 /// The results that a list holds from entry `first` on.
-fn results(k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
+pub(super) fn results(k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
     k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
         let p = k.load(list, &spot(o, j + first));
         row.take(k, o, j, position(p));
@@ -359,45 +344,6 @@ fn rank(k: &mut KernelBuilder, o: &[Dim], count: Dim, list: Buf, new: Expr) {
         });
         k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), new));
     });
-}
-
-/// Sorts the first `n` entries of a list of at most `most`, the largest first: merges sorted runs of 1, 2, 4,
-/// ... until there is one.
-fn merge(k: &mut KernelBuilder, o: &[Dim], n: Dim, most: Dim, (order, merged): (Buf, Buf)) {
-    let size = Expr::index(n);
-    let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
-    let width = k.acc(int(1));
-    let body = k.block(|k| {
-        // What is left of two runs, and where the next two begin.
-        let [a, a_end, b, b_end] = [0; 4].map(|z| k.acc(int(z)));
-        k.range(LoopKind::Seq, "p", 0, n, |k, p| {
-            k.if_(runtime::eq(Expr::index(p), Expr::acc(b_end)), |k| {
-                k.set(a, Expr::index(p));
-                k.set(a_end, (Expr::index(p) + Expr::acc(width)).min(size.clone()));
-                k.set(b, Expr::acc(a_end));
-                k.set(b_end, (Expr::acc(a_end) + Expr::acc(width)).min(size.clone()));
-            });
-            // Beyond a run stands anything.
-            let element = |k: &mut KernelBuilder, at: Expr| {
-                let v = k.with_index(at.min(Expr::index(most - 1)), most, |k, i| k.load(order, &spot(o, i)));
-                k.let_(v)
-            };
-            let (va, vb) = (element(k, Expr::acc(a)), element(k, Expr::acc(b)));
-            let (left_a, left_b) = (lt(Expr::acc(a), Expr::acc(a_end)), lt(Expr::acc(b), Expr::acc(b_end)));
-            let second =
-                k.let_(left_b.and(runtime::or(Expr::un(UnOp::Not, left_a), lt(va.clone(), vb.clone()))));
-            k.store(merged, &spot(o, p), Expr::select(second.clone(), vb, va));
-            let step = k.let_(Expr::cast(ElemType::Bool, ElemType::I64, second));
-            k.update(BinOp::Add, b, step.clone());
-            k.update(BinOp::Add, a, int(1) - step);
-        });
-        k.range(LoopKind::Seq, "p", 0, n, |k, p| {
-            let v = k.load(merged, &spot(o, p));
-            k.store(order, &spot(o, p), v);
-        });
-        k.update(BinOp::Add, width, Expr::acc(width));
-    });
-    k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
 }
 
 /// An i32 in the order of the numbers of a type of at most 32 bits. Zeros are equal, NaN is larger than all
@@ -427,14 +373,15 @@ pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
 
 /// The least or the greatest of the columns' tops, as `value` shows them, into a buffer. Its loops stand in
 /// one of their own: a list of statements that are vectors all of them.
-fn extreme(
+pub(super) fn extreme(
     k: &mut KernelBuilder,
     o: &[Dim],
-    columns: i64,
+    columns: impl Into<Dim>,
     (tops, to): (Buf, Buf),
     op: BinOp,
     value: impl Fn(&KernelBuilder, Expr) -> Expr,
 ) {
+    let columns = columns.into();
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
         let first =
             if op == BinOp::Max { Scalar::lowest(ElemType::I32) } else { Scalar::highest(ElemType::I32) };
@@ -498,8 +445,13 @@ fn halving(
 
 /// How many tops are not below the limit. The loop stands in one of its own: a list of statements that are
 /// vectors all of them.
-fn reaching(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit, count): (Buf, Buf, Buf)) {
-    let zero = Dim::constant(0);
+pub(super) fn reaching(
+    k: &mut KernelBuilder,
+    o: &[Dim],
+    columns: impl Into<Dim>,
+    (tops, limit, count): (Buf, Buf, Buf),
+) {
+    let (zero, columns) = (Dim::constant(0), columns.into());
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
         let reached = k.acc(Expr::int(ElemType::I32, 0));
         k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
@@ -514,7 +466,7 @@ fn reaching(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit, count)
     });
 }
 
-fn spot(o: &[Dim], i: Dim) -> Vec<Dim> {
+pub(super) fn spot(o: &[Dim], i: Dim) -> Vec<Dim> {
     o.iter().chain([&i]).copied().collect()
 }
 

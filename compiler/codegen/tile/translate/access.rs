@@ -35,6 +35,9 @@ pub(super) struct Access {
     pub step: Dim,
     /// Where the lanes read, in elements from the first one on, if they are not so many apart each.
     pub places: Option<Vec<i64>>,
+    /// What lanes add to the place, if it is not linear in them and run time decides: it never falls from
+    /// lane to lane, and grows by less than two vectors.
+    pub window: Option<Dim>,
     /// Indices read from memory, with their strides in elements.
     pub bound: Vec<(Sym, Dim)>,
 }
@@ -69,6 +72,19 @@ impl Translate<'_> {
         // for them.
         let vectors: Vec<Sym> =
             self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
+        let mut window = None;
+        for v in vectors.iter().copied().chain(self.lane.map(|l| l.sym)) {
+            if self.active.iter().any(|a| a.0 == v) {
+                continue;
+            }
+            let here = self.lane.is_some_and(|l| l.sym == v);
+            if let Some((rest, moving)) = more.window(v, i64::from(self.b.lanes()))
+                && (moving.syms().len() > 1 || here && self.used_lanes().is_none())
+            {
+                more = rest;
+                window = window.or(here.then_some(moving));
+            }
+        }
         for v in vectors {
             if more.contains(v) && more.linear_in(v).is_none() {
                 more = more.subst(&mut |s| (s == v).then(|| Dim::constant(0)));
@@ -79,7 +95,7 @@ impl Translate<'_> {
             && more.linear_in(l).is_none()
             && !self.active.iter().any(|a| a.0 == l)
         {
-            let (first, list) = self.places(more, l).ok_or(NOT_LINEAR)?;
+            let (first, list) = self.places(site.storage, more, l).ok_or(NOT_LINEAR)?;
             (more, places) = (first, Some(list));
         }
         if more.as_const().is_none() {
@@ -142,7 +158,7 @@ impl Translate<'_> {
                 None => (rest + constant, 0),
             };
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
-        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, bound })
+        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, window, bound })
     }
     /// Bytes that displacements may reach, if what is beyond has a pointer of its own.
     fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {

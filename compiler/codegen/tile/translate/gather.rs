@@ -92,9 +92,13 @@ impl Translate<'_> {
     pub(super) fn is_gather(&self, a: &Access, form: Form) -> bool {
         (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && !self.is_strided(a, form)
             || !a.bound.is_empty()
+            || a.window.is_some()
     }
     /// What lanes read at such an access.
     pub(super) fn gathered(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if let Some(window) = a.window {
+            return self.load_window(a, window, form);
+        }
         if a.places.is_some() {
             return Err(super::access::NOT_LINEAR);
         }

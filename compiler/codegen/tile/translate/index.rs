@@ -12,7 +12,7 @@ use crate::tensor::ElemType;
 const MOST_STEP: u64 = 1 << 24;
 
 /// An index taken apart: counters with what they count for, what a lane counts for, and what no loop changes.
-struct Parts {
+pub(super) struct Parts {
     counters: Vec<(Value, i64)>,
     lane: i64,
     rest: Dim,
@@ -72,7 +72,7 @@ impl Translate<'_> {
         };
         Ok(Val { v, ty: to })
     }
-    fn parts(&self, d: Dim) -> Fit<Parts> {
+    pub(super) fn parts(&self, d: Dim) -> Fit<Parts> {
         let mut p = Parts { counters: vec![], lane: 0, rest: d };
         let lane = self.lane_sym();
         let mut loops: Vec<(Sym, Option<Value>)> =
@@ -97,7 +97,7 @@ impl Translate<'_> {
         Ok(p)
     }
     /// What all lanes have in common.
-    fn scalar(&mut self, p: &Parts) -> Fit<Count> {
+    pub(super) fn scalar(&mut self, p: &Parts) -> Fit<Count> {
         let mut sum = self.count(p.rest)?;
         for (v, c) in &p.counters {
             let Ok(c) = i32::try_from(*c) else { return Err("an index with a stride beyond 32 bits") };

@@ -103,6 +103,7 @@ impl Translate<'_> {
                     Some(k) => Some(self.b.first_lanes(Count::Fixed(k))),
                     None => Some(self.b.first_lanes(Count::Run(rest))),
                 };
+                let outer = std::mem::replace(&mut self.rest, self.mask.map(|m| (m, rest)));
                 if !single {
                     self.active.push((var, whole));
                 }
@@ -111,6 +112,7 @@ impl Translate<'_> {
                     self.active.pop();
                 }
                 (self.streams, self.loaded, self.mask) = saved;
+                self.rest = outer;
                 self.forget(body);
                 let through = self.acc_values(&before);
                 let merged = self.b.close_if(opened, &around, &through);

@@ -173,6 +173,7 @@ impl Translate<'_> {
             && !self.b.is_long()
             && plain.lane == Some(1)
             && plain.places.is_none()
+            && plain.window.is_none()
             && plain.bound.is_empty()
             && let Some(v) = self.near_byte(buf, value)?
         {
@@ -194,7 +195,7 @@ impl Translate<'_> {
         }
         let mem = self.mem(&a)?;
         let ty = self.m.bufs[buf].ty;
-        if a.places.is_some() {
+        if a.places.is_some() || a.window.is_some() {
             return Err(super::access::NOT_LINEAR);
         }
         match a.lane {

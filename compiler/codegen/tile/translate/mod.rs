@@ -21,6 +21,7 @@ mod permuted_loads;
 mod reciprocal_division;
 mod transpose;
 mod unroll;
+mod windows;
 
 use crate::codegen::tile::Vectors;
 use crate::codegen::tile::builder::{Builder, Count};
@@ -30,7 +31,7 @@ use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
 use crate::nest::print::Lines;
 use crate::nest::{Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
-use crate::sym::{Dim, Sym};
+use crate::sym::{Answer, Dim, Sym};
 use crate::tensor::ElemType;
 use access::{Site, Stream};
 use expr::{bits_of, is_long};
@@ -144,8 +145,8 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     visit::walk(body, &mut |s| match s {
         Stmt::For { kind, var, lo, hi, .. } => {
             locals.push(*var);
-            if let (LoopKind::Vec(n), Some(trip)) = (kind, (*hi - *lo).as_const())
-                && trip <= i64::from(*n)
+            if let LoopKind::Vec(n) = kind
+                && m.syms.le(*hi - *lo, Dim::from(*n)) == Answer::Yes
             {
                 lanes_of_one.push(*var);
             }
@@ -180,6 +181,8 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         turning: 0,
         lane: None,
         mask: None,
+        rest: None,
+        windows: Map::default(),
         bounds: Bounds::of_sums(m, body),
     };
     t.b.tables = m.math != Math::Strict;
@@ -274,6 +277,10 @@ struct Translate<'a> {
     lane: Option<Lane>,
     /// Lanes that exist, where not all do.
     pub mask: Option<Value>,
+    /// The mask of a last, partial vector whose lanes only run time counts, and how many there are.
+    rest: Option<(Value, Value)>,
+    /// Places within windows, by what stands for their variables, lanes and the block that computed them.
+    windows: Map<(Dim, Option<Value>, usize), (Count, Value, Value)>,
     bounds: Bounds,
 }
 

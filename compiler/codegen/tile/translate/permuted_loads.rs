@@ -6,6 +6,7 @@ use super::access::Access;
 use super::{Fit, Place, Translate};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Value, Width};
+use crate::nest::Buf;
 use crate::sym::{Dim, Sym};
 
 /// Neighbours that a vector holds, and which lanes take which of them.
@@ -20,15 +21,23 @@ struct Part {
 
 impl Translate<'_> {
     /// Where the lanes of an access that is not linear in them read, as elements behind that of the first
-    /// lane, and where that one reads.
-    pub(super) fn places(&self, at: Dim, lane: Sym) -> Option<(Dim, Vec<i64>)> {
+    /// lane, and where that one reads. Lanes that do not exist count where nobody knows which these are: they
+    /// read within the buffer, too.
+    pub(super) fn places(&self, storage: Buf, at: Dim, lane: Sym) -> Option<(Dim, Vec<i64>)> {
         let first = at.subst(&mut |s| (s == lane).then(|| Dim::constant(0)));
         let place = |i: u32| {
             let d = at.subst(&mut |s| (s == lane).then(|| Dim::from(i))) - first;
             d.as_const().or_else(|| self.m.syms.simplify(d).as_const())
         };
-        let places: Option<Vec<i64>> = (0..self.used_lanes()?).map(place).collect();
-        Some((first, places?))
+        let used = self.used_lanes();
+        let places: Vec<i64> = (0..used.unwrap_or(self.b.lanes())).map(place).collect::<Option<_>>()?;
+        if used.is_none() {
+            let (first, total) =
+                (first.as_const()?, Dim::product(self.m.bufs[storage].dims.iter().copied()).as_const()?);
+            let inside = |p: &i64| first.checked_add(*p).is_some_and(|at| (0..total).contains(&at));
+            places.iter().all(inside).then_some(())?;
+        }
+        Some((first, places))
     }
     /// Lanes that exist, where their number is known.
     pub(super) fn used_lanes(&self) -> Option<u32> {
@@ -44,7 +53,7 @@ impl Translate<'_> {
         }
         let wide = self.b.width() == Width::Avx512;
         let (lanes, most) = (i64::from(self.b.lanes()), if wide { 4 } else { 3 });
-        if self.b.is_long() || !a.bound.is_empty() {
+        if self.b.is_long() || !a.bound.is_empty() || a.window.is_some() {
             return None;
         }
         let places = match &a.places {
@@ -102,6 +111,7 @@ impl Translate<'_> {
                 lane: Some(1),
                 step: Dim::constant(1),
                 places: None,
+                window: None,
                 stream: a.stream.clone(),
                 bound: vec![],
                 ..*a

@@ -1,7 +1,9 @@
 //! Maps whose lanes read elements that are no neighbours but lie at known distances: every second element,
 //! each of them twice, a row from its end, two rows in turns. A few vectors hold what the lanes of one vector
 //! read, and shuffles put it in place. Which do is told vector by vector; in long rows for all vectors but
-//! those at the edges at once, or for every so many.
+//! those at the edges at once, or for every so many. In rows whose length only run time knows, it is told for
+//! every so many, and edges are limits of places: shuffles by numbers that are computed in lanes
+//! (`codegen/tile/translate/windows.rs`).
 
 use super::body::renamed;
 use super::vector;
@@ -21,11 +23,12 @@ pub(super) fn is_near(step: i64) -> bool {
     (-VECTORS..=VECTORS).contains(&step)
 }
 
-/// Pieces of so many vectors, from the second vector of a row on, and vectors behind them.
-pub(super) struct Pieces {
-    vectors: i64,
-    count: i64,
-    rest: i64,
+/// How the vectors of a row follow each other.
+pub(super) enum Pieces {
+    /// Pieces of so many vectors, from the second vector of a row on, and vectors behind them.
+    Known { vectors: i64, count: i64, rest: i64 },
+    /// Pieces of so many vectors, the last one partial, in a row whose length only run time knows.
+    Windows { vectors: i64 },
 }
 
 impl Pieces {
@@ -34,7 +37,29 @@ impl Pieces {
         // The last vectors may be those where an edge matters.
         let count = if whole > UNROLLED { (whole - 3).max(0) / vectors } else { 0 };
         let before = i64::from(count > 0);
-        Pieces { vectors, count, rest: whole - before - count * vectors }
+        Pieces::Known { vectors, count, rest: whole - before - count * vectors }
+    }
+    /// In a row of unknown length, if places in all vectors are told by few numbers that run time knows.
+    fn windows(m: &Module, linear: &[Dim], var: Sym, lanes: i64) -> Option<Pieces> {
+        let mut syms = m.syms.clone();
+        let c = syms.loop_var("c", Dim::constant(0), Dim::constant(1 << 24));
+        let l = syms.loop_var("l", Dim::constant(0), Dim::constant(lanes));
+        let fits = |vectors: i64, v: i64, linear: Dim| {
+            let first = (Dim::sym(c) * vectors + v) * lanes;
+            let at = syms.simplify(linear.subst(&mut |s| (s == var).then(|| first + l)));
+            match at.window(l, lanes) {
+                Some((rest, _)) => rest.linear_in(c).is_some(),
+                None => {
+                    let step = at.linear_in(l).and_then(|(step, _)| step.as_const());
+                    matches!(step, Some(0 | 1)) && at.linear_in(c).is_some()
+                        || at.syms().iter().all(|s| *s == l)
+                            && is_near_from(&syms, at, (l, Dim::constant(0)), lanes, lanes)
+                }
+            }
+        };
+        (1..=UNROLLED)
+            .find(|n| (0..*n).all(|v| linear.iter().all(|d| fits(*n, v, *d))))
+            .map(|vectors| Pieces::Windows { vectors })
     }
 }
 
@@ -65,20 +90,20 @@ pub(crate) fn is_near_from(
 /// Vectors of a piece for which all `linear` positions are known along a row; `None` if there is no such
 /// piece.
 fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
-    let extent = extent.as_const()?;
+    let Some(extent) = extent.as_const() else { return Pieces::windows(m, linear, var, lanes) };
     let whole = extent / lanes;
     let fits = |syms: &SymTable, first: Dim, used: i64| {
         linear.iter().all(|l| is_near_from(syms, *l, (var, first), used, lanes))
     };
     (1..=UNROLLED).map(|n| Pieces::new(whole, n)).find(|p| {
-        let edges =
-            (0..whole - p.count * p.vectors).map(|c| if c == 0 { 0 } else { c + p.count * p.vectors });
+        let Pieces::Known { vectors, count, .. } = *p else { return false };
+        let edges = (0..whole - count * vectors).map(|c| if c == 0 { 0 } else { c + count * vectors });
         let tail = extent % lanes;
         let mut inside = true;
-        if p.count > 0 {
+        if count > 0 {
             let mut syms = m.syms.clone();
-            let c = syms.loop_var("c", Dim::constant(0), Dim::constant(p.count));
-            inside = (0..p.vectors).all(|v| fits(&syms, (Dim::sym(c) * p.vectors + 1 + v) * lanes, lanes));
+            let c = syms.loop_var("c", Dim::constant(0), Dim::constant(count));
+            inside = (0..vectors).all(|v| fits(&syms, (Dim::sym(c) * vectors + 1 + v) * lanes, lanes));
         }
         inside
             && edges.into_iter().all(|c| fits(&m.syms, Dim::constant(c * lanes), lanes))
@@ -89,18 +114,24 @@ fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> 
 /// True if the lanes of vectors along `var` read at distances known now, and what each vector reads lies in
 /// few others.
 pub(super) fn is_known(m: &Module, buf: Buf, at: &[Dim], along: (Sym, Dim), lanes: i64) -> bool {
-    pieces(m, &[m.linear(buf, at)], along, lanes).is_some()
+    fits(m, buf, along.1, lanes) && pieces(m, &[m.linear(buf, at)], along, lanes).is_some()
 }
 
-/// The positions of a map's loads that are not linear in a variable.
-fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<Dim> {
+/// True if rows of this length can be read by shuffles: masks that run time makes are for words, but for the
+/// longest vectors.
+fn fits(m: &Module, buf: Buf, extent: Dim, lanes: i64) -> bool {
+    extent.as_const().is_some() || lanes >= 16 || m.bufs[buf].ty.bits() == 32
+}
+
+/// The loads of a map that are not linear in a variable, with their positions.
+fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<(Buf, Dim)> {
     let mut found = vec![];
     visit::walk_exprs(body, &mut |e| {
         if let Expr::Load { buf, at } = e
             && stride(m, *buf, at, var).is_none()
             && m.linear(*buf, at).contains(var)
         {
-            found.push(m.linear(*buf, at));
+            found.push((*buf, m.linear(*buf, at)));
         }
     });
     found
@@ -109,42 +140,56 @@ fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<Dim> {
 /// The vectors of a map over a row, if some of its accesses are not linear and all are known; each vector is
 /// by itself then.
 pub(super) fn along(m: &Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
-    let found = positions(m, body, var);
-    if found.is_empty() { None } else { pieces(m, &found, (var, extent), lanes) }
+    let (bufs, found): (Vec<Buf>, Vec<Dim>) = positions(m, body, var).into_iter().unzip();
+    if found.is_empty() || bufs.iter().any(|b| !fits(m, *b, extent, lanes)) {
+        return None;
+    }
+    pieces(m, &found, (var, extent), lanes)
 }
 
 impl Pieces {
     /// The map over the row.
     pub fn apply(&self, m: &mut Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);
-        let one = |m: &mut Module, first: Dim, n: i64| {
-            let (body, l) = renamed(m, body, var, zero, Dim::constant(n));
+        let one = |m: &mut Module, first: Dim, n: Dim| {
+            let (body, l) = renamed(m, body, var, zero, n);
             let put = |m: &Module, d: Dim| m.syms.simplify(d.subst(&mut |s| (s == l).then(|| first + l)));
             let body = body.into_iter().map(|s| s.map_dims(&mut |d| put(m, d))).collect();
-            Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: Dim::constant(n), body }
+            Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: n, body }
         };
-        // Pieces are of rows whose length is known.
-        let extent = extent.as_const().unwrap_or_default();
-        let (whole, mut out) = (extent / lanes, vec![]);
-        if self.count > 0 {
-            out.push(one(m, zero, lanes));
-            let c = m.syms.loop_var("c", zero, Dim::constant(self.count));
-            let body = (0..self.vectors)
-                .map(|v| one(m, (Dim::sym(c) * self.vectors + 1 + v) * lanes, lanes))
+        let several = |m: &mut Module, vectors: i64, count: Dim, before: i64| {
+            let c = m.syms.loop_var("c", zero, count);
+            let body = (0..vectors)
+                .map(|v| one(m, (Dim::sym(c) * vectors + before + v) * lanes, lanes.into()))
                 .collect();
-            out.push(Stmt::For {
-                kind: LoopKind::Seq,
-                var: c,
-                lo: zero,
-                hi: Dim::constant(self.count),
-                body,
-            });
-        }
-        out.extend(
-            (whole - self.rest..whole).map(|c| one(m, Dim::constant(c * lanes), lanes)).collect::<Vec<_>>(),
-        );
-        if extent % lanes != 0 {
-            out.push(one(m, Dim::constant(whole * lanes), extent % lanes));
+            Stmt::For { kind: LoopKind::Seq, var: c, lo: zero, hi: count, body }
+        };
+        let mut out = vec![];
+        match *self {
+            Pieces::Known { vectors, count, rest } => {
+                let extent = extent.as_const().unwrap_or_default();
+                let whole = extent / lanes;
+                if count > 0 {
+                    out.push(one(m, zero, lanes.into()));
+                    out.push(several(m, vectors, Dim::constant(count), 1));
+                }
+                for c in whole - rest..whole {
+                    out.push(one(m, Dim::constant(c * lanes), lanes.into()));
+                }
+                if extent % lanes != 0 {
+                    out.push(one(m, Dim::constant(whole * lanes), (extent % lanes).into()));
+                }
+            }
+            Pieces::Windows { vectors } => {
+                let step = vectors * lanes;
+                let count = extent.floor_div(step);
+                let rest = m.syms.simplify(extent.modulo(step));
+                out.push(several(m, vectors, count, 0));
+                for v in (0..vectors).filter(|_| rest.as_const() != Some(0)) {
+                    let n = if vectors == 1 { rest } else { (rest - v * lanes).max(0).min(lanes) };
+                    out.push(one(m, (count * vectors + v) * lanes, n));
+                }
+            }
         }
         out
     }
@@ -158,6 +203,10 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i6
     let step = |s: Sym| stride(m, buf, at, s);
     let (outer, extent) = nest.loops.iter().copied().find(|l| step(l.0) == Some(inner))?;
     let all = extent * inner;
+    // The rows that threads share are not joined where nobody knows how many there are.
+    if all.as_const().is_none() && nest.loops.len() == 2 {
+        return None;
+    }
     let v = m.syms.loop_var("i", Dim::constant(0), all);
     let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
@@ -165,7 +214,8 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i6
     let mut linear = vec![];
     value.walk(&mut |e| match e {
         Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(var)) => {
-            linear.push(m.linear(*buf, &moved(at)))
+            linear.push(m.linear(*buf, &moved(at)));
+            fits &= self::fits(m, *buf, all, lanes);
         }
         Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
         _ => {}
