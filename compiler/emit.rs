@@ -11,7 +11,7 @@ use crate::nest::{KernelData, Module};
 use crate::options::DebugText;
 use crate::pipeline::Compiled;
 use crate::target::Level;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -92,6 +92,12 @@ pub const KINDS: &[Kind] = &[
         help: "schedules of all kernels: vectors, tiles, blocks, packing, tasks",
         write: |c, w| text(w, &by_level(c, &crate::nest::schedule::print)),
     },
+    Kind {
+        name: "tiles",
+        extension: "tiles.txt",
+        help: "functions of vectors, before instructions are selected",
+        write: |c, w| text(w, &tiles(c)?),
+    },
     Kind { name: "clif", extension: "clif", help: "Cranelift IR", write: |c, w| text(w, &clif(c)?) },
     Kind {
         name: "asm",
@@ -170,6 +176,17 @@ fn debug_source(c: &Compiled) -> Option<codegen::debug::Source> {
 
 fn text(w: &mut dyn Write, s: &str) -> Result<()> {
     w.write_all(s.as_bytes()).map_err(|e| Failure::Io("output".into(), e.to_string()))
+}
+
+/// Each tile once, under the name of the first function that calls it.
+fn tiles(c: &Compiled) -> Result<String> {
+    let (sources, mut seen, mut out) = (unit(c).sources()?.0, HashSet::new(), String::new());
+    for s in &sources {
+        for f in s.tiles.iter().filter(|f| seen.insert(*f)) {
+            out += &format!("; {}\n{}", s.name, codegen::tile::text::print(f));
+        }
+    }
+    Ok(out)
 }
 
 fn clif(c: &Compiled) -> Result<String> {

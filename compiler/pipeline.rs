@@ -6,7 +6,7 @@ mod ways;
 use crate::codegen::interface::{Described, DimParam, Interface, Kind, Tensor, Weights};
 use crate::codegen::weights::Blob;
 use crate::codegen::weights_file::{self, COMPILER, Constant, Made};
-use crate::diag::{Clock, Error, Findings, Origin, Result};
+use crate::diag::{Clock, Error, Failure, Findings, Origin, Result};
 use crate::graph::{Model, Value};
 use crate::nest::verify::Limits;
 use crate::nest::{self, DotKind, Module, State};
@@ -19,6 +19,7 @@ use crate::sym::{Answer, Dim};
 use crate::target::{Dot, Level, Target};
 use crate::tensor::ElemType;
 use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use ways::Ways;
@@ -63,7 +64,7 @@ pub enum Stopped {
 pub fn compile(source: &Source, options: &Options) -> Result<Compiled> {
     match run(source, options)? {
         Stopped::Done(c) => Ok(*c),
-        _ => Err(crate::diag::Failure::bug("pipeline", "stopped early")),
+        _ => Err(Failure::bug("pipeline", "stopped early")),
     }
 }
 
@@ -75,7 +76,7 @@ pub fn compile_changed(
 ) -> Result<Compiled> {
     match run_changed(source, options, change)? {
         Stopped::Done(c) => Ok(*c),
-        _ => Err(crate::diag::Failure::bug("pipeline", "stopped early")),
+        _ => Err(Failure::bug("pipeline", "stopped early")),
     }
 }
 
@@ -106,9 +107,12 @@ pub fn run_changed(
         )
     })?;
     if !model.errors.is_empty() {
-        return Err(crate::diag::Failure::Errors(all_errors(model)));
+        return Err(Failure::Errors(all_errors(model)));
     }
     change(&mut model);
+    // Takes as long as a fifth of all passes where weights are many, and they do not need it.
+    let bytes = source.bytes.clone();
+    let digest = std::thread::spawn(move || <[u8; 32]>::from(Sha256::digest(&bytes)));
     let external = options.external();
     let made = if external { made(&mut model, &name, options) } else { Made::default() };
     let mut findings = Findings::default();
@@ -159,7 +163,7 @@ pub fn run_changed(
     let modules = ways.modules();
     modules.par_iter().try_for_each(nest::overflow::check)?;
     let Some(unscheduled) = unscheduled else {
-        return Err(crate::diag::Failure::bug("pipeline", "no module"));
+        return Err(Failure::bug("pipeline", "no module"));
     };
     let weights = clock.step("pack weights", || {
         let base = match &options.weights_from {
@@ -169,7 +173,9 @@ pub fn run_changed(
         Ok(if external { Blob::for_file(&modules, base) } else { Blob::new(&modules) })
     })?;
     let interface = clock.step("interface", || {
-        interface(&model, &modules, source, options, &target, &weights, &mut findings)
+        let digest =
+            digest.join().map_err(|_| Failure::bug("pipeline", "the digest of the model panicked"))?;
+        interface(&model, &modules, (source, digest), options, &target, &weights, &mut findings)
     })?;
     if options.strict {
         crate::diag::strict(findings.warnings())?;
@@ -206,7 +212,7 @@ fn all_errors(mut model: Model) -> Vec<Error> {
     for pass in [passes::graph::sequences::run, passes::graph::infer::run] {
         match pass(&mut model, &mut Findings::default()) {
             Ok(()) => continue,
-            Err(crate::diag::Failure::Errors(list)) => list.into_iter().for_each(|e| all.push(e)),
+            Err(Failure::Errors(list)) => list.into_iter().for_each(|e| all.push(e)),
             // Bugs about half a model are none.
             Err(_) => {}
         }
@@ -289,7 +295,7 @@ fn described(model: &Model, v: Value) -> Option<(Described, ElemType)> {
 fn interface(
     model: &Model,
     modules: &[Module],
-    source: &Source,
+    (source, model_sha256): (&Source, [u8; 32]),
     options: &Options,
     target: &Target,
     weights: &Blob,
@@ -297,7 +303,7 @@ fn interface(
 ) -> Result<Interface> {
     // What callers see is the same on every level, but for the workspace.
     let Some(m) = modules.first() else {
-        return Err(crate::diag::Failure::bug("pipeline", "a target without levels"));
+        return Err(Failure::bug("pipeline", "a target without levels"));
     };
     let workspace = workspace(modules);
     let mut names = crate::codegen::names::Names::new(&options.renames);
@@ -384,7 +390,7 @@ fn interface(
         name: m.name.clone(),
         producer: format!("onnxc {}", env!("CARGO_PKG_VERSION")),
         model_file: file,
-        model_sha256: model.sha256,
+        model_sha256,
         target: target.triple.to_string(),
         cpu: target.cpu(),
         asks_cpu: target.asks(),

@@ -32,10 +32,15 @@
 //! ; same                         the pass changes nothing
 //! ```
 //!
+//! A file `tile/NAME.tile` is a function of the tile IR as text, as `--emit tiles` prints it: it reads back as it
+//! stands, and the snapshot shows what each machine of `; machines: avx2, avx512, neon` selects for it.
+//!
 //! Snapshots lie beside the case. `INSTA_UPDATE=always cargo test --test cases` writes them.
 
 #[path = "cases/nest.rs"]
 mod nest;
+#[path = "cases/tile.rs"]
+mod tile;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use onnxc::arrays::Array;
@@ -59,8 +64,12 @@ fn main() {
         .map(|f| {
             let name = f.strip_prefix(&dir).expect("inside").with_extension("").display().to_string();
             Trial::test(name, move || {
-                if f.extension().is_some_and(|x| x == "nest") { nest::case(&f) } else { case(&f) }
-                    .map_err(Failed::from)
+                match f.extension().and_then(|x| x.to_str()) {
+                    Some("nest") => nest::case(&f),
+                    Some("tile") => tile::case(&f),
+                    _ => case(&f),
+                }
+                .map_err(Failed::from)
             })
         })
         .collect();
@@ -72,7 +81,7 @@ fn find(dir: &Path, out: &mut Vec<PathBuf>) {
         let p = e.path();
         if p.is_dir() {
             find(&p, out);
-        } else if p.extension().is_some_and(|x| x == "onnxtxt" || x == "nest") {
+        } else if p.extension().is_some_and(|x| x == "onnxtxt" || x == "nest" || x == "tile") {
             out.push(p);
         }
     }

@@ -70,6 +70,9 @@ fn text_reads_back() {
     let m = read(GOOD);
     assert_eq!(print::print(&m), GOOD);
     verify::verify(&m).unwrap_or_else(|e| panic!("{e}"));
+    let m = read(TASKS);
+    assert_eq!(print::print(&m), TASKS);
+    verify::verify(&m).unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// Edits of the text, and a piece of the fault that each must give.
@@ -382,6 +385,61 @@ driver
   call y
 ";
 
+/// Scratch of an iteration, and a tile.
+const TASKS: &str = "\
+nest v1 t stage=scheduled
+buf x : f32[8, 16] input 0
+buf y : f32[8, 16] output 0
+buf own : f32[8, 16] temp
+kernel y ; Exp (node 0)
+  par s0 in 0..8 {
+    private q1 of s0 {
+      vec(4) i2 in 0..16 {
+        own[q1, i2] = exp(x[s0, i2])
+      }
+      tile {
+        acc %0 x4 = 0.0 : f32
+        vec(4) k3 in 0..16 {
+          %0 = (%0 + own[q1, k3])
+        }
+        let %1 = lanes_add(%0)
+        vec(4) j4 in 0..16 {
+          y[s0, j4] = (own[q1, j4] / %1)
+        }
+      }
+    }
+  }
+driver
+  call y
+";
+
+/// Edits of that text, and a piece of the fault that each must give.
+const TASK_EDITS: &[(&str, &str, &str)] = &[
+    ("private q1 of s0", "private q1 of 0", "private scratch is not of the iteration around it"),
+    ("par s0", "seq s0", "private scratch inside other statements than the par loop of the kernel"),
+    ("own[q1, i2] =", "y[s0, i2] =", "private \"own\" is read before the iteration writes it"),
+    ("x[s0, i2]", "x[q1, i2]", "private \"x\" is no scratch of its own, or not row-major"),
+    ("own[q1, k3]", "own[q1, q1]", "the name of private scratch is more than a first subscript"),
+    ("own[q1, k3]", "own[s0, k3]", "another part of private \"own\""),
+    (
+        "driver\n  call y\n",
+        "kernel z ; Neg (node 1)\n  par i0 in 0..8 {\n    y[i0, 0] = own[i0, 0]\n  }\ndriver\n  call y\n  call z\n",
+        "\"own\" is private to kernel y",
+    ),
+    ("stage=scheduled", "stage=built", "a tile before the kernel is scheduled"),
+    ("tile {", "tile {\n      }\n      tile {", "a tile without a vec loop"),
+    (
+        "let %1 = lanes_add(%0)",
+        "let %1 = lanes_add(%0)\n        while false {\n        }",
+        "a statement in a tile that is no loop, value, accumulator, branch or store",
+    ),
+    (
+        "= (own[q1, j4] / %1)\n        }\n      }",
+        "= (own[q1, j4] / 2.0)\n        }\n      }\n      x[s0, 0] = %1",
+        "outside its scope",
+    ),
+];
+
 /// What the verifier says of a module.
 fn faults(m: &Module, limits: Option<&Limits>) -> String {
     verify::verify_for(m, limits).err().map_or_else(|| "no fault".to_owned(), |e| e.to_string())
@@ -393,6 +451,11 @@ fn broken() -> Vec<(String, String)> {
     for (from, to, fault) in EDITS {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD, "{from}");
+        out.push((faults(&read(&text), None), (*fault).to_owned()));
+    }
+    for (from, to, fault) in TASK_EDITS {
+        let text = TASKS.replacen(from, to, 1);
+        assert_ne!(text, TASKS, "{from}");
         out.push((faults(&read(&text), None), (*fault).to_owned()));
     }
     for (change, fault) in CHANGES {
@@ -445,7 +508,7 @@ fn every_fault_has_a_test() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("compiler/nest");
     let found: Vec<String> = broken().into_iter().map(|b| b.0).collect();
     let mut missing = vec![];
-    for f in ["check.rs", "verify.rs", "verify/races.rs", "verify/arena.rs"] {
+    for f in ["check.rs", "verify.rs", "verify/races.rs", "verify/arena.rs", "verify/private.rs"] {
         let text = std::fs::read_to_string(dir.join(f)).expect("the verifier");
         for line in text.lines().filter(|l| {
             l.contains("fault(") || l.contains("let text = format!") || l.contains("faults.push(")

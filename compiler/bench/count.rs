@@ -179,6 +179,7 @@ impl Counter<'_> {
                 self.flops = self.flops.max(after_then);
                 Some(())
             }
+            Stmt::Tile { body } => self.body(body, times),
             Stmt::While { .. } => None,
             Stmt::With { sym, value, extent, body } => {
                 self.expr(value, times);

@@ -62,8 +62,6 @@ pub struct Variant<'a> {
     pub frame: Frame,
     /// Where its weights lie in the blob.
     pub weights: &'a Layout,
-    /// Who uses its scratch.
-    pub users: clif::Users,
 }
 
 /// Which function of the object it is.
@@ -87,7 +85,8 @@ pub struct Source {
     pub code: Code,
     libm: Vec<&'static str>,
     tile: bool,
-    tiles: Vec<tile::Func>,
+    /// What it calls of the tile backend.
+    pub tiles: Vec<tile::Func>,
     /// The line at which it begins, 0 without debug information.
     line: u32,
     /// Which of its vector loops are no tiles, and why.
@@ -187,13 +186,7 @@ impl<'a> Unit<'a> {
             .iter()
             .zip(modules)
             .zip(&weights.layouts)
-            .map(|((level, m), weights)| Variant {
-                level,
-                m,
-                frame: Frame::new(m),
-                weights,
-                users: clif::Users::new(m),
-            })
+            .map(|((level, m), weights)| Variant { level, m, frame: Frame::new(m), weights })
             .collect();
         Unit {
             interface,
@@ -503,7 +496,7 @@ fn wide_tiles(done: &[(Source, Compiled)], listing: bool) -> Result<(TileNumbers
         .map(|(f, name, s)| {
             let code = tile::compile(f)?;
             let rows = debug::rows(s.line, code.rows.into_iter());
-            let listing = if listing { tile::listing(f) } else { String::new() };
+            let listing = if listing { tile::text::print(f) } else { String::new() };
             Ok(WideTile { name, variant: s.id.variant, code: tile::Code { rows, ..code }, listing })
         })
         .collect::<Result<Vec<_>>>()?;

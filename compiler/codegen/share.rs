@@ -17,14 +17,14 @@ use std::hash::{Hash, Hasher};
 pub struct Key(Vec<u64>);
 
 impl Key {
-    /// The key of a kernel; none if its code depends on more than a key tells. `private`: its scratch belongs
-    /// to a task. `embedded`: constants cannot change, and code may depend on what they hold.
-    pub fn of(m: &Module, k: Kernel, private: bool, embedded: bool) -> Option<Key> {
+    /// The key of a kernel; none if its code depends on more than a key tells. `embedded`: constants cannot
+    /// change, and code may depend on what they hold.
+    pub fn of(m: &Module, k: Kernel, embedded: bool) -> Option<Key> {
         let body = m.kernels[k].body.as_slice();
         if visit::has_texts(m, body) {
             return None;
         }
-        let mut w = Writer { out: vec![u64::from(private)], ..Writer::new(m) };
+        let mut w = Writer::new(m);
         if embedded && reads_indices(body) {
             w.bounds.learn(m, body);
         }
@@ -234,6 +234,7 @@ impl<'a> Writer<'a> {
                     LoopKind::Par => self.put([1]),
                     LoopKind::Vec(n) => self.put([2, u64::from(*n)]),
                     LoopKind::Unroll => self.put([3]),
+                    LoopKind::Private => self.put([4]),
                 }
                 self.dim(*lo);
                 self.dim(*hi);
@@ -265,6 +266,10 @@ impl<'a> Writer<'a> {
             Stmt::Prefetch { buf, at } => {
                 self.put([5]);
                 self.at(*buf, at);
+            }
+            Stmt::Tile { body } => {
+                self.put([11]);
+                self.block(body);
             }
             Stmt::If { cond, then, els } => {
                 self.put([6]);

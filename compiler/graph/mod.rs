@@ -45,8 +45,6 @@ pub struct Model {
     pub ir_version: i64,
     /// The file.
     pub origin: Origin,
-    /// SHA-256 of the model's bytes.
-    pub sha256: [u8; 32],
     /// Producer, for reports.
     pub producer: String,
     /// Errors of the import. The graph has only what none of them concerns; nothing may be compiled from it.

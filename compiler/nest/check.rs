@@ -181,6 +181,18 @@ impl<'a> Body<'a> {
                 }
                 at.iter().for_each(|d| self.dim(*d));
             }
+            Stmt::Tile { body } => {
+                if !self.scheduled {
+                    self.fault("a tile before the kernel is scheduled");
+                }
+                if visit::any(body, &mut |s| !s.may_stand_in_tile()) {
+                    self.fault("a statement in a tile that is no loop, value, accumulator, branch or store");
+                }
+                if !visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. })) {
+                    self.fault("a tile without a vec loop");
+                }
+                self.block(body);
+            }
             Stmt::If { cond, then, els } => {
                 self.truth(cond);
                 let mark = self.facts.mark();

@@ -6,11 +6,12 @@
 //! place  = input n | output n | const c | temp | growable | foreign | view of buf | pointer sym | arena slot
 //! kernel = name, origin, stmt*
 //! driver = stmt*                                   -- what `infer` does: checks, sizes, If, While, Call kernel
-//! stmt   = For(kind, var, lo Dim, hi Dim, stmt*)   kind = seq | par | vec(n) | unroll
+//! stmt   = For(kind, var, lo Dim, hi Dim, stmt*)   kind = seq | par | vec(n) | unroll | private
 //!        | Let(reg, expr)                          -- a value used several times
 //!        | Acc(reg, type, lanes, shape, init) | Set(reg[Dim*], expr)   -- accumulators: mutable, in registers
 //!        | Store(buf[Dim*], expr)
 //!        | Prefetch(buf[Dim*])                     -- a hint: the element is read soon, by other iterations
+//!        | Tile(stmt*)                             -- one function of vectors, where the level has them
 //!        | If(expr, stmt*, stmt*) | While(expr, stmt*) | With(sym, expr, extent, stmt*)
 //!        | Define(sym, expr, lo, hi)               -- driver: a run-time size or address; checked against lo..=hi
 //!        | Check(expr, status)                     -- leave with a status if false
@@ -60,6 +61,14 @@
 //!     buffer.
 //! 11. A complex number (`c64`, `c128`) is opaque: it moves, and nothing else, and stands in buffers only,
 //!     not in `Const`. What computes with its parts sees them through a view of floats.
+//! 12. `private q of s` names what the iteration `s` of the `par` loop that is the whole kernel has to itself.
+//!     Buffers whose first subscript is `q` are private: scratch of this kernel alone, each of whose elements
+//!     an iteration writes before it reads it. Since nobody else looks there, `q` may be any iteration that
+//!     runs in the same task: code takes the task's first one, whose part then stays in the cache. `q` stands
+//!     nowhere but in these first subscripts. (In memory, the statement is a loop over `s..s + 1`.)
+//! 13. `tile { .. }` sets statements of a scheduled kernel apart that are one function of the tile backend:
+//!     loops, values, accumulators, branches, stores, with a vector loop among them. What it defines ends
+//!     with it. It means what stands in it, and is a list of statements where there are no tiles.
 //!
 //! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`,
 //! lanes) -> Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and
@@ -357,6 +366,8 @@ pub enum LoopKind {
     Vec(u32),
     /// Copied for every iteration.
     Unroll,
+    /// A single iteration: names the scratch of the iteration of the `par` loop around it (rule 12).
+    Private,
 }
 
 /// A statement.
@@ -397,6 +408,10 @@ pub enum Stmt {
     Prefetch {
         buf: Buf,
         at: Vec<Dim>,
+    },
+    /// What vectors compute as one function (rule 13).
+    Tile {
+        body: Vec<Stmt>,
     },
     If {
         cond: Expr,

@@ -371,6 +371,12 @@ impl<'a> Parser<'a> {
             "seq" => self.for_loop(LoopKind::Seq),
             "par" => self.for_loop(LoopKind::Par),
             "unroll" => self.for_loop(LoopKind::Unroll),
+            "private" => {
+                let name = self.word("a variable")?.to_owned();
+                self.want("of")?;
+                let lo = self.dim()?;
+                self.loop_over(LoopKind::Private, name, lo, lo + 1)
+            }
             "vec" => {
                 self.want("(")?;
                 let n = self.number()?;
@@ -389,6 +395,7 @@ impl<'a> Parser<'a> {
                 let buf = self.buf_named()?;
                 Ok(Stmt::Prefetch { buf, at: self.dims()? })
             }
+            "tile" => Ok(Stmt::Tile { body: self.block()? }),
             "if" => {
                 let cond = self.expr()?;
                 let then = self.block()?;
@@ -479,6 +486,9 @@ impl<'a> Parser<'a> {
         let lo = self.dim()?;
         self.want("..")?;
         let hi = self.dim()?;
+        self.loop_over(kind, name, lo, hi)
+    }
+    fn loop_over(&mut self, kind: LoopKind, name: String, lo: Dim, hi: Dim) -> Result<Stmt> {
         let var = self.open_var(name, lo, hi);
         let body = self.block()?;
         self.vars.pop();

@@ -326,7 +326,12 @@ impl<'a> Printer<'a> {
     fn write(&mut self, s: &Stmt) {
         match s {
             Stmt::For { kind, var, lo, hi, body } => {
+                if *kind == LoopKind::Private {
+                    let head = format!("private {} of {}", self.sym(*var), self.dim(*lo));
+                    return self.nested(&head, body);
+                }
                 let kind = match kind {
+                    LoopKind::Private => "private".into(),
                     LoopKind::Seq => "seq".into(),
                     LoopKind::Par => "par".into(),
                     LoopKind::Vec(n) => format!("vec({n})"),
@@ -373,6 +378,7 @@ impl<'a> Printer<'a> {
                 let t = format!("prefetch {}[{}]", self.name(*buf), list.join(", "));
                 self.line(&t);
             }
+            Stmt::Tile { body } => self.nested("tile", body),
             Stmt::If { cond, then, els } => {
                 let head = format!("if {}", self.expr(cond));
                 self.nested(&head, then);

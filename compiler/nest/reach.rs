@@ -74,6 +74,7 @@ impl<'a> Reach<'a> {
                     self.block(body);
                     self.loops.pop();
                 }
+                Stmt::Tile { body } => self.block(body),
                 Stmt::If { cond, .. } => self.expr(cond),
                 Stmt::While { .. } => {}
                 Stmt::With { value, body, .. } => {

@@ -1,9 +1,11 @@
 //! The verifier: the rules of the module head, checked. A fault is a bug of the pass that ran before.
 //!
 //! Buffers, places and the driver's order are checked here; the body of one kernel (or of the driver) in
-//! `check`, stores of parallel iterations in `races`, memory that is shared over time in `arena`.
+//! `check`, stores of parallel iterations in `races`, scratch of an iteration in `private`, memory that is
+//! shared over time in `arena`.
 
 mod arena;
+mod private;
 mod races;
 
 use super::check::{Body, Fault};
@@ -264,13 +266,22 @@ impl Verifier<'_> {
                 body.block(&m.kernels[k].body);
                 let (free, mut faults) = body.finish();
                 races::check(m, &m.kernels[k].body, &mut faults);
-                (k, (free, faults))
+                let private = private::check(m, &m.kernels[k].body, &mut faults);
+                (k, (free, faults), private)
             })
             .collect();
-        for (k, (mut free, faults)) in bodies {
+        let mut owners = HashMap::new();
+        for (k, _, private) in &bodies {
+            private.iter().for_each(|b| _ = owners.insert(*b, *k));
+        }
+        for (k, (mut free, faults), _) in bodies {
             let d = &m.kernels[k];
             let (reads, writes) = accessed(&d.body);
             for b in reads.iter().chain(&writes) {
+                if let Some(owner) = owners.get(&m.storage(*b)).filter(|owner| **owner != k) {
+                    let (name, owner) = (&m.bufs[*b].name, &m.kernels[*owner].name);
+                    self.fault(format!("kernel {}: \"{name}\" is private to kernel {owner}", d.name));
+                }
                 free.extend(m.bufs[*b].dims.iter().flat_map(|d| d.syms()).chain(m.pointer(*b)));
             }
             self.checked.insert(k, Uses { free, reads, writes });

@@ -1,6 +1,6 @@
 //! Walking and rewriting nests.
 
-use super::{BinOp, Buf, Expr, Kernel, Scalar, Stmt, TextOp, UnOp};
+use super::{BinOp, Buf, Expr, Kernel, LoopKind, Scalar, Stmt, TextOp, UnOp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use rustc_hash::FxBuildHasher;
@@ -101,7 +101,12 @@ impl Stmt {
     /// Statements directly inside.
     pub fn bodies(&self) -> Vec<&Vec<Stmt>> {
         match self {
-            Stmt::For { body, .. } | Stmt::While { body, .. } | Stmt::With { body, .. } => vec![body],
+            Stmt::For { body, .. }
+            | Stmt::While { body, .. }
+            | Stmt::With { body, .. }
+            | Stmt::Tile { body } => {
+                vec![body]
+            }
             Stmt::If { then, els, .. } => vec![then, els],
             _ => vec![],
         }
@@ -109,9 +114,23 @@ impl Stmt {
     /// The same, to be changed.
     pub fn bodies_mut(&mut self) -> Vec<&mut Vec<Stmt>> {
         match self {
-            Stmt::For { body, .. } | Stmt::While { body, .. } | Stmt::With { body, .. } => vec![body],
+            Stmt::For { body, .. }
+            | Stmt::While { body, .. }
+            | Stmt::With { body, .. }
+            | Stmt::Tile { body } => {
+                vec![body]
+            }
             Stmt::If { then, els, .. } => vec![then, els],
             _ => vec![],
+        }
+    }
+    /// True for what a tile may hold (rule 13), of the statement itself.
+    pub fn may_stand_in_tile(&self) -> bool {
+        match self {
+            Stmt::For { kind, .. } => *kind != LoopKind::Private,
+            Stmt::Let { .. } | Stmt::Acc { .. } | Stmt::Set { .. } | Stmt::Store { .. } => true,
+            Stmt::Prefetch { .. } | Stmt::If { .. } | Stmt::Tile { .. } => true,
+            _ => false,
         }
     }
     /// The buffers that a statement of the driver writes without a kernel.
@@ -178,7 +197,8 @@ impl Stmt {
             | Stmt::Check { cond: e, .. }
             | Stmt::Define { value: e, .. }
             | Stmt::With { value: e, .. } => Some(e),
-            Stmt::For { .. } | Stmt::Prefetch { .. } | Stmt::Call(_) | Stmt::Foreign(_) => None,
+            Stmt::For { .. } | Stmt::Tile { .. } | Stmt::Prefetch { .. } => None,
+            Stmt::Call(_) | Stmt::Foreign(_) => None,
         }
     }
     /// Calls `f` for this and every statement in it, outer ones first.

@@ -12,7 +12,6 @@ use crate::ops::{self, Known};
 use crate::sym::text::DimOption;
 use crate::sym::{Sym, SymKind, SymTable};
 use crate::tensor::{ConstData, ElemType, ValueType};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -116,7 +115,6 @@ pub fn import(
         opsets,
         ir_version: ir,
         origin,
-        sha256: Sha256::digest(&source.bytes).into(),
         producer: [m.producer_name, m.producer_version].into_iter().flatten().collect::<Vec<_>>().join(" "),
         warnings: cx.findings.warnings().to_vec(),
         errors: cx.findings.take_errors(),

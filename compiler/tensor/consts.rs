@@ -7,7 +7,8 @@ use super::{ElemType, Words};
 use bytes::Bytes;
 use onnxc_runtime::texts;
 use sha2::{Digest, Sha256};
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A constant tensor, dense and row-major.
 #[derive(Clone, Debug)]
@@ -16,7 +17,12 @@ pub struct ConstData {
     dims: Vec<i64>,
     store: Store,
     hash: OnceLock<[u8; 32]>,
+    derived: Derived,
 }
+
+/// Constants that were computed from one, by what they are called; clones share them.
+#[derive(Clone, Debug, Default)]
+struct Derived(Arc<Mutex<HashMap<String, Arc<OnceLock<Option<Arc<ConstData>>>>>>>);
 
 #[derive(Clone, Debug)]
 enum Store {
@@ -55,6 +61,7 @@ impl ConstData {
             dims,
             store: Store::Bytes(data),
             hash: OnceLock::new(),
+            derived: Derived::default(),
         })
     }
     /// A string tensor (UTF-8 bytes each).
@@ -64,6 +71,7 @@ impl ConstData {
             dims,
             store: Store::Strings(Arc::new(data)),
             hash: OnceLock::new(),
+            derived: Derived::default(),
         })
     }
     /// An int64 vector.
@@ -73,12 +81,24 @@ impl ConstData {
     /// An int64 tensor; the number of values must be that of the shape.
     pub fn i64s_shaped(dims: Vec<i64>, v: &[i64]) -> Self {
         let data: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
-        ConstData { elem: ElemType::I64, dims, store: Store::Bytes(data.into()), hash: OnceLock::new() }
+        ConstData {
+            elem: ElemType::I64,
+            dims,
+            store: Store::Bytes(data.into()),
+            hash: OnceLock::new(),
+            derived: Derived::default(),
+        }
     }
     /// A float32 tensor; the number of values must be that of the shape.
     pub fn f32s(dims: Vec<i64>, v: &[f32]) -> Self {
         let data: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
-        ConstData { elem: ElemType::F32, dims, store: Store::Bytes(data.into()), hash: OnceLock::new() }
+        ConstData {
+            elem: ElemType::F32,
+            dims,
+            store: Store::Bytes(data.into()),
+            hash: OnceLock::new(),
+            derived: Derived::default(),
+        }
     }
     /// A rearrangement of `src` (whole-byte element types only), lazy but for strings.
     pub fn remap(src: Arc<ConstData>, map: Remap) -> Option<Self> {
@@ -110,6 +130,7 @@ impl ConstData {
             dims: map.dims.clone(),
             store: Store::Remap(src, map),
             hash: OnceLock::new(),
+            derived: Derived::default(),
         })
     }
     /// Elements of few bits in words of 32 bits, lazy; `None` if they do not lie inside the source's bytes.
@@ -123,6 +144,7 @@ impl ConstData {
             dims: words.dims(),
             store: Store::Words(src, words),
             hash: OnceLock::new(),
+            derived: Derived::default(),
         })
     }
     /// What it is a rearrangement of, and which.
@@ -141,7 +163,7 @@ impl ConstData {
             Store::Remap(..) | Store::Words(..) => Store::Bytes(self.bytes()),
             s => s.clone(),
         };
-        Some(ConstData { elem: self.elem, dims, store, hash: OnceLock::new() })
+        Some(ConstData { elem: self.elem, dims, store, hash: OnceLock::new(), derived: Derived::default() })
     }
     /// Its type.
     pub fn tensor_type(&self) -> super::TensorType {
@@ -221,6 +243,15 @@ impl ConstData {
             }
             h.finalize().into()
         })
+    }
+    /// What `make` computes from this constant, under a name that tells all that it depends on: computed once,
+    /// though the modules of several CPU levels ask for it.
+    pub fn derive(&self, name: String, make: impl FnOnce() -> Option<ConstData>) -> Option<Arc<ConstData>> {
+        let one = {
+            let mut all = self.derived.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(name).or_default().clone()
+        };
+        one.get_or_init(|| make().map(Arc::new)).clone()
     }
     /// True if both have the same bytes, or are the same rearrangement of such. What is large is read as far
     /// as both agree, and nothing is rearranged to find out. False says nothing.
@@ -306,31 +337,39 @@ impl ConstData {
             }
         })
     }
-    /// Calls `f` with the number of each element and its value as f32, in order, piece by piece: nothing is
-    /// copied as a whole. `None` if the type is no float of 16 or 32 bits.
-    pub fn for_each_f32(&self, f: &mut dyn FnMut(usize, f32)) -> Option<()> {
-        let (size, value): (usize, fn(&[u8]) -> f32) = match self.elem {
-            ElemType::F32 => (4, |c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])),
-            ElemType::F16 => (2, |c| half::f16::from_le_bytes([c[0], c[1]]).to_f32()),
-            ElemType::BF16 => (2, |c| half::bf16::from_le_bytes([c[0], c[1]]).to_f32()),
+    /// Calls `f` with the elements as f32, in order, some at a time: nothing is copied as a whole. `None` if
+    /// the type is no float of 16 or 32 bits.
+    pub fn f32_pieces(&self, f: &mut dyn FnMut(&[f32])) -> Option<()> {
+        let size = match self.elem {
+            ElemType::F32 => 4,
+            ElemType::F16 | ElemType::BF16 => 2,
             _ => return None,
         };
-        let (mut i, mut rest): (usize, Vec<u8>) = (0, vec![]);
+        let (mut values, mut rest): (Vec<f32>, Vec<u8>) = (vec![], vec![]);
         self.stream(&mut |piece| {
             // An element may lie across two pieces.
+            let joined;
             let piece = if rest.is_empty() {
                 piece
             } else {
-                rest.extend_from_slice(piece);
-                &rest
+                joined = [&rest, piece].concat();
+                &joined
             };
-            let whole = piece.len() / size * size;
-            piece[..whole].chunks_exact(size).for_each(|c| {
-                f(i, value(c));
-                i += 1;
-            });
-            let left = piece[whole..].to_vec();
-            rest = left;
+            for some in piece.chunks(size * 4096) {
+                let elements = some.chunks_exact(size);
+                rest = elements.remainder().to_vec();
+                values.clear();
+                match self.elem {
+                    ElemType::F32 => {
+                        values.extend(elements.map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])));
+                    }
+                    ElemType::F16 => {
+                        values.extend(elements.map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f32()));
+                    }
+                    _ => values.extend(elements.map(|c| half::bf16::from_le_bytes([c[0], c[1]]).to_f32())),
+                }
+                f(&values);
+            }
         });
         Some(())
     }

@@ -1,7 +1,7 @@
 """Families of `hunt_cases.py` of other element types than f32: quantized, f16, f64."""
 import numpy as np
 
-from hunt_builder import D, F, H, I8, U8, image
+from hunt_builder import D, F, H, I8, U8, Size, image
 
 
 def quantized(b):

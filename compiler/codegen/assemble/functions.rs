@@ -146,10 +146,9 @@ impl Unit<'_> {
     }
     /// Kernels of a variant that share code with others, each with the first that has the same.
     fn shared(&self, v: usize, kernels: &[Kernel]) -> HashMap<Kernel, Kernel> {
-        let Variant { m, users, .. } = &self.variants[v];
+        let Variant { m, .. } = &self.variants[v];
         let embedded = !self.interface.weights.external;
-        let keys: Vec<Option<Key>> =
-            kernels.par_iter().map(|k| Key::of(m, *k, clif::is_private(m, *k, users), embedded)).collect();
+        let keys: Vec<Option<Key>> = kernels.par_iter().map(|k| Key::of(m, *k, embedded)).collect();
         let mut of: HashMap<&Key, Vec<Kernel>> = HashMap::new();
         for (k, key) in kernels.iter().zip(&keys) {
             if let Some(key) = key {
@@ -168,13 +167,12 @@ impl Unit<'_> {
             Plan::Ready(s) => return Ok(s),
         };
         let isa = &*isas[variant].1;
-        let Variant { m, frame, weights, users, level } = &self.variants[variant];
+        let Variant { m, frame, weights, level } = &self.variants[variant];
         let own = || Frame::of_kernel(m, &m.kernels[kernel].body);
         let setting = clif::Setting {
             m,
             frame,
             weights,
-            users,
             embedded: !self.interface.weights.external,
             isa,
             vectors: tile::Vectors::of(&level.facts),

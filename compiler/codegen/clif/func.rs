@@ -1,7 +1,6 @@
 //! One kernel, one function: its state while it is emitted, its frame, scopes, and how it leaves.
 
 use super::expr::Val;
-use super::private::Users;
 use crate::codegen::frame::{Frame, Word, buffers, symbols};
 use crate::codegen::tile;
 use crate::codegen::weights::Layout;
@@ -179,8 +178,6 @@ pub struct Setting<'a> {
     pub isa: &'a dyn TargetIsa,
     /// The other one, if the level has vectors for it.
     pub vectors: Option<tile::Vectors>,
-    /// Who uses scratch.
-    pub users: &'a Users,
     /// Where statements stand, for debug information.
     pub lines: Option<&'a Lines>,
 }
@@ -201,13 +198,18 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
         b
     });
     e.load_words(&m.kernels[k].body)?;
-    let own = super::private::find(m, k, s.users);
     match m.kernels[k].body.as_slice() {
-        _ if let Some(own) = &own => {
-            e.vars.insert(own.part, p[1]);
-            e.counted(own.var, p[1], p[2], 1, own.body)?;
+        [Stmt::For { kind: LoopKind::Par, var, body, .. }] => {
+            // Scratch of a task (rule 12) is the part of its first iteration.
+            let body = match body.as_slice() {
+                [Stmt::For { kind: LoopKind::Private, var: part, body, .. }] => {
+                    e.vars.insert(*part, p[1]);
+                    body
+                }
+                _ => body,
+            };
+            e.counted(*var, p[1], p[2], 1, body)?
         }
-        [Stmt::For { kind: LoopKind::Par, var, body, .. }] => e.counted(*var, p[1], p[2], 1, body)?,
         body => e.block(body)?,
     }
     let ok = e.b.ins().iconst(I32, 0);

@@ -33,6 +33,7 @@ impl Emit<'_, '_> {
                 let (a, z) = (self.dim(lo)?, self.dim(hi)?);
                 self.counted(var, a, z, 1, body)
             }
+            LoopKind::Private => self.bug("private scratch below the kernel's parallel loop"),
             LoopKind::Vec(n) => {
                 if self.lanes.is_some() {
                     return self.bug("nested vector loops");

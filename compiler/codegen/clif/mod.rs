@@ -22,7 +22,6 @@ mod loops;
 mod math;
 mod memory;
 mod pairs;
-mod private;
 mod small;
 mod stmt;
 mod text;
@@ -31,4 +30,3 @@ mod trace;
 pub use func::{
     KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, is_math, kernel, stub,
 };
-pub use private::{Users, is_private};

@@ -3,7 +3,7 @@
 use super::func::{Emit, NoTile, Slot, TILE_NAMESPACE};
 use crate::codegen::tile;
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, LoopKind, Reg, Status, Stmt, visit};
+use crate::nest::{Buf, LoopKind, Status, Stmt};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{
@@ -41,27 +41,19 @@ impl Emit<'_, '_> {
             return Ok(());
         }
         let enclosing = self.misfit;
-        let mut i = 0;
-        while i < body.len() {
-            // A tile among others: accumulators, what sums them up, their store.
-            self.locate(&body[i]);
-            let n = tile_at(&body[i..]);
-            if n > 1 && n < body.len() && is_closed(&body[i..], n) && self.wide_tile(&body[i..i + n])? {
-                i += n;
-                continue;
-            }
-            let s = &body[i];
+        for s in body {
+            self.locate(s);
             if body.len() == 1 || !self.wide_tile(std::slice::from_ref(s))? {
                 self.stmt(s)?;
             }
             self.misfit = enclosing;
-            i += 1;
         }
         Ok(())
     }
     /// Calls a tile for statements that fit one.
     pub(super) fn wide_tile(&mut self, body: &[Stmt]) -> Result<bool> {
         let Some(vectors) = self.vectors.filter(|_| self.lanes.is_none()) else { return Ok(false) };
+        let body = if let [Stmt::Tile { body }] = body { body } else { body };
         // A copy of what was no tile is none either.
         let key = (body.as_ptr() as usize, body.len());
         if let Some(reason) = self.misfits.get(&key) {
@@ -135,6 +127,7 @@ impl Emit<'_, '_> {
                 self.forget_loads(*buf);
                 Ok(())
             }
+            Stmt::Tile { body } => self.block(body),
             // A hint of the tiles.
             Stmt::Prefetch { .. } => Ok(()),
             Stmt::If { cond, then, els } => {
@@ -193,35 +186,4 @@ impl Emit<'_, '_> {
             }
         }
     }
-}
-
-/// How many statements from the first on belong to its accumulators: up to the next ones, or to a loop behind
-/// their store.
-fn tile_at(body: &[Stmt]) -> usize {
-    let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
-    // What sums begin with stands right behind the accumulators.
-    let begins = |i: usize| i == 2 && visit::stores(&body[1..2]).is_empty();
-    match body.first() {
-        Some(Stmt::Acc { .. }) => (1..body.len())
-            .find(|i| {
-                matches!(body[*i], Stmt::Acc { .. })
-                    || unrolled(&body[*i - 1]) && !unrolled(&body[*i]) && !begins(*i)
-            })
-            .unwrap_or(body.len()),
-        _ => 1,
-    }
-}
-
-/// True if nobody behind the first `n` statements reads or sets what these define.
-fn is_closed(body: &[Stmt], n: usize) -> bool {
-    let own = |r: Reg| {
-        body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r))
-    };
-    let mut closed = true;
-    visit::walk(&body[n..], &mut |s| closed &= !matches!(s, Stmt::Set { reg, .. } if own(*reg)));
-    visit::walk_exprs(&body[n..], &mut |e| {
-        closed &=
-            !matches!(e, Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if own(*r))
-    });
-    closed
 }

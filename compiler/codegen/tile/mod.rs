@@ -1,7 +1,7 @@
 //! Vectors: leaf functions whose instructions and registers are chosen here, not by Cranelift.
 //!
 //! A leaf nest becomes a function of the tile IR ([`ir`], made with `builder`) by [`translate()`], which asks
-//! what a machine can do and knows no instruction. `rematerialize` decides where constants are, `regalloc`
+//! what a machine can do and knows no instruction. [`text`] prints it and reads it back. `rematerialize` decides where constants are, `regalloc`
 //! gives registers (regalloc2), and a machine under `isa` selects and encodes instructions.
 
 mod builder;
@@ -9,6 +9,7 @@ pub mod ir;
 mod isa;
 mod regalloc;
 mod rematerialize;
+pub mod text;
 pub mod translate;
 mod verify;
 
@@ -18,7 +19,6 @@ use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
 pub(in crate::codegen) use isa::aarch64;
-use std::fmt::Write;
 pub use translate::{Arg, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, translate};
 
 /// The machine code of a tile, position-independent, without relocations.
@@ -35,12 +35,32 @@ pub struct Code {
 
 /// The code of a tile.
 pub fn compile(f: &Func) -> Result<Code> {
+    if cfg!(debug_assertions) {
+        reads_back(f).map_err(|e| Failure::bug("text of a tile", e))?;
+    }
+    let machine = isa::machine(f.width);
+    let (alloc, out) = regalloc::allocate(select(f)?, machine)?;
+    machine.encode(&alloc, &out)
+}
+
+/// The function with constants where registers are few, and with the operations that its machine has
+/// instructions for.
+pub fn select(f: &Func) -> Result<Func> {
     let machine = isa::machine(f.width);
     if cfg!(debug_assertions) {
         verify::verify(f, machine).map_err(|e| Failure::bug("verify tile", e))?;
     }
-    let (alloc, out) = regalloc::allocate(f, machine)?;
-    machine.encode(&alloc, &out)
+    let mut f = f.clone();
+    rematerialize::place(&mut f, machine.folds());
+    machine.select(&mut f);
+    Ok(f)
+}
+
+/// Whether the text of a function says what the function does.
+fn reads_back(f: &Func) -> std::result::Result<(), String> {
+    let text = text::print(f);
+    let again = text::print(&text::parse(&text)?);
+    if again == text { Ok(()) } else { Err(format!("it reads back as\n{again}\nfrom\n{text}")) }
 }
 
 /// What tiles of a CPU level may use.
@@ -63,16 +83,4 @@ impl Vectors {
         };
         Some(Vectors { width, caps: facts.caps })
     }
-}
-
-/// The operations of a tile as text.
-pub fn listing(f: &Func) -> String {
-    let mut s = String::new();
-    for (i, b) in f.blocks.iter().enumerate() {
-        let _ = writeln!(s, "  block {i} {:?} -> {:?} {:?}", b.params, b.succs, b.jump_args);
-        for n in &b.nodes {
-            let _ = writeln!(s, "    {:?} = {:?} {:?} {:?}", n.def, n.op, n.args, n.mem);
-        }
-    }
-    s
 }

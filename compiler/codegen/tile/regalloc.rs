@@ -2,7 +2,6 @@
 
 use super::ir::{Block, Func, Node, Op, Value};
 use super::isa::Machine;
-use super::rematerialize;
 use crate::diag::{Failure, Result};
 use regalloc2::{Inst, InstOrEdit, InstRange, Operand, Output, PRegSet, RegClass, RegallocOptions, VReg};
 
@@ -82,11 +81,8 @@ impl Alloc {
     }
 }
 
-/// Selects instructions and gives them registers.
-pub(super) fn allocate(f: &Func, machine: &dyn Machine) -> Result<(Alloc, Output)> {
-    let mut f = f.clone();
-    rematerialize::place(&mut f, machine.folds());
-    machine.select(&mut f);
+/// Gives registers to the instructions that were selected.
+pub(super) fn allocate(mut f: Func, machine: &dyn Machine) -> Result<(Alloc, Output)> {
     let blocks = std::mem::take(&mut f.blocks);
     let alloc = operands(&f, blocks, machine);
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..Default::default() };

@@ -80,7 +80,14 @@ impl Compiler<'_> {
         ops
     }
     pub(super) fn block(&mut self, body: &[Stmt]) -> Res<Vec<Op>> {
-        body.iter().map(|s| self.stmt(s)).collect()
+        let mut ops = vec![];
+        for s in body {
+            match s {
+                Stmt::Tile { body } => ops.extend(self.block(body)?),
+                s => ops.push(self.stmt(s)?),
+            }
+        }
+        Ok(ops)
     }
     fn stmt(&mut self, s: &Stmt) -> Res<Op> {
         Ok(match s {
@@ -158,6 +165,7 @@ impl Compiler<'_> {
                 let c = self.truth(cond)?;
                 Op::If(c, self.scope(then)?, self.scope(els)?)
             }
+            Stmt::Tile { .. } => return msg("a tile that stands in no list"),
             Stmt::While { cond, body } => {
                 let c = self.truth(cond)?;
                 Op::While(c, self.scope(body)?)

@@ -81,6 +81,7 @@ impl Inside<'_> {
                         self.bound.pop();
                     }
                 }
+                Stmt::Tile { body } => self.block(body),
                 Stmt::With { sym, body, .. } => {
                     self.bound.push(*sym);
                     self.block(body);

@@ -209,6 +209,9 @@ impl Translate<'_> {
                 self.collect(then, found)?;
                 self.collect(els, found)?;
             }
+            if let Stmt::Tile { body } = s {
+                self.collect(body, found)?;
+            }
             let Stmt::For { kind, var, lo, hi, body } = s else { continue };
             let (lo, hi) = (self.substituted(*lo), self.substituted(*hi));
             let trip = (hi - lo).as_const();

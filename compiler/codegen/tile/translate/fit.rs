@@ -56,6 +56,7 @@ pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
 fn branches(body: &[Stmt], inside: bool) -> Fit<()> {
     body.iter().try_for_each(|s| match s {
         Stmt::If { .. } if !inside => Err("a branch around a tile"),
+        Stmt::Tile { body } => branches(body, inside),
         Stmt::For { kind, body, .. } => branches(body, inside || *kind != LoopKind::Unroll),
         _ => Ok(()),
     })
@@ -73,6 +74,7 @@ fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
         Stmt::Acc { lanes, .. } if *lanes != 1 => Ok(Some(*lanes)),
         Stmt::Store { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
         Stmt::For { .. }
+        | Stmt::Tile { .. }
         | Stmt::Acc { .. }
         | Stmt::Store { .. }
         | Stmt::Prefetch { .. }

@@ -19,8 +19,8 @@ impl Translate<'_> {
         match (kind, trip.as_const()) {
             (_, Some(n)) if n <= 0 => Ok(()),
             (LoopKind::Unroll, Some(n)) => {
-                if n == i64::from(self.b.lanes()) && self.lane.is_none() && self.mask.is_none() {
-                    self.transpose_columns(var, lo, body)?;
+                if self.lane.is_none() && self.mask.is_none() {
+                    self.transpose_columns((var, lo, n), body)?;
                 }
                 for i in 0..n {
                     if !self.transposed.is_empty() {
@@ -31,6 +31,7 @@ impl Translate<'_> {
                 self.transposed.clear();
                 Ok(())
             }
+            (LoopKind::Private, _) => Err("what names the scratch of a task"),
             (LoopKind::Unroll, None) => Err("an unrolled loop without constant bounds"),
             (LoopKind::Seq | LoopKind::Par, Some(1)) => self.with(var, lo, |t| t.block(body)),
             (LoopKind::Seq | LoopKind::Par, _) => self.shifted(var, lo, |t| {
@@ -348,7 +349,7 @@ fn has_loop(body: &[Stmt], lanes: i64) -> bool {
         if let Stmt::For { kind, lo, hi, .. } = s {
             let trip = (*hi - *lo).as_const();
             found |= match kind {
-                LoopKind::Unroll => false,
+                LoopKind::Unroll | LoopKind::Private => false,
                 LoopKind::Vec(_) => trip.is_none_or(|t| t >= 2 * lanes),
                 _ => trip != Some(1),
             };

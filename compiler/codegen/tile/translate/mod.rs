@@ -338,6 +338,7 @@ impl Translate<'_> {
                 self.b.prefetch(mem, true);
                 Ok(())
             }
+            Stmt::Tile { body } => self.block(body),
             Stmt::If { cond, then, els } => self.branch(cond, then, els),
             _ => Err("a statement that is no loop, value, accumulator, branch or store"),
         }

@@ -4,20 +4,26 @@
 use super::expr::{NO_TYPE, form, is_long};
 use super::{Fit, Translate};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::{Bin, Bits, Pred, Un, Value};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Pred, Un, Value, Width};
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
+/// Iterations and elements that are worth it: fewer are read one by one.
+const LEAST: i64 = 4;
+
 impl Translate<'_> {
-    /// Loads what the body of an unrolled loop with as many iterations as lanes, `for var in lo..`, reads in
-    /// columns; iteration `turning` finds it in `turned`.
-    pub(super) fn transpose_columns(&mut self, var: Sym, lo: Dim, body: &[Stmt]) -> Fit<()> {
+    /// Loads what the body of an unrolled loop of `count` iterations, `for var in lo..`, reads in columns;
+    /// iteration `turning` finds it in `turned`. Loops may have fewer iterations than vectors have lanes, and
+    /// vectors fewer elements.
+    pub(super) fn transpose_columns(&mut self, (var, lo, count): (Sym, Dim, i64), body: &[Stmt]) -> Fit<()> {
         let lanes = self.b.lanes();
         let [Stmt::For { kind: LoopKind::Vec(n), var: lane, lo: start, hi, body }] = body else {
             return Ok(());
         };
-        if *n != lanes || start.as_const() != Some(0) || hi.as_const() != Some(i64::from(lanes)) {
+        let square = LEAST.min(i64::from(lanes))..=i64::from(lanes);
+        let Some(used) = hi.as_const().filter(|n| square.contains(n)) else { return Ok(()) };
+        if *n != lanes || start.as_const() != Some(0) || !square.contains(&count) {
             return Ok(());
         }
         let [Stmt::Store { value, .. }] = body.as_slice() else { return Ok(()) };
@@ -42,6 +48,7 @@ impl Translate<'_> {
             if matches!(across.as_const(), Some(0 | 1))
                 || along.as_const() != Some(1)
                 || !turns(self.m.bufs[buf].ty)
+                || !self.loads_part(buf, count)
                 || self.is_inner(across)
             {
                 continue;
@@ -49,7 +56,7 @@ impl Translate<'_> {
             let rows = match done.iter().find(|d| d.0 == buf && d.1 == at) {
                 Some(d) => d.2.clone(),
                 None => {
-                    let mut rows = self.rows(buf, at, (var, lo), *lane, across)?;
+                    let mut rows = self.rows(buf, at, (var, lo, count), (*lane, used), across)?;
                     self.transpose(&mut rows);
                     done.push((buf, at, rows.clone()));
                     rows
@@ -59,40 +66,55 @@ impl Translate<'_> {
         }
         Ok(())
     }
-    /// A vector along the unrolled loop for each lane. Element [lo, 0] is in range, and its neighbours along
-    /// both loops are.
+    /// True if vectors of `count` elements of a buffer can be loaded.
+    fn loads_part(&self, buf: Buf, count: i64) -> bool {
+        let whole = count == i64::from(self.b.lanes());
+        whole || self.b.width() == Width::Avx512 || form(self.m.bufs[buf].ty) == Some(Form::B32)
+    }
+    /// A vector of `count` elements along the unrolled loop for each lane that is used. Element [lo, 0] is in
+    /// range, and its neighbours along both loops are.
     fn rows(
         &mut self,
         buf: Buf,
         at: &[Dim],
-        (var, lo): (Sym, Dim),
-        lane: Sym,
+        (var, lo, count): (Sym, Dim, i64),
+        (lane, used): (Sym, i64),
         across: Dim,
     ) -> Fit<Vec<Value>> {
-        let lanes = self.b.lanes();
+        let lanes = i64::from(self.b.lanes());
         let form = form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?;
         let first = |t: &mut Self, r: Dim| {
             let mut a = t.with(lane, r, |t| t.with(var, lo, |t| t.access(buf, at)))?;
             (a.lane, a.step) = (Some(1), Dim::constant(1));
             Ok(a)
         };
-        if across.as_const().is_some() {
-            return (0..lanes)
+        let mask = (count < lanes).then(|| self.b.first_lanes(Count::Fixed(count)));
+        let mut rows: Vec<Value> = if across.as_const().is_some() {
+            self.mask = mask;
+            let rows = (0..used)
                 .map(|r| first(self, Dim::from(r)).and_then(|a| self.load_form(&a, form)))
-                .collect();
-        }
-        // Rows a distance apart that run time knows.
-        let a = first(self, Dim::constant(0))?;
-        let Count::Run(step) = self.count(across * i64::from(form.bytes()))? else {
-            return Err("a distance that is no register");
-        };
-        let mut mem = self.mem(&a)?;
-        let mut rows = vec![];
-        for r in 0..lanes {
-            if r > 0 {
-                mem.base = self.b.add(mem.base, step);
+                .collect::<Fit<_>>();
+            self.mask = None;
+            rows?
+        } else {
+            // Rows a distance apart that run time knows.
+            let a = first(self, Dim::constant(0))?;
+            let Count::Run(step) = self.count(across * i64::from(form.bytes()))? else {
+                return Err("a distance that is no register");
+            };
+            let mut mem = self.mem(&a)?;
+            let mut rows = vec![];
+            for r in 0..used {
+                if r > 0 {
+                    mem.base = self.b.add(mem.base, step);
+                }
+                rows.push(self.b.load(form, mem, mask));
             }
-            rows.push(self.b.load(form, mem, None));
+            rows
+        };
+        if rows.len() < lanes as usize {
+            let none = if self.b.is_long() { self.b.bits64(0) } else { self.b.bits(0) };
+            rows.resize(lanes as usize, none);
         }
         Ok(rows)
     }

@@ -32,10 +32,11 @@ impl Translate<'_> {
                         LoopKind::Vec(_) => return None,
                         LoopKind::Unroll => trip,
                         LoopKind::Seq | LoopKind::Par if trip <= ITERATIONS => trip,
-                        LoopKind::Seq | LoopKind::Par => return None,
+                        LoopKind::Seq | LoopKind::Par | LoopKind::Private => return None,
                     };
                     copies * self.statements(body)?
                 }
+                Stmt::Tile { body } => self.statements(body)?,
                 Stmt::If { .. } => return None,
                 _ => 1,
             };

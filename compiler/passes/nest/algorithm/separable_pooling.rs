@@ -249,7 +249,8 @@ fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
         [Dim::sym(s).floor_div(p.planes[1]), Dim::sym(s).modulo(p.planes[1])].map(|d| m.syms.simplify(d));
     let plane = Plane { s, q, at };
     let inside = if p.weights.is_some() { filtered(m, p, &plane) } else { by_rows(m, p, &plane) };
-    let own = Stmt::For { kind: LoopKind::Seq, var: q, lo: Dim::sym(s), hi: Dim::sym(s) + 1, body: inside };
+    let own =
+        Stmt::For { kind: LoopKind::Private, var: q, lo: Dim::sym(s), hi: Dim::sym(s) + 1, body: inside };
     vec![Stmt::For { kind: LoopKind::Par, var: plane.s, lo: zero, hi: planes, body: vec![own] }]
 }
 

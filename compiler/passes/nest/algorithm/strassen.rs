@@ -186,11 +186,26 @@ fn columns_are_alike(
     let (down, along) = (stride(m, *b, at, k)?, stride(m, *b, at, n)?);
     let first = m.linear(*b, at).subst(&mut |s| (s == k || s == n).then(|| Dim::constant(0))).as_const()?;
     let mut most = vec![0f32; usize::try_from(columns).ok()?];
-    data.for_each_f32(&mut |i, x| {
-        let i = i as i64 - first;
-        let column = if along > down { i / along } else { i % down / along };
-        if let Some(most) = usize::try_from(column).ok().and_then(|c| most.get_mut(c)) {
-            *most = most.max(x.abs());
+    // Elements until the columns begin again, and neighbours in memory that are of one column.
+    let (period, along) = (if along > down { i64::MAX } else { down }, along);
+    let mut i = -first;
+    data.f32_pieces(&mut |mut piece| {
+        while !piece.is_empty() {
+            let at = i.rem_euclid(period);
+            let room = if along == 1 { period - at } else { along - at % along };
+            let run = if i < 0 { -i } else { room.min(period - at) };
+            let (now, rest) =
+                piece.split_at(usize::try_from(run).map_or(piece.len(), |n| n.min(piece.len())));
+            let column = most.get_mut(usize::try_from(at / along).unwrap_or(usize::MAX)..);
+            match column {
+                Some(column) if i >= 0 && along == 1 => {
+                    column.iter_mut().zip(now).for_each(|(m, x)| *m = m.max(x.abs()));
+                }
+                Some([column, ..]) if i >= 0 => *column = now.iter().fold(*column, |m, x| m.max(x.abs())),
+                _ => {}
+            }
+            i += now.len() as i64;
+            piece = rest;
         }
     })?;
     let panel = PANEL as usize;

@@ -21,7 +21,7 @@
 //! for the weights of the next one.
 //!
 //! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all
-//! iterations of a task use one part (codegen/clif/private.rs).
+//! iterations of a task use one part (`nest`, rule 12).
 //!
 //! No access has a condition, whatever the sizes are: a group's tiles beyond the last one repeat it, rows and
 //! columns beyond the image are clamped. What a tile stores beyond the image falls on its own last row or
@@ -342,7 +342,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let width = l.k.1 / p.slices;
     let Some(w) = (if p.fresh { packed(l, p.slices) } else { transformed(l, p.slices) }) else { return };
-    let w = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), Arc::new(w));
+    let w = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), w);
     let constant = Dim::constant;
     let total = p.total * p.slices;
     let most = if p.fresh { FRESH_SLOTS } else { SLOTS };

@@ -174,6 +174,7 @@ fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
             Stmt::If { cond, then, els } => {
                 Stmt::If { cond, then: rename_loops(m, then), els: rename_loops(m, els) }
             }
+            Stmt::Tile { body } => Stmt::Tile { body: rename_loops(m, body) },
             Stmt::While { cond, body } => Stmt::While { cond, body: rename_loops(m, body) },
             s => s,
         })
@@ -243,7 +244,7 @@ pub(crate) fn in_slots(
     step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim),
 ) {
     kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
-        kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
+        kb.private(first, |kb, slot| {
             if total.as_const() == Some(slots) {
                 step(kb, slot, first);
             } else {

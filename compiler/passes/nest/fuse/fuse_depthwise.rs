@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The image is wide where it stands between an expanding and a projecting convolution, and is never written
-//! as a whole. A band lies in scratch that each task has for itself (codegen/clif/private.rs). Rows that two
+//! as a whole. A band lies in scratch that each task has for itself (`nest`, rule 12). Rows that two
 //! bands share are computed for both, with the same sums: results do not depend on how the work is cut.
 //! Groups share nothing, so that small images have a single band.
 
@@ -334,7 +334,7 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let work = work(&p.make.0) + work(&p.follow.0);
     let id = m.kernel(&name, &origin, |kb| {
         kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
-            kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
+            kb.private(first, |kb, slot| {
                 let step = |kb: &mut KernelBuilder, i: Dim| {
                     let (group, b) = (i.modulo(groups), i.floor_div(groups));
                     let (image, b) = (b.floor_div(bands), b.modulo(bands));

@@ -154,7 +154,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> =
         index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
-    if turns_to_unknown(m, p, (t, &at), map, &subst) || splits_vectors(m, p, (t, &at), map, &subst) {
+    if worsens_columns(m, p, (t, &at), map, &subst) || splits_vectors(m, p, (t, &at), map, &subst) {
         return None;
     }
     // What the consumer does under conditions on its position needs them in the producer: fine, they are
@@ -163,24 +163,28 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
 }
 
 /// True if a contraction stores its result along a known number of columns, and with the consumer in its
-/// store along what only run time knows: panels of that are padded, and packed again and again. The consumer
-/// then moves on to who reads it.
-fn turns_to_unknown(
+/// store along what only run time knows (panels of that are padded, and packed again and again), or along so
+/// few that vectors are mostly empty. The consumer then moves on to who reads it, or stays.
+fn worsens_columns(
     m: &Module,
     p: Kernel,
     (t, at): (Buf, &[Dim]),
     map: &Map,
     subst: &HashMap<Sym, Dim>,
 ) -> bool {
-    let Some(Contraction { loops, .. }) = m.form(p).contraction() else { return false };
-    if !is_temp(m, m.storage(map.buf)) {
-        return false;
-    }
+    const LANES: i64 = 16;
+    let Some(Contraction { loops, reduction, .. }) = m.form(p).contraction() else { return false };
     let extent = |s: Option<Sym>| s.and_then(|s| loops.iter().find(|l| l.0 == s)).map(|l| l.1.as_const());
     let to: Vec<Dim> =
         map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
     let (before, after) = (unit_stride_var(m, t, at, loops), unit_stride_var(m, map.buf, &to, loops));
-    matches!((extent(before), extent(after)), (Some(Some(_)), Some(None)))
+    let padded = |n: i64| (n + LANES - 1) / LANES * LANES;
+    match (extent(before), extent(after)) {
+        (Some(Some(_)), Some(None)) => is_temp(m, m.storage(map.buf)),
+        // Operands of matrix products change places (`schedule/contract.rs`), those of convolutions do not.
+        (Some(Some(b)), Some(Some(a))) => reduction.len() == 1 && 3 * a * padded(b) < 2 * b * padded(a),
+        _ => false,
+    }
 }
 
 /// True if the consumer takes a contraction's columns apart into pieces that are no whole vectors (heads of

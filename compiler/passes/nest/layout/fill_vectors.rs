@@ -10,6 +10,8 @@
 //! y[S q + p, k] = sum over c, j of A[c, S q + j] B[k, c, j - p]      j in 0 .. taps + S - 1
 //! ```
 //!
+//! Where a sum is long, vectors along its terms do without the zeros (`schedule/along_sum.rs`).
+//!
 //! As with Winograd's transform, what is infinite or no number reaches the neighbours that share its vector.
 
 use crate::diag::Result;
@@ -17,6 +19,7 @@ use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Stmt
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::{fresh_regs, peel, wrap};
 use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::along_sum;
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
@@ -95,7 +98,12 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
         .filter(|s| x.1.as_const().is_some_and(|x| x >= 8 * s))
         .min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
     let phases = longer.filter(|s| cost(*s) * 1.3 < cost(phases)).unwrap_or(phases);
-    let wins = cost(phases) * 1.3 < cost(1) && k.1 * phases >= 4;
+    // Vectors may run along the sum, too.
+    let along = along_sum::Runs::of(m, p).map_or(f64::INFINITY, |r| {
+        let rows = (LANES / k.1).max(1);
+        r.price(k.1, rows, LANES) as f64 / (rows * r.terms / tap.1) as f64
+    });
+    let wins = cost(phases) * 1.3 < cost(1) && k.1 * phases >= 4 && cost(phases) < along;
     let fits = p.epilogue.iter().all(|s| s.expr().is_none_or(|e| follows(m, e, k, x)));
     (wins && fits).then(|| Layer { weights: weights.clone(), k, x, tap, phases, parts: p.clone() })
 }

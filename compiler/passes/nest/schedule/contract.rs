@@ -144,7 +144,7 @@ fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
 
 /// The column: a loop that B alone depends on, along memory of the result where there is one. A matrix
 /// product may swap its operands for that.
-fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
+pub(super) fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);
@@ -277,6 +277,7 @@ pub(crate) struct Packed {
 }
 
 /// Panels of a constant, which are no buffer yet.
+#[derive(Clone)]
 pub(crate) struct ConstPanels {
     name: String,
     data: Arc<ConstData>,

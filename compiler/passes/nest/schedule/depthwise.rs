@@ -12,8 +12,10 @@ use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depend
 use crate::passes::nest::analysis::machine::{L1, LINE, SETS};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::schedule::contract::loops::joined;
 use crate::passes::nest::schedule::lanes::Relayout;
-use crate::passes::nest::schedule::{Plan, Request, rows};
+use crate::passes::nest::schedule::lanes::permuted_loads::is_near_from;
+use crate::passes::nest::schedule::{Plan, Request, rows, tiles};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -45,17 +47,63 @@ enum Rows {
 /// Blocks of neighbouring results for a depthwise convolution with channels innermost.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let Form::Contraction(p) = request.form else { return None };
-    if !p.is_plain() || !matches!(p.product, ProductKind::Fma | ProductKind::Extended) {
-        return None;
-    }
     let (out, at) = p.store()?;
     let c = unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c))?;
     let (mut p, mut relayout) = ((**p).clone(), Relayout::new(c));
     p.a = relayout.access(m, p.a);
+    if stride(m, p.a.0, &p.a.1, c) != Some(1) {
+        return None;
+    }
+    window(m, request, (p, relayout), c, true)
+}
+
+/// The same for a convolution in groups of so few channels that a vector holds several groups: lanes take what
+/// they read of the image by shuffles.
+pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
+    let Form::Contraction(p) = request.form else { return None };
+    let lanes = i64::from(request.facts.lanes);
+    if !request.facts.caps.shuffles {
+        return None;
+    }
+    let (out, at) = p.store()?;
+    let k = unit_stride_var(m, out, &at, &p.loops).filter(|k| depends(&p.b.1, *k) && !depends(&p.a.1, *k))?;
+    let k = p.loops.iter().copied().find(|l| l.0 == k)?;
+    let channels = k.1.as_const().filter(|n| (2..=lanes / 2).contains(n))?;
+    let both = |s: Sym| depends(&p.a.1, s) && depends(&p.b.1, s);
+    let g = p.loops.iter().copied().find(|l| both(l.0) && stride(m, out, &at, l.0) == Some(channels))?;
+    let all = (g.1 * channels).as_const()?;
+    // A vector of several groups takes a shuffle beside each multiplication.
+    if g.1.as_const()? < 2 * ((all + lanes - 1) / lanes) {
+        return None;
+    }
+    let mut p = (**p).clone();
+    let joined = joined(m, &mut p, g, k);
+    p.loops.retain(|l| l.0 != g.0 && l.0 != k.0);
+    p.loops.push(joined);
+    let linear = m.linear(p.a.0, &p.a.1);
+    let q = m.syms.loop_var("q", Dim::constant(0), Dim::constant(all / lanes + 1));
+    if !is_near_from(&m.syms, linear, (joined.0, Dim::sym(q) * lanes), lanes.min(all), lanes) {
+        return None;
+    }
+    window(m, request, (p, Relayout::new(joined.0)), joined.0, false)
+}
+
+/// Blocks of results with vectors along channels `c`, which memory of the image follows or not.
+fn window(
+    m: &mut Module,
+    request: &Request,
+    (mut p, mut relayout): (Contraction, Relayout),
+    c: Sym,
+    linear: bool,
+) -> Option<Box<dyn Plan>> {
+    if !p.is_plain() || !matches!(p.product, ProductKind::Fma | ProductKind::Extended) {
+        return None;
+    }
     p.b = relayout.access(m, p.b);
     relayout.apply(m, &mut p.epilogue);
+    let (out, at) = p.store()?;
     let extent = p.loops.iter().find(|l| l.0 == c).and_then(|l| l.1.as_const()).filter(|e| *e >= 4)?;
-    if stride(m, p.a.0, &p.a.1, c) != Some(1) || stride(m, p.b.0, &p.b.1, c) != Some(1) {
+    if stride(m, p.b.0, &p.b.1, c) != Some(1) {
         return None;
     }
     // The row: what moves the image in the smallest steps and not the weights.
@@ -76,6 +124,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         .copied()
         .filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some())
         .min_by_key(|l| step(l.0));
+    let down = down.filter(|_| linear);
     let rows = match down.and_then(|y| Some((y, cut(m, &p, (y, x), (extent, block.lanes))?))) {
         Some((y, cut)) => {
             outer.retain(|l| l.0 != y.0);
@@ -303,20 +352,31 @@ impl Block {
             }
             None => self.channels(m, p, from, width),
         };
-        let mut out = vec![];
         let blocks = extent.floor_div(width);
+        let mut out = vec![];
         if blocks.as_const() != Some(0) {
             let v = m.syms.loop_var("x", zero, blocks);
             let body = piece(m, Dim::sym(v) * width, width);
             out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
         }
-        match extent.modulo(width).as_const() {
+        let left = m.syms.simplify(extent.modulo(width));
+        match left.as_const() {
             Some(0) => {}
             Some(rest) => out.extend(piece(m, blocks * width, rest)),
             None => {
-                let v = m.syms.loop_var("x", blocks * width, extent);
-                let body = piece(m, v.into(), 1);
-                out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: blocks * width, hi: extent, body });
+                // The last block overlaps the one before: both store the same there. Of a row shorter than a
+                // block there are parts.
+                let last = piece(m, extent - width, width);
+                let mut parts = vec![];
+                for part in tiles::rests(width) {
+                    let from = if part.at_end { extent - part.rows } else { zero };
+                    let then = piece(m, from, part.rows);
+                    parts.extend(part.only_if(extent, then));
+                }
+                let cond = Expr::cmp_index(BinOp::Ge, extent, width);
+                let rest = vec![Stmt::If { cond, then: last, els: parts }];
+                let cond = Expr::cmp_index(BinOp::Ne, left, 0);
+                out.push(Stmt::If { cond, then: rest, els: vec![] });
             }
         }
         out

@@ -4,7 +4,7 @@
 
 mod along;
 mod body;
-mod permuted_loads;
+pub(crate) mod permuted_loads;
 mod rows;
 mod stage_through_scratch;
 mod unroll_and_jam;
@@ -280,8 +280,9 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
 pub(crate) struct Relayout {
     /// The loop that vectors run along.
     var: Sym,
-    /// What stands for constants that are stored again.
-    again: HashMap<Buf, Buf>,
+    /// What stands for constants that are stored again, by the dimension that vectors run along and their
+    /// step in it.
+    again: HashMap<(Buf, usize, i64), Buf>,
 }
 
 impl Relayout {
@@ -296,19 +297,35 @@ impl Relayout {
             return None;
         }
         let with: Vec<usize> = (0..at.len()).filter(|i| at[*i].contains(self.var)).collect();
-        let [d] = with.as_slice() else { return None };
-        let mut perm: Vec<usize> = (0..at.len()).filter(|i| i != d).collect();
-        perm.push(*d);
-        let to: Vec<Dim> = perm.iter().map(|i| at[*i]).collect();
-        if let Some(b) = self.again.get(&buf) {
+        let [d] = with[..] else { return None };
+        let (step, rest) = at[d].linear_in(self.var)?;
+        let step = step.as_const().filter(|s| *s > 0)?;
+        // Of the dimension, what vectors leave out stands before what they run along.
+        let kept: Vec<usize> = (0..at.len()).filter(|i| *i != d).collect();
+        let phase = (step > 1).then(|| m.syms.simplify(rest.modulo(step)));
+        let along = Dim::sym(self.var) + rest.floor_div(step);
+        let to: Vec<Dim> = kept.iter().map(|i| at[*i]).chain(phase).chain([along]).collect();
+        if let Some(b) = self.again.get(&(buf, d, step)) {
             return Some((*b, to));
         }
-        let dims: Vec<i64> = perm.iter().map(|i| c.dims()[*i]).collect();
-        let coeff = (0..at.len()).map(|i| perm.iter().map(|p| i64::from(*p == i)).collect()).collect();
+        let size = |i: &usize| c.dims()[*i];
+        let phases = phase.map(|_| step);
+        let dims: Vec<i64> =
+            kept.iter().map(size).chain(phases).chain([(size(&d) + step - 1) / step]).collect();
+        let coeff = (0..at.len())
+            .map(|i| {
+                let own = |c: i64| if i == d { c } else { 0 };
+                kept.iter()
+                    .map(|k| i64::from(*k == i))
+                    .chain(phases.map(|_| own(1)))
+                    .chain([own(step)])
+                    .collect()
+            })
+            .collect();
         let data = ConstData::remap(c.clone(), Remap { dims, offset: vec![0; at.len()], coeff })?;
         let name = m.bufs[buf].name.clone();
         let b = m.constant(name, Arc::new(data));
-        self.again.insert(buf, b);
+        self.again.insert((buf, d, step), b);
         Some((b, to))
     }
     /// The access as it is made.

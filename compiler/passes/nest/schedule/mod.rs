@@ -8,11 +8,13 @@
 //! A kernel is one nest, or a parallel loop around several of them (`is_compound`): then each is scheduled by
 //! itself, as if it were a kernel.
 
+pub mod along_sum;
 pub mod contract;
 pub mod conv_pool;
 pub mod depthwise;
 pub mod lanes;
 pub mod lanes64;
+mod outline;
 pub mod pack;
 pub mod rows;
 pub mod split_div_mod;
@@ -27,7 +29,7 @@ use crate::passes::nest::analysis::form::{Form, has_nest, is_compound};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
-use crate::target::{Facts, Level};
+use crate::target::{Facts, Level, Tiles};
 
 /// A nest that needs a schedule.
 #[derive(Clone, Copy)]
@@ -85,7 +87,8 @@ pub(crate) trait Plan {
 type Candidate = fn(&mut Module, &Request) -> Option<Box<dyn Plan>>;
 
 /// Schedules of sums with two factors.
-const SUMS: &[Candidate] = &[conv_pool::choose, contract::choose, depthwise::choose];
+const SUMS: &[Candidate] =
+    &[conv_pool::choose, along_sum::choose, depthwise::choose_groups, contract::choose, depthwise::choose];
 /// Schedules of everything, where loops over digits have taken the place of divisions; the last one takes any
 /// nest.
 const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];
@@ -110,6 +113,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             m.kernels[k].body = body.into();
             m.kernels[k].work = work;
         }
+    }
+    if facts.caps.tiles != Tiles::None {
+        visit::calls(&m.driver).into_iter().for_each(|k| outline::run(m, k));
     }
     m.kernels.values_mut().for_each(|k| k.scheduled = true);
     m.stage = Stage::Scheduled;
@@ -176,13 +182,12 @@ fn parts(
     facts: (Facts, &Program),
     outer: Option<Sym>,
 ) -> Vec<Stmt> {
+    let steps = |kind| matches!(kind, LoopKind::Seq | LoopKind::Private);
     let mut out = vec![];
     for s in body {
         match s {
-            Stmt::For { kind, var, lo, hi, body }
-                if is_compound(&body) || kind == LoopKind::Seq && has_nest(&body) =>
-            {
-                let turn = if kind == LoopKind::Seq { Some(var) } else { outer };
+            Stmt::For { kind, var, lo, hi, body } if is_compound(&body) || steps(kind) && has_nest(&body) => {
+                let turn = if steps(kind) { Some(var) } else { outer };
                 out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts, turn) });
             }
             Stmt::If { cond, then, els } if has_nest(&then) => {

@@ -20,7 +20,8 @@ use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use loops::Order;
 pub(crate) use loops::{Loops, describe, describe_tile};
-use register::{Cols, PanelPrefetch, block, group};
+pub(super) use register::unroll;
+use register::{Cols, PanelPrefetch, block, tile};
 
 /// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level
 /// cache, which has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve
@@ -361,7 +362,7 @@ fn column(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, rows: Rows, col
     let several = matches!(cols, Cols::Some(r) if r > t.width());
     each_part(m, t, cols, |m, sub, cols| {
         let part = tall(m, p, t, panel, sub, rows, cols);
-        if several { group(m, part) } else { part }
+        if several { tile(part) } else { part }
     })
 }
 
@@ -457,23 +458,13 @@ fn tall(
         Some(0) => {}
         Some(r) => {
             let rest = block(m, p, t, from, r, panel, sub, cols, ahead(pass));
-            out.extend(if out.is_empty() { rest } else { group(m, rest) });
+            out.extend(if out.is_empty() { rest } else { tile(rest) });
         }
         None => {
-            // The binary digits of what is left, each with a tile of its own.
-            let mut n = 1;
-            while 2 * n < mr {
-                n *= 2;
-            }
-            while n > 0 {
-                let row = m.syms.simplify(from + left.floor_div(2 * n) * (2 * n));
-                let then = block(m, p, t, row, n, panel, sub, cols, ahead(pass));
-                out.push(Stmt::If {
-                    cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0),
-                    then,
-                    els: vec![],
-                });
-                n /= 2;
+            for part in rests(mr) {
+                let row = if part.at_end { from + left - part.rows } else { from };
+                let then = block(m, p, t, m.syms.simplify(row), part.rows, panel, sub, cols, ahead(pass));
+                out.extend(part.only_if(left, then));
             }
         }
     }
@@ -486,6 +477,38 @@ fn tall(
     let mut then = tall(m, rest, TALL_ROWS + 1, rows.from, zero);
     then.extend(tall(m, m.syms.simplify(tiles - rest), TALL_ROWS, rows.from + rest * (TALL_ROWS + 1), rest));
     vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, rest, tiles), then, els: out }]
+}
+
+/// Rows or results beside each other that are left of a number that only run time knows, and are computed at
+/// once.
+pub(crate) struct Rest {
+    /// How many.
+    pub rows: i64,
+    /// They are the last of what is left, not the first.
+    pub at_end: bool,
+    /// If so many are left.
+    lefts: Vec<i64>,
+}
+
+impl Rest {
+    /// The statements, if the number that is left is one of those.
+    pub fn only_if(&self, left: Dim, then: Vec<Stmt>) -> Option<Stmt> {
+        let is = |n: &i64| Expr::cmp_index(BinOp::Eq, left, *n);
+        let cond = self.lefts.iter().map(is).reduce(|a, b| Expr::bin(BinOp::Or, a, b))?;
+        Some(Stmt::If { cond, then, els: vec![] })
+    }
+}
+
+/// What is left of a number in steps of `step`, at most eight: one or two parts, since each passes over the
+/// other operand once. Few parts of different heights serve all numbers.
+pub(crate) fn rests(step: i64) -> Vec<Rest> {
+    let first = |left: i64| if left >= 6 && left != 7 { 6 } else { left / 4 * 4 };
+    let parts = [(6, false), (4, false), (3, true), (2, true), (1, true)];
+    let part = |(rows, at_end): (i64, bool)| {
+        let here = |left: &i64| rows == if at_end { left - first(*left) } else { first(*left) };
+        Rest { rows, at_end, lefts: (1..step).filter(here).collect() }
+    };
+    parts.into_iter().map(part).filter(|p| !p.lefts.is_empty()).collect()
 }
 
 /// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each

@@ -1,9 +1,9 @@
 //! Maps whose result runs along another dimension in memory than what they read: images between planes and
 //! channels innermost, transposes.
 //!
-//! Squares as wide as a vector are loaded along one dimension, turned in registers and stored along the
+//! Squares as wide as a vector are loaded along one dimension, transposed in registers and stored along the
 //! other. Where a dimension is no multiple of a square, the last square overlaps the one before: both store
-//! the same there. Rows shorter than a square are read as one where they lie so, whatever stands between them
+//! the same there. Of a dimension shorter than a square, there is a part of one. Rows shorter than a square are read as one where they lie so, whatever stands between them
 //! in the result.
 
 use crate::nest::schedule::Schedule;
@@ -19,6 +19,9 @@ use crate::tensor::ElemType;
 /// itself.
 const UNROLLED: i64 = 512;
 
+/// Rows or columns of a part of a square at least.
+const LEAST: i64 = 5;
+
 /// Loads of a block at most: each takes as many registers as a vector has lanes.
 const MAX_BLOCK_LOADS: usize = 2;
 
@@ -26,6 +29,13 @@ const MAX_BLOCK_LOADS: usize = 2;
 struct Side {
     var: Sym,
     extent: Dim,
+}
+
+impl Side {
+    /// Elements of a square along this side.
+    fn of_square(&self, lanes: i64) -> i64 {
+        self.extent.as_const().map_or(lanes, |e| e.min(lanes))
+    }
 }
 
 /// A transposing map in blocks.
@@ -131,10 +141,13 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     // Rows and columns of a plane are one dimension where they lie so on both sides.
     let mut map = joined(m, map);
     let (to, mut from) = find(m, &map)?;
-    if from.extent.as_const().is_some_and(|e| e < lanes) {
-        from = joined_source(m, &mut map, &from, &to)?;
+    if from.extent.as_const().is_some_and(|e| e < lanes)
+        && let Some(joined) = joined_source(m, &mut map, &from, &to)
+    {
+        from = joined;
     }
-    let enough = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
+    // A square may be a part of one, if it is more than a few vectors that shuffles bring in order.
+    let enough = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes.min(LEAST));
     (to.var != from.var && enough(&to) && enough(&from)).then_some((map, to, from))
 }
 
@@ -216,12 +229,15 @@ fn emit_strided(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes
     let squares = to.extent.ceil_div(lanes);
     let c = m.syms.loop_var("c", zero, squares);
     let first = Dim::sym(c) * lanes;
-    let column =
-        if to.extent.modulo(lanes).as_const() == Some(0) { first } else { first.min(to.extent - lanes) };
+    let column = match to.extent.as_const() {
+        Some(e) if e < lanes => zero,
+        Some(e) if e % lanes == 0 => first,
+        _ => first.min(to.extent - lanes),
+    };
     let mut loops: Vec<(Sym, Dim)> =
         map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
     loops.push((c, squares));
-    let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min(n - lanes)));
+    let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min((n - lanes).max(0))));
     let body = rows.flat_map(|row| one(m, map, to, from, (column, row), lanes)).collect();
     parallel(m, &loops, body)
 }
@@ -242,7 +258,12 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
             conditions.push(Expr::cmp_index(BinOp::Ge, side.extent, lanes));
         }
         let first = Dim::sym(v) * lanes;
-        if side.extent.modulo(lanes).as_const() == Some(0) { first } else { first.min(side.extent - lanes) }
+        match side.extent.as_const() {
+            Some(e) if e < lanes => zero,
+            Some(e) if e % lanes == 0 => first,
+            _ if m.syms.simplify(side.extent.modulo(lanes)).as_const() == Some(0) => first,
+            _ => first.min(side.extent - lanes),
+        }
     };
     let row = square(m, &from, "b");
     let body = match inner {
@@ -259,7 +280,7 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
                 body: inside,
             });
             if e % lanes != 0 {
-                body.extend(one(m, map, &to, &from, (Dim::constant(e - lanes), row), lanes));
+                body.extend(one(m, map, &to, &from, (Dim::constant((e - lanes).max(0)), row), lanes));
             }
             body
         }
@@ -302,8 +323,9 @@ fn one(
     (column, row): (Dim, Dim),
     lanes: i64,
 ) -> Vec<Stmt> {
-    let (zero, n) = (Dim::constant(0), Dim::constant(lanes));
-    let (u, l) = (m.syms.loop_var("u", zero, n), m.syms.loop_var("l", zero, n));
+    let zero = Dim::constant(0);
+    let (rows, columns) = (Dim::constant(from.of_square(lanes)), Dim::constant(to.of_square(lanes)));
+    let (u, l) = (m.syms.loop_var("u", zero, rows), m.syms.loop_var("l", zero, columns));
     let put = |s: Sym| match s {
         s if s == to.var => Some(column + l),
         s if s == from.var => Some(row + u),
@@ -315,8 +337,8 @@ fn one(
         kind: LoopKind::Vec(lanes as u32),
         var: l,
         lo: zero,
-        hi: n,
+        hi: columns,
         body: vec![Stmt::Store { buf: map.buf, at, value }],
     };
-    vec![Stmt::For { kind: LoopKind::Unroll, var: u, lo: zero, hi: n, body: vec![vector] }]
+    vec![Stmt::For { kind: LoopKind::Unroll, var: u, lo: zero, hi: rows, body: vec![vector] }]
 }

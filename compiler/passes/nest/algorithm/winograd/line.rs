@@ -219,27 +219,27 @@ impl Line {
         }
     }
     /// G g for all channels, `[m + r - 1][K][C][other taps]`.
-    fn filters(&self) -> Option<ConstData> {
-        let dims = &self.shape;
-        let taps = self.form.taps();
-        let inner = dims.get(self.axis + 1..)?.iter().product::<i64>() as usize;
-        let outer = dims.get(..self.axis)?.iter().product::<i64>() as usize;
-        let w = self.weights.to_f64s()?;
-        let products = self.form.products();
-        let mut out = vec![0f32; products * outer * inner];
-        for (o, filter) in w.chunks_exact(taps * inner).enumerate() {
-            for i in 0..inner {
-                let g: Vec<f64> = filter.iter().skip(i).step_by(inner).copied().collect();
-                for (e, v) in self.form.filter(&g).into_iter().enumerate() {
-                    out[(e * outer + o) * inner + i] = v as f32;
+    fn filters(&self) -> Option<Arc<ConstData>> {
+        let (dims, taps, products) = (&self.shape, self.form.taps(), self.form.products());
+        self.weights.derive(format!("winograd F({products}, {taps}) of {dims:?}, {}", self.axis), || {
+            let inner = dims.get(self.axis + 1..)?.iter().product::<i64>() as usize;
+            let outer = dims.get(..self.axis)?.iter().product::<i64>() as usize;
+            let (w, rows) = (self.weights.to_f64s()?, self.form.filter());
+            let mut out = vec![0f32; products * outer * inner];
+            for (o, filter) in w.chunks_exact(taps * inner).enumerate() {
+                for (e, row) in rows.iter().enumerate() {
+                    for i in 0..inner {
+                        let sum = row.iter().enumerate().map(|(t, c)| c * filter[t * inner + i]).sum::<f64>();
+                        out[(e * outer + o) * inner + i] = sum as f32;
+                    }
                 }
             }
-        }
-        let shape = [self.products()]
-            .into_iter()
-            .chain(dims.iter().enumerate().filter(|d| d.0 != self.axis).map(|d| *d.1))
-            .collect();
-        Some(ConstData::f32s(shape, &out))
+            let shape = [self.products()]
+                .into_iter()
+                .chain(dims.iter().enumerate().filter(|d| d.0 != self.axis).map(|d| *d.1))
+                .collect();
+            Some(ConstData::f32s(shape, &out))
+        })
     }
     /// Tiles of a group: enough for the rows of a product, as long as V and M stay near.
     fn tiles(&self, m: &Module) -> i64 {
@@ -263,7 +263,7 @@ impl Line {
 pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     let Some(u) = l.filters() else { return };
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
-    let u = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), Arc::new(u));
+    let u = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), u);
     let size = l.tiles(m);
     let all = l.y.1.ceil_div(l.results());
     let groups = all.ceil_div(size);

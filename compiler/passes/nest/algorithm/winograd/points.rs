@@ -51,16 +51,16 @@ impl Form {
             lower.zip([0.0].into_iter().chain(r.iter().copied())).map(|(a, b)| a + b).collect()
         })
     }
-    /// G g: the filter's values, each divided by what B' leaves out.
-    pub fn filter(self, g: &[f64]) -> Vec<f64> {
-        let at = |p: f64| g.iter().rev().fold(0.0, |sum, c| sum * p + c);
+    /// G, a row for each product: powers of its point, divided by what B' leaves out.
+    pub fn filter(self) -> Vec<Vec<f64>> {
         let value = |r: &[f64], z: f64| r.iter().rev().fold(0.0, |sum, c| sum * z + c);
-        let mut out = vec![at(0.0) / value(&self.others(None), 0.0)];
+        let row = |p: f64, n: f64| (0..self.taps).map(|t| p.powi(t as i32) / n).collect::<Vec<f64>>();
+        let mut out = vec![row(0.0, value(&self.others(None), 0.0))];
         for p in self.pairs() {
             let n = 2.0 * p * p * value(&self.others(Some(*p)), p * p);
-            out.extend([at(*p) / n, at(-p) / n]);
+            out.extend([row(*p, n), row(-p, n)]);
         }
-        out.push(g.last().copied().unwrap_or(0.0));
+        out.push((0..self.taps).map(|t| if t + 1 == self.taps { 1.0 } else { 0.0 }).collect());
         out
     }
     /// B' d, for as many elements as there are products.

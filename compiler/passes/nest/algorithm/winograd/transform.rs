@@ -11,34 +11,37 @@ use crate::passes::nest::analysis::shape::{add, finished, fresh_regs, sub};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ConstData;
 use crate::tensor::consts::Remap;
+use std::sync::Arc;
 
 /// U = G g G', `[slice][36][C][K / slices]`.
-pub(super) fn transformed(l: &Layer, slices: i64) -> Option<ConstData> {
-    let (k, c) = (usize::try_from(l.k.1).ok()?, usize::try_from(l.c.1).ok()?);
-    let width = k / usize::try_from(slices).ok()?;
-    let w: Vec<f64> = l.weights.to_f64s()?;
-    let mut out = vec![0f32; 36 * c * k];
-    for (i, g) in w.chunks_exact(9).enumerate() {
-        let (ki, ci) = (i / c, i % c);
-        let columns: Vec<Vec<f64>> = (0..3).map(|x| SQUARE.filter(&[g[x], g[3 + x], g[6 + x]])).collect();
-        for y in 0..6 {
-            let row: Vec<f64> = columns.iter().map(|c| c[y]).collect();
-            for (x, value) in SQUARE.filter(&row).into_iter().enumerate() {
-                out[((ki / width * 36 + y * 6 + x) * c + ci) * width + ki % width] = value as f32;
+pub(super) fn transformed(l: &Layer, slices: i64) -> Option<Arc<ConstData>> {
+    l.weights.derive(format!("winograd {:?} / {slices}", (l.k.1, l.c.1)), || {
+        let (k, c) = (usize::try_from(l.k.1).ok()?, usize::try_from(l.c.1).ok()?);
+        let width = k / usize::try_from(slices).ok()?;
+        let rows = SQUARE.filter();
+        let product = |g: [f64; 3], row: &[f64]| g[0] * row[0] + g[1] * row[1] + g[2] * row[2];
+        let w: Vec<f64> = l.weights.to_f64s()?;
+        let mut out = vec![0f32; 36 * c * k];
+        for (i, g) in w.chunks_exact(9).enumerate() {
+            let (ki, ci) = (i / c, i % c);
+            let first = (ki / width * 36 * c + ci) * width + ki % width;
+            for (y, row) in rows.iter().enumerate() {
+                let line: [f64; 3] = std::array::from_fn(|x| product([g[x], g[3 + x], g[6 + x]], row));
+                for (x, row) in rows.iter().enumerate() {
+                    out[first + (y * 6 + x) * c * width] = product(line, row) as f32;
+                }
             }
         }
-    }
-    Some(ConstData::f32s(vec![slices, 36, l.c.1, l.k.1 / slices], &out))
+        Some(ConstData::f32s(vec![slices, 36, l.c.1, l.k.1 / slices], &out))
+    })
 }
 
 /// The weights as [`weights`] reads them, `[slice][C][3][3][K / slices]`.
-pub(super) fn packed(l: &Layer, slices: i64) -> Option<ConstData> {
+pub(super) fn packed(l: &Layer, slices: i64) -> Option<Arc<ConstData>> {
     let width = l.k.1 / slices;
     let coeff = vec![vec![width, 0, 0, 0, 1], vec![0, 1, 0, 0, 0], vec![0, 0, 1, 0, 0], vec![0, 0, 0, 1, 0]];
-    ConstData::remap(
-        l.weights.clone(),
-        Remap { dims: vec![slices, l.c.1, 3, 3, width], offset: vec![0; 4], coeff },
-    )
+    let map = Remap { dims: vec![slices, l.c.1, 3, 3, width], offset: vec![0; 4], coeff };
+    ConstData::remap(l.weights.clone(), map).map(Arc::new)
 }
 
 /// One column of G g, its rows times 4, -6, -6, 24, 24, 1.

@@ -39,7 +39,13 @@ impl Pieces {
 }
 
 /// True if lanes from `first` on read at distances known now, within a few vectors.
-fn is_near_from(syms: &SymTable, linear: Dim, (var, first): (Sym, Dim), used: i64, lanes: i64) -> bool {
+pub(crate) fn is_near_from(
+    syms: &SymTable,
+    linear: Dim,
+    (var, first): (Sym, Dim),
+    used: i64,
+    lanes: i64,
+) -> bool {
     let place = |i: i64| linear.subst(&mut |s| (s == var).then(|| first + i));
     let start = place(0);
     let distance = |d: Dim| d.as_const().or_else(|| syms.simplify(d).as_const());

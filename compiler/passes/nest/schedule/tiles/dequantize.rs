@@ -2,13 +2,13 @@
 //!
 //! Of few rows, each element becomes a float in a register: `sum_k a_k (q_k - z) s` of a block is
 //! `s (sum_k a_k q_k - z sum_k a_k)`, so that scale and zero point are used once in a block (`--math strict`:
-//! in each step, as the model has it). Of many rows, a panel becomes floats in scratch of a task
-//! (codegen/clif/private.rs), which all rows then use as they use any panel. Where run time counts the rows,
+//! in each step, as the model has it). Of many rows, a panel becomes floats in private scratch
+//! (`nest`, rule 12), which all rows then use as they use any panel. Where run time counts the rows,
 //! it chooses.
 
 use super::byte_dots;
 use super::finish;
-use super::register::{Cols, group, unroll};
+use super::register::{Cols, tile, unroll};
 use super::{Panels, Rows, Tile, column, each_panel, each_part};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Reg, Stmt, UnOp};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
@@ -172,7 +172,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let (lo, hi) = (share(s.into()), share(Dim::sym(s) + 1));
     m.syms.set_loop_range(panel, lo, hi);
     let body = vec![Stmt::For { kind: LoopKind::Seq, var: panel, lo, hi, body }];
-    let body = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: s.into(), hi: Dim::sym(s) + 1, body }];
+    let body = vec![Stmt::For { kind: LoopKind::Private, var: q, lo: s.into(), hi: Dim::sym(s) + 1, body }];
     (vec![Stmt::For { kind: LoopKind::Par, var: s, lo: zero, hi: Dim::constant(slots), body }], work)
 }
 
@@ -189,7 +189,7 @@ pub(super) fn few_rows(
     let apart = matches!(cols, Cols::Some(_));
     each_part(m, t, cols, |m, sub, cols| {
         let part = heights(m, p, w, t, Part { panel, sub, cols }, rows);
-        if apart { group(m, part) } else { part }
+        if apart { tile(part) } else { part }
     })
 }
 
@@ -214,8 +214,8 @@ fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim)
         match digit.as_const() {
             Some(0) => {}
             Some(_) => {
-                let tile = block(m, p, w, t, part, (row, height));
-                out.extend(group(m, tile));
+                let rows = block(m, p, w, t, part, (row, height));
+                out.extend(tile(rows));
             }
             None => {
                 let then = block(m, p, w, t, part, (row, height));
@@ -613,5 +613,5 @@ fn converted(m: &mut Module, w: &Nest, panel: Dim, lanes: i64, (scratch, part): 
             out
         })
     });
-    group(m, out)
+    tile(out)
 }

@@ -92,11 +92,9 @@ impl PanelPrefetch {
 /// Most lines that four steps of a sum prefetch.
 const MOST_LINES: i64 = 4;
 
-/// Wraps a body in a loop of one trip. Codegen outlines tiles statement by statement; this keeps `body` a
-/// candidate of its own.
-pub(super) fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
-    let (zero, one) = (Dim::constant(0), Dim::constant(1));
-    vec![Stmt::For { kind: LoopKind::Seq, var: m.syms.loop_var("g", zero, one), lo: zero, hi: one, body }]
+/// Sets a body apart as a tile of its own.
+pub(super) fn tile(body: Vec<Stmt>) -> Vec<Stmt> {
+    vec![Stmt::Tile { body }]
 }
 
 /// True if a sum adds up one term after the other.
@@ -431,6 +429,6 @@ fn prefetch_lines(
         .collect()
 }
 
-pub(super) fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
+pub(crate) fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
     vec![Stmt::For { kind: LoopKind::Unroll, var, lo: Dim::constant(0), hi: Dim::constant(n), body }]
 }

@@ -1,0 +1,376 @@
+//! Contractions of few columns: vectors run along the sum.
+//!
+//! Where a vector of columns would be mostly empty (a convolution with a few output channels, a classifier of
+//! few classes), each lane of an accumulator takes the terms of a sum that are a vector apart instead, and the
+//! lanes are added at the end. A tile has a vector for each row and column: what it loads of A serves all
+//! columns, what it loads of B all rows. It pays where a sum is so long that adding up the lanes does not
+//! count; the price of both ways decides.
+
+use crate::nest::schedule::{Packing, Schedule};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Reg, Scalar, Stmt};
+use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depends};
+use crate::passes::nest::analysis::shape::{fresh_regs, in_one, parallel};
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::contract::loops::{collapse_rows, split_phases};
+use crate::passes::nest::schedule::contract::{self, ConstPanels};
+use crate::passes::nest::schedule::tiles::{self, MOST_ROWS, unroll};
+use crate::passes::nest::schedule::{Plan, Request};
+use crate::sym::{Dim, Sym};
+use crate::target::Facts;
+use crate::tensor::ElemType;
+
+/// Adding the lanes of an accumulator takes as long as so many multiplications of vectors.
+const HORIZONTAL: i64 = 8;
+/// Accumulators that keep the multipliers busy: two multipliers with a latency of four.
+const BUSY: i64 = 8;
+/// How much cheaper it has to be than vectors along columns, in percent.
+const GAIN: i64 = 85;
+
+/// A contraction with vectors along its sum.
+struct AlongSum {
+    p: Contraction,
+    b: Operand,
+    /// Subscripts of B after those that loops around the nest pick.
+    b_at: Vec<Dim>,
+    /// The column; one that no subscript has where the result has none.
+    n: (Sym, i64),
+    /// The row that tiles take several of.
+    row: (Sym, Dim),
+    /// Loops around the tiles.
+    outer: Vec<(Sym, Dim)>,
+    /// The innermost loop of the sum, along memory of both operands.
+    run: (Sym, i64),
+    lanes: i64,
+    /// Rows of a tile.
+    rows: i64,
+    /// Lanes of the epilogue are columns, else rows.
+    stores_columns: bool,
+    work: Dim,
+}
+
+/// Where B is read.
+enum Operand {
+    InPlace,
+    Constant(ConstPanels),
+}
+
+/// Vectors along the sum for a contraction of so few columns that they pay.
+pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
+    let Form::Contraction(p) = request.form else { return None };
+    if !p.is_plain() || p.product != ProductKind::Fma || p.start.is_some() || m.math == Math::Strict {
+        return None;
+    }
+    let Facts { lanes, registers, .. } = request.facts;
+    let (lanes, registers) = (i64::from(lanes), i64::from(registers));
+    let mut p = (**p).clone();
+    split_phases(m, &mut p);
+    let column = contract::columns(m, &mut p);
+    let extent = |p: &Contraction, s: Sym| p.loops.iter().find(|l| l.0 == s).and_then(|l| l.1.as_const());
+    let n = match column {
+        Some(n) => (n, extent(&p, n).filter(|e| (1..lanes).contains(e))?),
+        None => (m.syms.loop_var("n", Dim::constant(0), Dim::constant(1)), 1),
+    };
+    if p.loops.iter().any(|l| l.0 != n.0 && depends(&p.b.1, l.0) && !depends(&p.a.1, l.0)) {
+        return None;
+    }
+    let only_a = |l: &(Sym, Dim)| depends(&p.a.1, l.0) && !depends(&p.b.1, l.0);
+    let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(only_a).collect();
+    let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n.0 && !only_a(l)).collect();
+    collapse_rows(m, &mut p, &mut rows, n.0);
+    let row = rows.pop()?;
+    // The run: what both operands have side by side in memory, a constant after it was laid out anew.
+    let runs = Runs::of(m, &p)?;
+    sort_by_stride(m, &mut p);
+    let last = *p.reduction.last()?;
+    let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|l| depends(&p.b.1, l.0)).collect();
+    let storage = m.storage(p.b.0);
+    let b = if matches!(m.bufs[storage].place, Place::Const(_)) && m.bufs[storage].layout == Layout::RowMajor
+    {
+        Operand::Constant(contract::constant_panels(m, &p, &own, (n.0, Dim::constant(n.1)), 1)?)
+    } else if stride(m, p.b.0, &p.b.1, last.0) == Some(1) {
+        Operand::InPlace
+    } else {
+        return None;
+    };
+    let mut b_at = p.b.1.clone();
+    if let Operand::Constant(_) = b {
+        let loops = own.iter().map(|l| l.0).chain([n.0]).chain(p.reduction.iter().map(|d| d.0));
+        b_at = loops.map(Dim::sym).chain([Dim::constant(0)]).collect();
+        join_run(m, &mut p, &mut b_at);
+    }
+    let (run, size) = *p.reduction.last()?;
+    let run = (run, size.as_const()?);
+    let (out, at) = p.store()?;
+    let beside = |s: Sym| stride(m, out, &at, s) == Some(1);
+    let stores_columns = n.1 > 1 && beside(n.0);
+    if !stores_columns && !beside(row.0) {
+        return None;
+    }
+    let most = row.1.as_const().unwrap_or(MOST_ROWS).min(if stores_columns { MOST_ROWS } else { lanes });
+    let fits = |r: i64| r * n.1 + r.min(n.1) < registers;
+    let rows_of = (1..=most.max(1)).rev().find(|r| fits(*r))?;
+    let runs = Runs { length: run.1, ..runs };
+    let own_price = runs.price(n.1, rows_of, lanes);
+    if own_price * 100 > rows_of * runs.terms * GAIN {
+        return None;
+    }
+    let tiles = Dim::product(batch.iter().chain(&rows).map(|l| l.1)) * row.1.ceil_div(rows_of);
+    let work = tiles * (own_price * lanes / 4);
+    let outer = batch.into_iter().chain(rows).collect();
+    Some(Box::new(AlongSum { p, b, b_at, n, row, outer, run, lanes, rows: rows_of, stores_columns, work }))
+}
+
+/// The terms of a sum as A has them in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Runs {
+    /// All terms.
+    pub terms: i64,
+    /// Terms side by side.
+    length: i64,
+}
+
+impl Runs {
+    /// None where no two terms lie side by side, or run time counts them.
+    pub fn of(m: &Module, p: &Contraction) -> Option<Runs> {
+        let mut p = p.clone();
+        sort_by_stride(m, &mut p);
+        let (mut terms, mut length) = (1i64, 1i64);
+        for d in p.reduction.iter().rev() {
+            let size = d.1.as_const().filter(|n| *n > 0)?;
+            if length == terms && stride(m, p.a.0, &p.a.1, d.0) == Some(length) {
+                length *= size;
+            }
+            terms = terms.checked_mul(size)?;
+        }
+        (length > 1).then_some(Runs { terms, length })
+    }
+    /// Of a tile, in multiplications of vectors: a step of a row and a column is one, and needs a load of
+    /// each operand.
+    pub fn price(&self, columns: i64, rows: i64, lanes: i64) -> i64 {
+        let steps = (self.length + lanes - 1) / lanes * (self.terms / self.length);
+        (steps * (rows * columns).max(rows + columns)).max(BUSY) + HORIZONTAL * rows * columns
+    }
+}
+
+/// Orders the loops of the sum: innermost what runs through memory of A in the smallest steps.
+fn sort_by_stride(m: &Module, p: &mut Contraction) {
+    let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
+    p.reduction.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
+}
+
+/// The innermost loops of the sum as one where memory of A runs on from one to the other. B is a constant
+/// that is laid out in the order of these loops, with such subscripts.
+fn join_run(m: &mut Module, p: &mut Contraction, b_at: &mut [Dim]) {
+    while let [.., outer, inner] = p.reduction[..] {
+        let (Some(size), Some(_)) = (inner.1.as_const(), outer.1.as_const()) else { return };
+        if stride(m, p.a.0, &p.a.1, outer.0) != Some(size) {
+            return;
+        }
+        let all = outer.1 * size;
+        let var = m.syms.loop_var("k", Dim::constant(0), all);
+        let of = |d: &Dim| in_one(*d, (outer.0, inner.0), inner.1, var);
+        let at: Vec<Dim> = p.a.1.iter().map(of).collect();
+        if stride(m, p.a.0, &at, var) != Some(1) {
+            return;
+        }
+        p.a.1 = at;
+        b_at.iter_mut().for_each(|d| *d = of(d));
+        p.reduction.truncate(p.reduction.len() - 2);
+        p.reduction.push((var, all));
+    }
+}
+
+impl Plan for AlongSum {
+    fn schedule(&self, m: &Module) -> Schedule {
+        let packing = match &self.b {
+            Operand::InPlace => Packing::InPlace,
+            Operand::Constant(c) => {
+                tiles::Source::describe(&contract::Packing::Constant(c.clone()), m, self.n.1)
+            }
+        };
+        Schedule {
+            tile: vec![("rows", self.rows), ("columns", self.n.1)],
+            packing: vec![("B", packing)],
+            ..Schedule::new("vectors along the sum").vectors(self.lanes, "terms of a sum", self.run.1.into())
+        }
+    }
+    fn work(&self) -> Dim {
+        self.work
+    }
+    fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
+        let AlongSum { p, b, b_at, n, row, outer, run, lanes, rows, stores_columns, .. } = *self;
+        let b = match b {
+            Operand::InPlace => (p.b.0, b_at),
+            Operand::Constant(panels) => {
+                let packed = panels.place(m);
+                (packed.buf, packed.outer.into_iter().chain(b_at).collect())
+            }
+        };
+        let t = Tile { p, b, n, row: row.0, run, lanes, stores_columns };
+        let (zero, extent) = (Dim::constant(0), row.1);
+        let (blocks, full) = (extent.ceil_div(rows), extent.floor_div(rows));
+        let block = m.syms.loop_var("b", zero, blocks);
+        let whole = t.emit(m, Dim::sym(block) * rows, rows);
+        let body = match extent.modulo(rows).as_const() {
+            Some(0) => whole,
+            rest => {
+                let els = match rest {
+                    Some(rest) => t.emit(m, full * rows, rest),
+                    None => {
+                        let v = m.syms.loop_var("x", full * rows, extent);
+                        let body = t.emit(m, v.into(), 1);
+                        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: full * rows, hi: extent, body }]
+                    }
+                };
+                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, full), then: whole, els }]
+            }
+        };
+        let loops: Vec<(Sym, Dim)> = outer.into_iter().chain([(block, blocks)]).collect();
+        parallel(m, &loops, body)
+    }
+}
+
+/// What tiles of any height have in common.
+struct Tile {
+    p: Contraction,
+    b: (Buf, Vec<Dim>),
+    n: (Sym, i64),
+    row: Sym,
+    run: (Sym, i64),
+    lanes: i64,
+    stores_columns: bool,
+}
+
+impl Tile {
+    /// The results of all columns of `rows` rows from `first` on.
+    fn emit(&self, m: &mut Module, first: Dim, rows: i64) -> Vec<Stmt> {
+        let (zero, (n, columns)) = (Dim::constant(0), self.n);
+        let sums = rows * columns;
+        let vectors = self.run.1 / self.lanes;
+        // Few accumulators would wait for each other: steps get some of their own.
+        let split = [4, 2].into_iter().find(|s| sums * s <= BUSY && vectors >= 2 * s).unwrap_or(1);
+        let acc = m.reg(ElemType::F32);
+        let mut out = vec![Stmt::Acc {
+            reg: acc,
+            lanes: self.lanes as u32,
+            shape: vec![split as u32, rows as u32, columns as u32],
+            init: Expr::Const(Scalar::f32(0.0)),
+        }];
+        let (run, around) = match self.p.reduction.split_last() {
+            Some((run, around)) => (run.0, around),
+            None => return vec![],
+        };
+        let depth: Vec<(Sym, Sym, Dim)> =
+            around.iter().map(|d| (d.0, m.syms.loop_var("k", zero, d.1), d.1)).collect();
+        // Vectors from `at` on, number `s` of those side by side.
+        let step = |m: &mut Module, at: Dim, s: Dim, used: i64| -> Vec<Stmt> {
+            let (r, c, l) = (
+                m.syms.loop_var("r", zero, Dim::constant(rows)),
+                m.syms.loop_var("n", zero, Dim::constant(columns)),
+                m.syms.loop_var("l", zero, Dim::constant(used)),
+            );
+            let place = |at_of: &[Dim]| -> Vec<Dim> {
+                let of = |v: Sym| match v {
+                    v if v == self.row => Some(first + r),
+                    v if v == n => Some(c.into()),
+                    v if v == run => Some(at + l),
+                    v => depth.iter().find(|d| d.0 == v).map(|d| Dim::sym(d.1)),
+                };
+                at_of.iter().map(|d| m.syms.simplify(d.subst(&mut |v| of(v)))).collect()
+            };
+            let here = vec![s, r.into(), c.into()];
+            let value = Expr::fma(
+                Expr::Load { buf: self.p.a.0, at: place(&self.p.a.1) },
+                Expr::Load { buf: self.b.0, at: place(&self.b.1) },
+                Expr::Acc { reg: acc, at: here.clone(), lane: None },
+            );
+            let body = self.vector(l, used, vec![Stmt::Set { reg: acc, at: here, value }]);
+            unroll(r, rows, unroll(c, columns, vec![body]))
+        };
+        let lanes = self.lanes;
+        let mut inner = vec![];
+        let whole = vectors / split;
+        if whole > 0 {
+            let q = m.syms.loop_var("q", zero, Dim::constant(whole));
+            let s = m.syms.loop_var("s", zero, Dim::constant(split));
+            let body = step(m, (Dim::sym(q) * split + s) * lanes, s.into(), lanes);
+            let body = unroll(s, split, body);
+            inner.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(whole), body });
+        }
+        for v in whole * split..vectors {
+            inner.extend(step(m, Dim::constant(v * lanes), zero, lanes));
+        }
+        if self.run.1 % lanes != 0 {
+            inner.extend(step(m, Dim::constant(vectors * lanes), zero, self.run.1 % lanes));
+        }
+        for (_, var, hi) in depth.iter().rev() {
+            inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body: inner }];
+        }
+        out.extend(inner);
+        out.extend(self.combined(m, acc, (split, rows)));
+        out.extend(self.stores(m, acc, first, rows));
+        out
+    }
+    /// Adds the accumulators of steps side by side to the first.
+    fn combined(&self, m: &mut Module, acc: Reg, (split, rows): (i64, i64)) -> Vec<Stmt> {
+        if split == 1 {
+            return vec![];
+        }
+        let zero = Dim::constant(0);
+        let (r, c, l) = (
+            m.syms.loop_var("r", zero, Dim::constant(rows)),
+            m.syms.loop_var("n", zero, Dim::constant(self.n.1)),
+            m.syms.loop_var("l", zero, Dim::constant(self.lanes)),
+        );
+        let part = |s: i64| Expr::Acc { reg: acc, at: vec![s.into(), r.into(), c.into()], lane: None };
+        let value = (1..split).fold(part(0), |sum, s| Expr::bin(BinOp::Add, sum, part(s)));
+        let set = Stmt::Set { reg: acc, at: vec![zero, r.into(), c.into()], value };
+        let body = self.vector(l, self.lanes, vec![set]);
+        unroll(r, rows, unroll(c, self.n.1, vec![body]))
+    }
+    /// The epilogue: each lane takes the sum of its column, or of its row.
+    fn stores(&self, m: &mut Module, acc: Reg, first: Dim, rows: i64) -> Vec<Stmt> {
+        let (zero, (n, columns)) = (Dim::constant(0), self.n);
+        let (across, along) = if self.stores_columns { (rows, columns) } else { (columns, rows) };
+        let (i, l) = (
+            m.syms.loop_var("i", zero, Dim::constant(across)),
+            m.syms.loop_var("l", zero, Dim::constant(along)),
+        );
+        let at = |lane: Dim| if self.stores_columns { [i.into(), lane] } else { [lane, i.into()] };
+        let sum = |lane: i64| {
+            let [r, c] = at(lane.into());
+            Expr::Horizontal { op: BinOp::Add, reg: acc, at: vec![zero, r, c] }
+        };
+        let value = (1..along).rev().fold(None, |rest: Option<Expr>, lane| {
+            let here = sum(lane);
+            Some(match rest {
+                Some(rest) => Expr::select(Expr::cmp_index(BinOp::Eq, l, lane), here, rest),
+                None => here,
+            })
+        });
+        let value = match value {
+            Some(rest) => Expr::select(Expr::cmp_index(BinOp::Eq, l, 0), sum(0), rest),
+            None => sum(0),
+        };
+        let total = m.reg(ElemType::F32);
+        let [r, c] = at(l.into());
+        let put = |s: Sym| match s {
+            s if s == self.row => Some(first + r),
+            s if s == n => Some(c),
+            _ => None,
+        };
+        let mut body = vec![Stmt::Let { reg: total, value }];
+        for s in fresh_regs(m, &self.p.epilogue) {
+            let s = s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| put(s))));
+            body.push(s.rewrite_exprs(&mut |e| match e {
+                Expr::Acc { reg, .. } if reg == self.p.acc => Expr::Reg(total),
+                e => e,
+            }));
+        }
+        unroll(i, across, vec![self.vector(l, along, body)])
+    }
+    fn vector(&self, l: Sym, used: i64, body: Vec<Stmt>) -> Stmt {
+        let kind = LoopKind::Vec(self.lanes as u32);
+        Stmt::For { kind, var: l, lo: Dim::constant(0), hi: Dim::constant(used), body }
+    }
+}

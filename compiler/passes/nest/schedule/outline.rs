@@ -1,0 +1,79 @@
+//! Which statements of a list are a `tile` of their own.
+//!
+//! Accumulators, the loops that add up in them and the stores of the sums belong together: vectors compute
+//! them as one function. Where a list holds more than that, they are set apart:
+//!
+//! ```text
+//! acc %0[6, 2] x8 = 0.0 : f32                     tile {
+//! seq k in 0..64 { .. %0[..] = fma(..) .. }         acc %0[6, 2] x8 = 0.0 : f32
+//! unroll r in 0..6 { .. y[..] = %0[..] .. }         seq k in 0..64 { .. }
+//! acc %1[2, 2] x8 = 0.0 : f32                =>     unroll r in 0..6 { .. }
+//! ..                                              }
+//!                                                 tile {
+//!                                                   acc %1[2, 2] x8 = 0.0 : f32
+//! ```
+
+use crate::nest::{Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
+
+/// Sets tiles apart in the body of a kernel that is scheduled.
+pub(super) fn run(m: &mut Module, k: Kernel) {
+    let body = std::mem::take(&mut m.kernels[k].body);
+    m.kernels[k].body = tiles(body.into_iter().collect()).into();
+}
+
+fn tiles(mut body: Vec<Stmt>) -> Vec<Stmt> {
+    for s in &mut body {
+        if !matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. } | Stmt::Tile { .. }) {
+            s.bodies_mut().into_iter().for_each(|b| *b = tiles(std::mem::take(b)));
+        }
+    }
+    let (mut starts, mut i) = (vec![], 0);
+    while i < body.len() {
+        let n = group(&body[i..]);
+        let apart = n > 1 && n < body.len() && is_tile(&body[i..i + n]) && is_closed(&body[i..], n);
+        if apart {
+            starts.push((i, n));
+        }
+        i += if apart { n } else { 1 };
+    }
+    for (i, n) in starts.into_iter().rev() {
+        let inside = body.splice(i..i + n, []).collect();
+        body.insert(i, Stmt::Tile { body: inside });
+    }
+    body
+}
+
+/// How many statements from the first on belong to its accumulators: up to the next ones, or to what follows
+/// the unrolled loops that store the sums.
+fn group(body: &[Stmt]) -> usize {
+    let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
+    // What sums begin with stands right behind the accumulators.
+    let begins = |i: usize| i == 2 && visit::stores(&body[1..2]).is_empty();
+    match body.first() {
+        Some(Stmt::Acc { .. }) => (1..body.len())
+            .find(|i| {
+                matches!(body[*i], Stmt::Acc { .. })
+                    || unrolled(&body[*i - 1]) && !unrolled(&body[*i]) && !begins(*i)
+            })
+            .unwrap_or(body.len()),
+        _ => 1,
+    }
+}
+
+/// True for statements that may stand in a tile and have vectors.
+fn is_tile(body: &[Stmt]) -> bool {
+    visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }))
+        && !visit::any(body, &mut |s| !s.may_stand_in_tile())
+}
+
+/// True if nobody behind the first `n` statements reads or sets what these define.
+fn is_closed(body: &[Stmt], n: usize) -> bool {
+    let own = |r: Reg| {
+        body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r))
+    };
+    !visit::any(&body[n..], &mut |s| matches!(s, Stmt::Set { reg, .. } if own(*reg)))
+        && !visit::any_expr(
+            &body[n..],
+            &mut |e| matches!(e, Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if own(*r)),
+        )
+}
