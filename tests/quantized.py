@@ -139,7 +139,7 @@ def tiles():
 
 def floats():
     """Products of floats with every number of rows that tiles have, and images: with `--math fast`, of bf16."""
-    shapes = [(rows, depth, columns) for rows in (*range(1, 15), 25) for depth, columns in ((64, 32), (30, 33), (9, 20))]
+    shapes = [(rows, depth, columns) for rows in (*range(1, 15), 25, 50) for depth, columns in ((64, 32), (30, 33), (9, 20))]
     for dt in (np.float32, np.float16):
         nodes, feeds, consts = [], {}, {}
         for i, (rows, depth, columns) in enumerate(shapes):
@@ -150,6 +150,14 @@ def floats():
             return [(v[f"a{i}"].astype(np.float64) @ v[f"b{i}"].astype(np.float64)).astype(v["a0"].dtype) for i in range(len(shapes))]
 
         case(f"floats_{np.dtype(dt).name}", nodes, feeds, consts, outputs=[f"y{i}" for i in range(len(shapes))], rtol=1e-2, want=want)
+        # Two inputs, of many rows or few: floats of 16 bits are converted on the way or in tiles.
+        some = range(len(shapes) - 12, len(shapes))
+        both = {f"{n}{i}": (feeds if n == "a" else consts)[f"{n}{i}"] for i in some for n in "ab"}
+
+        def wanted(**v):
+            return [(v[f"a{i}"].astype(np.float64) @ v[f"b{i}"].astype(np.float64)).astype(v[f"a{i}"].dtype) for i in some]
+
+        case(f"floats_of_inputs_{np.dtype(dt).name}", [nodes[i] for i in some], both, outputs=[f"y{i}" for i in some], rtol=1e-2, want=wanted)
     nodes, feeds, consts = [], {}, {}
     for i, (channels, out, size, kernel, stride) in enumerate(((16, 16, 9, 3, 2), (64, 24, 7, 1, 1), (3, 40, 12, 3, 2), (6, 16, 6, 5, 1))):
         feeds[f"x{i}"], consts[f"w{i}"] = f(1, channels, size, size), f(out, channels, kernel, kernel)

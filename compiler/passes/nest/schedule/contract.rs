@@ -345,6 +345,15 @@ impl tiles::Source for Packing {
     }
 }
 
+/// Rows from which on B is packed where that converts its elements, which each tile of rows would do.
+const CONVERTED_ROWS: i64 = 24;
+
+/// Rows, as far as they are known.
+fn constant_rows(p: &Contraction) -> i64 {
+    let own = p.loops.iter().filter(|l| depends(&p.a.1, l.0) && !depends(&p.b.1, l.0));
+    own.filter_map(|l| l.1.as_const()).fold(1, i64::saturating_mul)
+}
+
 /// How tiles read B: in place if its rows lie there as panels would, else packed.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn packing(
@@ -368,6 +377,7 @@ pub(crate) fn packing(
         .and_then(|d| along(d.0))
         .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
     if (!constant || panel)
+        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p.b.0, facts))
         && p.reduction.len() == 1
         && near
         && along(n) == Some(1)

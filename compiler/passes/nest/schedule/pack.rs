@@ -39,6 +39,13 @@ struct Loops {
     of: Vec<(Sym, Dim)>,
 }
 
+/// True if panels hold what elements are computed as: where a vector does little work, floats of 16 bits are
+/// converted once and not for each tile of rows.
+pub(crate) fn converts(m: &Module, b: Buf, facts: Facts) -> bool {
+    let ty = m.bufs[b].ty;
+    facts.caps.by_lane && ty.is_float() && ty.bits() == 16
+}
+
 /// Panels that a kernel makes.
 pub(crate) struct Panels {
     shape: Shape,
@@ -65,7 +72,9 @@ impl Panels {
     pub fn apply(self, m: &mut Module, k: Kernel, p: &Contraction) -> Buf {
         let Panels { shape: s, source, facts } = self;
         let zero = Dim::constant(0);
-        let packed = m.temp(s.name.clone(), m.bufs[p.b.0].ty, s.dims.clone());
+        let ty = m.bufs[p.b.0].ty;
+        let ty = if converts(m, p.b.0, facts) { ty.compute() } else { ty };
+        let packed = m.temp(s.name.clone(), ty, s.dims.clone());
         let mut l = Loops { outer: vec![], reduction: vec![], of: vec![] };
         for (var, hi) in &s.own {
             let v = m.syms.loop_var("i", zero, *hi);

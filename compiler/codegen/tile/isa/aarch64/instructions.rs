@@ -20,9 +20,8 @@ impl Emit<'_> {
         if n.op != Op::Address && n.op.is_memory() {
             return self.memory(n, al);
         }
-        // It may write what that depends on.
-        self.far = None;
         if n.op == Op::Address {
+            self.far = None;
             return self.memory(n, al);
         }
         let r: Vec<u32> = al.iter().map(|a| number(*a)).collect();
@@ -39,6 +38,8 @@ impl Emit<'_> {
             | Op::Greater
             | Op::First(_)
             | Op::AnyLane => {
+                // It may write what that depends on; operations on vectors do not.
+                self.far = None;
                 self.scalar(n.op, d, &r);
                 Ok(())
             }

@@ -28,15 +28,16 @@ impl Emit<'_> {
     pub(super) fn access(&mut self, [scaled, plain]: [u32; 2], bytes: u32, t: u32, (base, disp): (u32, i64)) {
         let size = i64::from(bytes);
         let fits = |d: i64| (0..4096 * size).contains(&d) && d % size == 0;
-        let (base, disp) = if fits(disp) || (-256..256).contains(&disp) {
+        let reaches = |d: i64| fits(d) || (-256..256).contains(&d);
+        let (base, disp) = if reaches(disp) {
             (base, disp)
+        } else if let Some((_, far)) = self.far.filter(|f| f.0 == base && reaches(disp - f.1)) {
+            (OWN, disp - far)
         } else {
             let low = disp & 0xfff;
             let low = if fits(low) || low < 256 { low } else { 0 };
-            if self.far != Some((base, disp - low)) {
-                self.code.add(OWN, base, disp - low);
-                self.far = (base != OWN).then_some((base, disp - low));
-            }
+            self.code.add(OWN, base, disp - low);
+            self.far = (base != OWN).then_some((base, disp - low));
             (OWN, low)
         };
         if fits(disp) {

@@ -3,6 +3,7 @@
 use super::body::{in_lanes, lets_as_accs, renamed};
 use super::permuted_loads::{self, Pieces};
 use super::stage_through_scratch::{self, Staging};
+use super::unroll_and_jam::interleave;
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, is_straight, rows};
 use crate::nest::schedule::Schedule;
@@ -21,6 +22,8 @@ pub(super) struct Along {
     /// Indices that all lanes share: the symbol, its value, and what bounds it.
     outside: Vec<(Sym, Expr, Dim)>,
     how: How,
+    /// A loop two iterations of which are one: what both read is loaded once.
+    two: Option<Sym>,
 }
 
 /// How vectors follow each other.
@@ -114,7 +117,46 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
         let one = side == 1 && !lets && (2..=4).contains(&vectors);
         if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
     };
-    Some(Along { nest, var, extent, lanes, outside, how })
+    let two = match how {
+        How::Blocks(side) if vectors.caps.by_lane && outside.is_empty() => shared_rows(m, &nest, var, side),
+        _ => None,
+    };
+    Some(Along { nest, var, extent, lanes, outside, how, two })
+}
+
+/// Operations of two rows of a window that are written out at most.
+const WINDOW: i64 = 64;
+
+/// The innermost loop around vectors along `var`, `side` of them abreast, if neighbouring iterations read the
+/// same elements in steps of a sum whose loops are short: the rows of an image, of which windows have several.
+/// Vectors of 128 bits do little work for each load, and come with registers for several of them.
+fn shared_rows(m: &Module, nest: &ParNest, var: Sym, side: i64) -> Option<Sym> {
+    let (row, count) = nest.loops.iter().rev().find(|l| l.0 != var).copied()?;
+    let extent = nest.loops.iter().find(|l| l.0 == var)?.1.as_const()?;
+    if count.as_const().is_none_or(|n| n < 2 || n % 2 != 0) || extent == 0 {
+        return None;
+    }
+    let (mut taps, mut loads, mut sums) = (vec![], vec![], 0);
+    for s in &nest.body {
+        s.walk(&mut |s| match s {
+            Stmt::For { kind: LoopKind::Seq, var, lo, hi, .. } => taps.push((*var, *hi - *lo)),
+            Stmt::Set { .. } => sums += 1,
+            _ => {}
+        });
+        if let Stmt::For { .. } = s {
+            s.walk(&mut |s| {
+                if let Some(e) = s.expr() {
+                    transpose::reads(e, false, &mut |buf, at, _| loads.push((buf, at.to_vec())));
+                }
+            });
+        }
+    }
+    let all = taps.iter().try_fold(2 * side, |n, t| n.checked_mul(t.1.as_const()?))?;
+    let shares = |(buf, at): &(Buf, Vec<Dim>)| {
+        let step = |s: Sym| stride(m, *buf, at, s).filter(|d| *d != 0);
+        step(row).is_some_and(|r| taps.iter().any(|t| step(t.0) == Some(r)))
+    };
+    (sums == 1 && all <= WINDOW && loads.iter().any(shares)).then_some(row)
 }
 
 /// Takes indices that all lanes share out of a store, each once. Those in an arm of a select stay: where the
@@ -194,7 +236,11 @@ impl Along {
             How::Apart(_) => Schedule { strategy: "vectors of permuted loads", ..s },
             How::Shared(n) => Schedule { blocks: vec![("elements of a task", Dim::constant(*n))], ..s },
             How::Loop => s,
-            How::Row(n) | How::Blocks(n) => Schedule { strategy: "sums in vectors", tile: blocks(*n), ..s },
+            How::Row(n) | How::Blocks(n) => {
+                let rows = self.two.map(|_| ("rows", 2));
+                let tile = rows.into_iter().chain(blocks(*n)).collect();
+                Schedule { strategy: "sums in vectors", tile, ..s }
+            }
             How::Staged(_) => {
                 let tile = blocks(stage_through_scratch::SIDE);
                 Schedule {
@@ -208,7 +254,7 @@ impl Along {
     }
     /// The nest in vectors.
     pub fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let Along { mut nest, var, extent, lanes, outside, how } = self;
+        let Along { mut nest, var, extent, lanes, outside, how, two } = self;
         let zero = Dim::constant(0);
         let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
             vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
@@ -245,6 +291,14 @@ impl Along {
             }
         };
         m.syms.set_loop_range(var, zero, extent);
+        let Some((at, row)) = two.and_then(|r| Some((others.iter().position(|l| l.0 == r)?, r))) else {
+            return wrap(&others, out);
+        };
+        let mut others = others;
+        let half = others[at].1.floor_div(2);
+        let pair = m.syms.loop_var("b", zero, half);
+        others[at] = (pair, half);
+        let out = interleave(m, &out, row, Dim::sym(pair) * 2, 2);
         wrap(&others, out)
     }
 }
