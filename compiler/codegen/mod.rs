@@ -11,6 +11,7 @@ pub mod clif;
 pub mod cpu_level;
 pub mod customs;
 pub mod debug;
+mod dialect;
 pub mod faults;
 pub mod frame;
 pub mod header;

@@ -6,18 +6,21 @@
 //! (`nest`, rule 12), which all rows then use as they use any panel. Where run time counts the rows,
 //! it chooses.
 
+mod weights;
+
 use super::byte_dots;
 use super::finish;
 use super::register::{Cols, tile, unroll};
 use super::{Panels, Rows, Tile, column, each_panel, each_part};
-use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Reg, Stmt, UnOp};
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Reg, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::Parts;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
-use crate::tensor::words::{element, position};
-use crate::tensor::{ElemType, SmallFloat};
+use crate::tensor::ElemType;
+use crate::tensor::words::element;
+pub(crate) use weights::{Nest, Scale, Zero};
 
 /// Rows up to which elements become floats in registers.
 const FEW: i64 = 8;
@@ -25,50 +28,6 @@ const FEW: i64 = 8;
 const SLOTS: i64 = 32;
 /// Words of a block that are taken without a loop.
 const UNROLLED: i64 = 4;
-
-/// What is subtracted from elements.
-pub(crate) enum Zero {
-    /// One number.
-    Number(f32),
-    /// `[panel][block][column]`, and a number besides.
-    Table(Buf, f32),
-}
-
-/// What elements are multiplied by, `[panel][block][column]`.
-#[derive(Clone, Copy)]
-pub(crate) enum Scale {
-    /// Floats.
-    Float(Buf),
-    /// Exponents of two, with 127 added: none of them is 0 or 255.
-    Power(Buf),
-}
-
-/// The weights, packed.
-pub(crate) struct Nest {
-    /// The column, and how many.
-    pub n: Sym,
-    pub columns: i64,
-    /// Columns of a panel.
-    pub width: i64,
-    /// The row, and how many.
-    pub row: Option<(Sym, Dim)>,
-    /// Other rows, which do not follow each other in memory.
-    pub outer: Vec<(Sym, Dim)>,
-    /// `[panel][word][column]`.
-    pub words: Buf,
-    pub bits: i64,
-    /// Elements are finite numbers of this format, else integers without a sign.
-    pub float: Option<SmallFloat>,
-    pub scale: Option<Scale>,
-    pub zero: Option<Zero>,
-    /// Elements of a block, whole words, or all.
-    pub block: i64,
-    /// Elements of a column.
-    pub reduction: i64,
-    /// The activations as integers of 8 bits, where the model allows that and the level has dot products of
-    /// bytes.
-    pub bytes: Option<byte_dots::Bytes>,
-}
 
 /// Where vectors are: the panel, the first column in it, and how many vectors.
 #[derive(Clone, Copy)]
@@ -282,90 +241,6 @@ pub(super) fn each_word(
         out.extend(each(m, first + words, tail));
     }
     out
-}
-
-impl Nest {
-    /// Loops over the rows that do not follow each other.
-    pub(super) fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
-        self.outer.iter().rev().fold(body, |body, (var, hi)| {
-            vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }]
-        })
-    }
-    /// Element number `j` of a word as a float.
-    fn field(&self, m: &mut Module, word: Expr, j: i64) -> Expr {
-        let (int, place) = (ElemType::I32, position(self.bits, j));
-        if let Some(f) = self.float {
-            return small_float(m, f, word, (self.bits * place) as u32);
-        }
-        let word =
-            if place == 0 { word } else { Expr::bin(BinOp::Shr, word, Expr::int(int, self.bits * place)) };
-        Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, word, Expr::int(int, (1 << self.bits) - 1)))
-    }
-    pub(super) fn word(&self, at: Place, word: Dim, lane: Dim) -> Expr {
-        Expr::Load { buf: self.words, at: vec![at.panel, word, at.column + lane] }
-    }
-    /// The zero point of a block, as a float.
-    pub(super) fn zero(&self, m: &Module, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
-        self.zero.as_ref().map(|z| match z {
-            Zero::Number(v) => Expr::f32(*v),
-            Zero::Table(buf, by) => {
-                let v = Expr::Load { buf: *buf, at: vec![at.panel, block, at.column + lane] };
-                let ty = m.bufs[*buf].ty.compute();
-                let v = if ty.is_int() {
-                    Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ty, ElemType::I32, v))
-                } else {
-                    v
-                };
-                if *by == 0.0 { v } else { v + Expr::f32(*by) }
-            }
-        })
-    }
-    pub(super) fn scale(&self, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
-        let of = |buf: Buf| Expr::Load { buf, at: vec![at.panel, block, at.column + lane] };
-        self.scale.map(|s| match s {
-            Scale::Float(buf) => of(buf),
-            Scale::Power(buf) => {
-                let code = Expr::cast(ElemType::U8, ElemType::I32, of(buf));
-                Expr::un(UnOp::Bits(ElemType::F32), Expr::bin(BinOp::Shl, code, Expr::int(ElemType::I32, 23)))
-            }
-        })
-    }
-    /// An element as the model has it.
-    fn value(&self, m: &mut Module, at: Place, (word, j): (Dim, i64), block: Dim, lane: Dim) -> Expr {
-        let v = self.field(m, self.word(at, word, lane), j);
-        let v = match self.zero(m, at, block, lane) {
-            Some(z) => v - z,
-            None => v,
-        };
-        match self.scale(at, block, lane) {
-            Some(s) => v * s,
-            None => v,
-        }
-    }
-}
-
-/// The number of format `f` whose code stands in a word from bit `low` on, as a float.
-///
-/// With the exponent of the format moved to that of f32, `u` is the number wherever the exponent is not 0.
-/// Else it is `2^-bias (1 + m)` where `2^(1 - bias) m = 2 u - 2^(1 - bias)` is wanted. The smaller of both is
-/// right: they are equal at the least number with an exponent, and the second one grows twice as fast.
-/// Subnormal floats, which are slow, never appear.
-fn small_float(m: &mut Module, f: SmallFloat, word: Expr, low: u32) -> Expr {
-    let (int, float) = (ElemType::I32, ElemType::F32);
-    let number = |v: i64| Expr::int(int, v);
-    let moved = |from: u32, to: u32| match to.cmp(&from) {
-        std::cmp::Ordering::Equal => word.clone(),
-        std::cmp::Ordering::Greater => Expr::bin(BinOp::Shl, word.clone(), number(i64::from(to - from))),
-        std::cmp::Ordering::Less => Expr::bin(BinOp::Shr, word.clone(), number(i64::from(from - to))),
-    };
-    let sign = moved(low + f.exp + f.man, 31).and(number(i64::from(i32::MIN)));
-    let magnitude = moved(low, 23 - f.man).and(number(((1 << (f.exp + f.man)) - 1) << (23 - f.man)));
-    let u = magnitude + number(i64::from(127 - f.bias) << 23);
-    let (bits, least) = (m.reg(int), Expr::f32(((1 - f.bias) as f32).exp2()));
-    let twice = Expr::un(UnOp::Bits(float), Expr::Reg(bits)) * Expr::f32(2.0) - least;
-    let magnitude = Expr::Reg(bits).min(Expr::un(UnOp::Bits(int), twice));
-    let both = Expr::bin(BinOp::Or, magnitude, sign);
-    Expr::un(UnOp::Bits(float), Expr::Let { reg: bits, value: Box::new(u), body: Box::new(both) })
 }
 
 /// For each vector: a loop over its lanes around what `f` makes for lane `.1` of vector `.0`.

@@ -1,0 +1,174 @@
+//! The table of CPU levels.
+
+use super::Caps;
+
+/// What a CPU has beyond the base of its architecture, as far as levels differ in it: bits of
+/// [`Known::needs`], and of the answer of `codegen::cpu_level`.
+pub mod has {
+    /// What every CPU of the architecture has.
+    pub const BASE: u32 = 1;
+    /// x86-64-v2 of the psABI: SSE 4.2.
+    pub const V2: u32 = 1 << 1;
+    /// x86-64-v3: AVX2, FMA.
+    pub const V3: u32 = 1 << 2;
+    /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
+    pub const V4: u32 = 1 << 3;
+    /// Dot products of bytes at 256 bits, VEX.
+    pub const AVX_VNNI: u32 = 1 << 4;
+    /// Dot products of bytes at 512 bits, EVEX.
+    pub const AVX512_VNNI: u32 = 1 << 5;
+    /// Dot products of bf16 at 512 bits.
+    pub const AVX512_BF16: u32 = 1 << 6;
+    /// Vectors of RISC-V.
+    pub const RVV: u32 = 1 << 1;
+    /// aarch64, FEAT_DotProd: dot products of bytes of one sign.
+    pub const DOTPROD: u32 = 1 << 1;
+    /// FEAT_FP16: arithmetic on f16.
+    pub const FP16: u32 = 1 << 2;
+    /// FEAT_I8MM: products of matrices of bytes.
+    pub const I8MM: u32 = 1 << 3;
+    /// FEAT_BF16: dot products and products of matrices of bf16.
+    pub const BF16: u32 = 1 << 4;
+}
+
+/// A CPU level that `--cpu` can name.
+pub struct Known {
+    /// As `--cpu` takes it.
+    pub name: &'static str,
+    /// Architecture.
+    pub arch: &'static str,
+    /// What a CPU must have for it, bits of [`has`].
+    pub needs: u32,
+    /// Cranelift settings.
+    pub(super) features: &'static [&'static str],
+    /// What its vectors can do.
+    pub(super) caps: Caps,
+    /// The name of a CPU, whose code is ordered for it: no name with a + includes it.
+    pub(super) cpu: bool,
+}
+
+const N2: u32 = has::BASE | has::V2;
+const N3: u32 = N2 | has::V3;
+const N4: u32 = N3 | has::V4;
+const N4_VNNI: u32 = N4 | has::AVX512_VNNI;
+const A82: u32 = has::BASE | has::DOTPROD | has::FP16;
+const A86: u32 = A82 | has::I8MM | has::BF16;
+
+/// What rows of [`LEVELS`] have in common.
+const LEVEL: Known =
+    Known { name: "", arch: "", needs: has::BASE, features: &[], caps: Caps::CRANELIFT, cpu: false };
+
+/// A CPU level of aarch64.
+const fn arm(name: &'static str, needs: u32, caps: Caps) -> Known {
+    Known { name, arch: "aarch64", needs, caps, ..LEVEL }
+}
+
+/// A CPU by its name: the level that it has, ordered for it.
+const fn arm_cpu(name: &'static str, needs: u32, caps: Caps) -> Known {
+    Known { cpu: true, ..arm(name, needs, caps) }
+}
+
+/// CPU levels, of an architecture the better ones later: a CPU runs the last one of an object that it has all
+/// of. They need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only
+/// have one of two levels each. Cranelift's vectors have 128 bits on every level; [`Caps`] say what there is
+/// beyond.
+///
+/// Levels of aarch64 are spelled as compilers spell them for `-march`. A level needs what its code may use,
+/// no more: a CPU that lacks other parts of Armv8.6-A, but has I8MM and BF16, runs that one. Names of CPUs
+/// stand behind the levels.
+pub const LEVELS: &[Known] = &[
+    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], caps: Caps::SSE2, ..LEVEL },
+    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, caps: Caps::SSE2, ..LEVEL },
+    Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, caps: Caps::AVX2, ..LEVEL },
+    Known {
+        name: "x86-64-v3-vnni",
+        arch: "x86_64",
+        needs: N3 | has::AVX_VNNI,
+        features: V3,
+        caps: Caps::AVX_VNNI,
+        ..LEVEL
+    },
+    Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, caps: Caps::AVX512, ..LEVEL },
+    Known {
+        name: "x86-64-v4-vnni",
+        arch: "x86_64",
+        needs: N4_VNNI,
+        features: V3,
+        caps: Caps::AVX512_VNNI,
+        ..LEVEL
+    },
+    Known {
+        name: "x86-64-v4-bf16",
+        arch: "x86_64",
+        needs: N4_VNNI | has::AVX512_BF16,
+        features: V3,
+        caps: Caps::AVX512_BF16,
+        ..LEVEL
+    },
+    arm("armv8-a", has::BASE, Caps::NEON),
+    arm("armv8.2-a+dotprod+fp16", A82, Caps::NEON_DOT),
+    arm("armv8.6-a+i8mm+bf16", A86, Caps::NEON_I8MM),
+    arm_cpu("generic", has::BASE, Caps::NEON),
+    arm_cpu("cortex-a53", has::BASE, Caps::NEON_IN_ORDER),
+    arm_cpu("cortex-a55", A82, Caps { in_order: true, ..Caps::NEON_DOT }),
+    arm_cpu("cortex-a72", has::BASE, Caps::NEON),
+    arm_cpu("cortex-a73", has::BASE, Caps::NEON),
+    arm_cpu("cortex-a75", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-a76", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-a77", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-a78", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-x1", A82, Caps::NEON_DOT),
+    arm_cpu("cortex-a510", A86, Caps { in_order: true, ..Caps::NEON_I8MM }),
+    arm_cpu("cortex-a710", A86, Caps::NEON_I8MM),
+    arm_cpu("cortex-x2", A86, Caps::NEON_I8MM),
+    arm_cpu("neoverse-n1", A82, Caps::NEON_DOT),
+    arm_cpu("neoverse-n2", A86, Caps::NEON_I8MM),
+    arm_cpu("neoverse-v1", A86, Caps::NEON_I8MM),
+    arm_cpu("neoverse-v2", A86, Caps::NEON_I8MM),
+    arm_cpu("apple-m1", A82, Caps::NEON_DOT),
+    arm_cpu("apple-m2", A86, Caps::NEON_I8MM),
+    Known {
+        name: "rv64gc",
+        arch: "riscv64",
+        needs: has::BASE,
+        features: RV64GC,
+        caps: Caps::CRANELIFT,
+        ..LEVEL
+    },
+    Known {
+        name: "rv64gcv",
+        arch: "riscv64",
+        needs: has::BASE | has::RVV,
+        features: RV64GCV,
+        caps: Caps::CRANELIFT,
+        ..LEVEL
+    },
+];
+const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
+const V3: &[&str] = &[
+    "has_sse3",
+    "has_ssse3",
+    "has_sse41",
+    "has_sse42",
+    "has_popcnt",
+    "has_avx",
+    "has_avx2",
+    "has_bmi1",
+    "has_bmi2",
+    "has_fma",
+    "has_lzcnt",
+];
+const RV64GC: &[&str] =
+    &["has_m", "has_a", "has_f", "has_d", "has_zicsr", "has_zifencei", "has_zca", "has_zcd"];
+const RV64GCV: &[&str] = &[
+    "has_m",
+    "has_a",
+    "has_f",
+    "has_d",
+    "has_zicsr",
+    "has_zifencei",
+    "has_zca",
+    "has_zcd",
+    "has_v",
+    "has_zvl128b",
+];
