@@ -10,6 +10,8 @@ pub struct Caps {
     pub tiles: Tiles,
     /// Vectors with fewer elements than they have lanes, at no more than the price of a whole one.
     pub masks: bool,
+    /// The same of elements shorter than 32 bits, where run time tells how many.
+    pub short_masks: bool,
     /// Lanes that read elements at distances known at compile time, squares that are transposed in registers.
     pub shuffles: bool,
     /// Lanes that read elements from anywhere.
@@ -34,6 +36,7 @@ impl Caps {
         bits: 128,
         tiles: Tiles::None,
         masks: false,
+        short_masks: false,
         shuffles: false,
         gathers: false,
         short_floats: false,
@@ -53,6 +56,7 @@ impl Caps {
         bits: 256,
         tiles: Tiles::Avx2,
         masks: true,
+        short_masks: false,
         shuffles: true,
         gathers: true,
         short_floats: true,
@@ -63,7 +67,7 @@ impl Caps {
         in_order: false,
     };
     pub(super) const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
-    pub(super) const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, ..Caps::AVX2 };
+    pub(super) const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, short_masks: true, ..Caps::AVX2 };
     pub(super) const AVX512_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX512 };
     pub(super) const AVX512_BF16: Caps = Caps { bf16: true, ..Caps::AVX512_VNNI };
 }

@@ -183,7 +183,8 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
 /// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where
 /// there are loops inside, what they move counts. `extent` is that of the variable where vectors may be told
 /// apart.
-fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, extent: Option<Dim>) -> bool {
+fn suits(m: &Module, body: &[Stmt], var: Sym, vectors: Vectors, extent: Option<Dim>) -> bool {
+    let Vectors { lanes, caps } = vectors;
     let long = lanes64::has(m, body);
     if long && !lanes64::suit(m, body) {
         return false;
@@ -193,6 +194,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
         matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && lanes64::is(t)
     };
     let lanes = if long { 2 * lanes } else { lanes };
+    let vectors = Vectors { lanes, caps };
     let short = |t: ElemType| {
         matches!(
             t,
@@ -248,7 +250,8 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
                     None if !long
                         && !conditional
                         && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty))
-                        && extent.is_some_and(|e| permuted_loads::is_known(m, *buf, at, (var, e), lanes)) =>
+                        && extent
+                            .is_some_and(|e| permuted_loads::is_known(m, *buf, at, (var, e), vectors)) =>
                     {
                         good += 1
                     }

@@ -82,7 +82,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     }
     if vectors.caps.shuffles
         && !lanes64::has(m, &nest.body)
-        && let Some(v) = permuted_loads::interleave(m, &mut nest, var, vectors.lanes)
+        && let Some(v) = permuted_loads::interleave(m, &mut nest, var, vectors)
     {
         var = v;
     }
@@ -100,7 +100,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     Relayout::new(var).apply(m, &mut nest.body);
     let how = if plain {
         let alone = nest.loops.iter().all(|l| l.0 == var);
-        match told.and_then(|e| permuted_loads::along(m, &nest.body, (var, e), lanes)) {
+        match told.and_then(|e| permuted_loads::along(m, &nest.body, (var, e), vectors)) {
             Some(pieces) => How::Apart(pieces),
             None => piece(extent, lanes).filter(|_| alone).map_or(How::Loop, How::Shared),
         }

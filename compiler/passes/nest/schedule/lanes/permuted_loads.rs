@@ -6,7 +6,7 @@
 //! (`codegen/tile/translate/windows.rs`).
 
 use super::body::renamed;
-use super::vector;
+use super::{Vectors, vector};
 use crate::nest::form::{Stored, stored};
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, in_one};
@@ -113,14 +113,13 @@ fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> 
 
 /// True if the lanes of vectors along `var` read at distances known now, and what each vector reads lies in
 /// few others.
-pub(super) fn is_known(m: &Module, buf: Buf, at: &[Dim], along: (Sym, Dim), lanes: i64) -> bool {
-    fits(m, buf, along.1, lanes) && pieces(m, &[m.linear(buf, at)], along, lanes).is_some()
+pub(super) fn is_known(m: &Module, buf: Buf, at: &[Dim], along: (Sym, Dim), vectors: Vectors) -> bool {
+    fits(m, buf, along.1, vectors) && pieces(m, &[m.linear(buf, at)], along, vectors.lanes).is_some()
 }
 
-/// True if rows of this length can be read by shuffles: masks that run time makes are for words, but for the
-/// longest vectors.
-fn fits(m: &Module, buf: Buf, extent: Dim, lanes: i64) -> bool {
-    extent.as_const().is_some() || lanes >= 16 || m.bufs[buf].ty.bits() == 32
+/// True if rows of this length can be read by shuffles: masks that run time makes may be for words only.
+fn fits(m: &Module, buf: Buf, extent: Dim, vectors: Vectors) -> bool {
+    extent.as_const().is_some() || vectors.caps.short_masks || m.bufs[buf].ty.bits() == 32
 }
 
 /// The loads of a map that are not linear in a variable, with their positions.
@@ -139,12 +138,17 @@ fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<(Buf, Dim)> {
 
 /// The vectors of a map over a row, if some of its accesses are not linear and all are known; each vector is
 /// by itself then.
-pub(super) fn along(m: &Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
+pub(super) fn along(
+    m: &Module,
+    body: &[Stmt],
+    (var, extent): (Sym, Dim),
+    vectors: Vectors,
+) -> Option<Pieces> {
     let (bufs, found): (Vec<Buf>, Vec<Dim>) = positions(m, body, var).into_iter().unzip();
-    if found.is_empty() || bufs.iter().any(|b| !fits(m, *b, extent, lanes)) {
+    if found.is_empty() || bufs.iter().any(|b| !fits(m, *b, extent, vectors)) {
         return None;
     }
-    pieces(m, &found, (var, extent), lanes)
+    pieces(m, &found, (var, extent), vectors.lanes)
 }
 
 impl Pieces {
@@ -197,7 +201,8 @@ impl Pieces {
 
 /// Joins a short innermost loop with the one outside it where the result runs on through memory and lanes
 /// still find what they read.
-pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) -> Option<Sym> {
+pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: Vectors) -> Option<Sym> {
+    let lanes = vectors.lanes;
     let Stored { before: [], buf, at, value } = stored(&nest.body)? else { return None };
     let inner = nest.loops.iter().find(|l| l.0 == var)?.1.as_const().filter(|e| *e < lanes)?;
     let step = |s: Sym| stride(m, buf, at, s);
@@ -215,7 +220,7 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i6
     value.walk(&mut |e| match e {
         Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(var)) => {
             linear.push(m.linear(*buf, &moved(at)));
-            fits &= self::fits(m, *buf, all, lanes);
+            fits &= self::fits(m, *buf, all, vectors);
         }
         Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
         _ => {}
