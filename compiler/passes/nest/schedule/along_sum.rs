@@ -43,9 +43,17 @@ struct AlongSum {
     lanes: i64,
     /// Rows of a tile.
     rows: i64,
-    /// Lanes of the epilogue are columns, else rows.
-    stores_columns: bool,
+    epilogue: Lanes,
     work: Dim,
+}
+
+/// What the lanes of the epilogue are: what lies side by side in the result.
+#[derive(Clone, Copy, PartialEq)]
+enum Lanes {
+    Columns,
+    Rows,
+    /// One lane for each result.
+    Alone,
 }
 
 /// Where B is read.
@@ -64,13 +72,15 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let (lanes, registers) = (i64::from(lanes), i64::from(registers));
     let mut p = (**p).clone();
     split_phases(m, &mut p);
-    let column = contract::columns(m, &mut p);
-    let extent = |p: &Contraction, s: Sym| p.loops.iter().find(|l| l.0 == s).and_then(|l| l.1.as_const());
-    let n = match column {
-        Some(n) => (n, extent(&p, n).filter(|e| (1..lanes).contains(e))?),
+    let n = match column(&p, lanes).or_else(|| {
+        std::mem::swap(&mut p.a, &mut p.b);
+        column(&p, lanes)
+    })? {
+        Some(n) => n,
         None => (m.syms.loop_var("n", Dim::constant(0), Dim::constant(1)), 1),
     };
-    if p.loops.iter().any(|l| l.0 != n.0 && depends(&p.b.1, l.0) && !depends(&p.a.1, l.0)) {
+    // Panels of a constant have whole vectors of its rows.
+    if matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_)) {
         return None;
     }
     let only_a = |l: &(Sym, Dim)| depends(&p.a.1, l.0) && !depends(&p.b.1, l.0);
@@ -102,11 +112,13 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let run = (run, size.as_const()?);
     let (out, at) = p.store()?;
     let beside = |s: Sym| stride(m, out, &at, s) == Some(1);
-    let stores_columns = n.1 > 1 && beside(n.0);
-    if !stores_columns && !beside(row.0) {
-        return None;
-    }
-    let most = row.1.as_const().unwrap_or(MOST_ROWS).min(if stores_columns { MOST_ROWS } else { lanes });
+    let epilogue = match (n.1 > 1 && beside(n.0), beside(row.0)) {
+        (true, _) => Lanes::Columns,
+        (_, true) => Lanes::Rows,
+        _ => Lanes::Alone,
+    };
+    let most = if epilogue == Lanes::Rows { lanes } else { MOST_ROWS };
+    let most = row.1.as_const().unwrap_or(MOST_ROWS).min(most);
     let fits = |r: i64| r * n.1 + r.min(n.1) < registers;
     let rows_of = (1..=most.max(1)).rev().find(|r| fits(*r))?;
     let runs = Runs { length: run.1, ..runs };
@@ -120,7 +132,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let tiles = Dim::product(batch.iter().chain(&rows).map(|l| l.1)) * row.1.ceil_div(rows_of);
     let work = tiles * (own_price * lanes / 4);
     let outer = batch.into_iter().chain(rows).collect();
-    Some(Box::new(AlongSum { p, b, b_at, n, row, outer, run, lanes, rows: rows_of, stores_columns, work }))
+    Some(Box::new(AlongSum { p, b, b_at, n, row, outer, run, lanes, rows: rows_of, epilogue, work }))
 }
 
 /// The terms of a sum as A has them in memory.
@@ -159,6 +171,17 @@ impl Runs {
 fn sort_by_stride(m: &Module, p: &mut Contraction) {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.reduction.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
+}
+
+/// The loop that B alone depends on and its iterations, fewer than a vector has lanes; Some(None) if there is
+/// no such loop, None if there are several or more iterations.
+fn column(p: &Contraction, lanes: i64) -> Option<Option<(Sym, i64)>> {
+    let mut only_b = p.loops.iter().filter(|l| depends(&p.b.1, l.0) && !depends(&p.a.1, l.0));
+    match (only_b.next(), only_b.next()) {
+        (None, _) => Some(None),
+        (Some(n), None) => Some(Some((n.0, n.1.as_const().filter(|e| (1..lanes).contains(e))?))),
+        _ => None,
+    }
 }
 
 /// The innermost loops of the sum as one where memory of A runs on from one to the other. B is a constant
@@ -201,7 +224,7 @@ impl Plan for AlongSum {
         self.work
     }
     fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
-        let AlongSum { p, b, b_at, n, row, outer, run, lanes, rows, stores_columns, .. } = *self;
+        let AlongSum { p, b, b_at, n, row, outer, run, lanes, rows, epilogue, .. } = *self;
         let b = match b {
             Operand::InPlace => (p.b.0, b_at),
             Operand::Constant(panels) => {
@@ -209,7 +232,7 @@ impl Plan for AlongSum {
                 (packed.buf, packed.outer.into_iter().chain(b_at).collect())
             }
         };
-        let t = Tile { p, b, n, row: row.0, run, lanes, stores_columns };
+        let t = Tile { p, b, n, row: row.0, run, lanes, epilogue };
         let (zero, extent) = (Dim::constant(0), row.1);
         let (blocks, full) = (extent.ceil_div(rows), extent.floor_div(rows));
         let block = m.syms.loop_var("b", zero, blocks);
@@ -241,7 +264,7 @@ struct Tile {
     row: Sym,
     run: (Sym, i64),
     lanes: i64,
-    stores_columns: bool,
+    epilogue: Lanes,
 }
 
 impl Tile {
@@ -334,27 +357,27 @@ impl Tile {
     /// The epilogue: each lane takes the sum of its column, or of its row.
     fn stores(&self, m: &mut Module, acc: Reg, first: Dim, rows: i64) -> Vec<Stmt> {
         let (zero, (n, columns)) = (Dim::constant(0), self.n);
-        let (across, along) = if self.stores_columns { (rows, columns) } else { (columns, rows) };
-        let (i, l) = (
-            m.syms.loop_var("i", zero, Dim::constant(across)),
-            m.syms.loop_var("l", zero, Dim::constant(along)),
-        );
-        let at = |lane: Dim| if self.stores_columns { [i.into(), lane] } else { [lane, i.into()] };
+        let var = |m: &mut Module, name: &str, n: i64| m.syms.loop_var(name, zero, Dim::constant(n));
+        // Loops over the rows and the columns, and which of them are lanes.
+        let (mut around, along) = match self.epilogue {
+            Lanes::Columns => (vec![(var(m, "r", rows), rows)], columns),
+            Lanes::Rows => (vec![(var(m, "n", columns), columns)], rows),
+            Lanes::Alone => (vec![(var(m, "r", rows), rows), (var(m, "n", columns), columns)], 1),
+        };
+        let l = var(m, "l", along);
+        let at = |lane: Dim| match (self.epilogue, &around[..]) {
+            (Lanes::Columns, [r]) => [r.0.into(), lane],
+            (Lanes::Rows, [n]) => [lane, n.0.into()],
+            (_, [r, n]) => [r.0.into(), n.0.into()],
+            _ => [zero, zero],
+        };
         let sum = |lane: i64| {
             let [r, c] = at(lane.into());
             Expr::Horizontal { op: BinOp::Add, reg: acc, at: vec![zero, r, c] }
         };
-        let value = (1..along).rev().fold(None, |rest: Option<Expr>, lane| {
-            let here = sum(lane);
-            Some(match rest {
-                Some(rest) => Expr::select(Expr::cmp_index(BinOp::Eq, l, lane), here, rest),
-                None => here,
-            })
-        });
-        let value = match value {
-            Some(rest) => Expr::select(Expr::cmp_index(BinOp::Eq, l, 0), sum(0), rest),
-            None => sum(0),
-        };
+        // Lane by lane from the last one, which needs no condition.
+        let of = |rest: Expr, lane: i64| Expr::select(Expr::cmp_index(BinOp::Eq, l, lane), sum(lane), rest);
+        let value = (0..along - 1).rev().fold(sum(along - 1), of);
         let total = m.reg(ElemType::F32);
         let [r, c] = at(l.into());
         let put = |s: Sym| match s {
@@ -370,7 +393,11 @@ impl Tile {
                 e => e,
             }));
         }
-        unroll(i, across, vec![self.vector(l, along, body)])
+        let mut body = vec![self.vector(l, along, body)];
+        while let Some((var, n)) = around.pop() {
+            body = unroll(var, n, body);
+        }
+        body
     }
     fn vector(&self, l: Sym, used: i64, body: Vec<Stmt>) -> Stmt {
         let kind = LoopKind::Vec(self.lanes as u32);

@@ -144,7 +144,7 @@ fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
 
 /// The column: a loop that B alone depends on, along memory of the result where there is one. A matrix
 /// product may swap its operands for that.
-pub(super) fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
+fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);

@@ -270,15 +270,12 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
         Some(e) => {
             let mut body = vec![];
             let whole = e / lanes;
-            let v = m.syms.loop_var("c", zero, Dim::constant(whole));
-            let inside = one(m, map, &to, &from, (Dim::sym(v) * lanes, row), lanes);
-            body.push(Stmt::For {
-                kind: LoopKind::Seq,
-                var: v,
-                lo: zero,
-                hi: Dim::constant(whole),
-                body: inside,
-            });
+            if whole > 0 {
+                let v = m.syms.loop_var("c", zero, Dim::constant(whole));
+                let inside = one(m, map, &to, &from, (Dim::sym(v) * lanes, row), lanes);
+                let (kind, hi) = (LoopKind::Seq, Dim::constant(whole));
+                body.push(Stmt::For { kind, var: v, lo: zero, hi, body: inside });
+            }
             if e % lanes != 0 {
                 body.extend(one(m, map, &to, &from, (Dim::constant((e - lanes).max(0)), row), lanes));
             }
