@@ -22,7 +22,10 @@ pub struct ConstData {
 
 /// Constants that were computed from one, by what they are called; clones share them.
 #[derive(Clone, Debug, Default)]
-struct Derived(Arc<Mutex<HashMap<String, Arc<OnceLock<Option<Arc<ConstData>>>>>>>);
+struct Derived(Arc<Mutex<HashMap<String, Once>>>);
+
+/// A constant that is computed once.
+type Once = Arc<OnceLock<Option<Arc<ConstData>>>>;
 
 #[derive(Clone, Debug)]
 enum Store {

@@ -280,7 +280,7 @@ struct Translate<'a> {
     /// The mask of a last, partial vector whose lanes only run time counts, and how many there are.
     rest: Option<(Value, Value)>,
     /// Places within windows, by what stands for their variables, lanes and the block that computed them.
-    windows: Map<(Dim, Option<Value>, usize), (Count, Value, Value)>,
+    windows: Map<(Dim, Option<Value>, usize), windows::Window>,
     bounds: Bounds,
 }
 

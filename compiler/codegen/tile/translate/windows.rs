@@ -13,6 +13,9 @@ use crate::sym::{Atom, Dim, Sym, Term, View};
 /// Distances beyond this are all alike: lanes do not reach so far.
 const FAR: i64 = 1 << 30;
 
+/// What lanes read within a window: the first place, the number of each lane's from there on, the last one's.
+pub(super) type Window = (Count, Value, Value);
+
 /// An expression that does not fall in lanes, taken apart.
 enum Moving {
     /// What lanes add to a number that they share: the expression in the lane alone, and the number.
@@ -79,7 +82,7 @@ impl Translate<'_> {
     }
     /// Where the first lane reads, how far all are behind it, and how far, in all lanes, the last one is that
     /// exists. Other rows of an image read at the same places.
-    fn places_within(&mut self, window: Dim, lane: Sym) -> Fit<(Count, Value, Value)> {
+    fn places_within(&mut self, window: Dim, lane: Sym) -> Fit<Window> {
         let key = (window, self.mask, self.b.block());
         if let Some(found) = self.windows.get(&key) {
             return Ok(*found);
