@@ -137,27 +137,28 @@ def tiles():
             case(f"tiles_of_images_{n}", nodes, feeds, {**consts, "zx": z(da, 11)}, outputs=[f"y{i}" for i in range(len(nodes))])
 
 
+def products(name, shapes, dt):
+    """Products by constants, and of two inputs."""
+    nodes, feeds, consts = [], {}, {}
+    for i, (rows, depth, columns) in enumerate(shapes):
+        feeds[f"a{i}"], consts[f"b{i}"] = f(rows, depth).astype(dt), f(depth, columns).astype(dt)
+        nodes.append(node("MatMul", f"a{i} b{i}", f"y{i}"))
+
+    def want(numbers):
+        return lambda **v: [(v[f"a{i}"].astype(np.float64) @ v[f"b{i}"].astype(np.float64)).astype(v[f"a{i}"].dtype) for i in numbers]
+
+    case(f"floats_{name}", nodes, feeds, consts, outputs=[f"y{i}" for i in range(len(shapes))], rtol=1e-2, want=want(range(len(shapes))))
+    # Two inputs, of many rows or few: floats of 16 bits are converted on the way or in tiles.
+    some = range(len(shapes) - 12, len(shapes))
+    both = {f"{n}{i}": (feeds if n == "a" else consts)[f"{n}{i}"] for i in some for n in "ab"}
+    case(f"floats_of_inputs_{name}", [nodes[i] for i in some], both, outputs=[f"y{i}" for i in some], rtol=1e-2, want=want(some))
+
+
 def floats():
-    """Products of floats with every number of rows that tiles have, and images: with `--math fast`, of bf16."""
-    shapes = [(rows, depth, columns) for rows in (*range(1, 15), 25, 50) for depth, columns in ((64, 32), (30, 33), (9, 20))]
-    for dt in (np.float32, np.float16):
-        nodes, feeds, consts = [], {}, {}
-        for i, (rows, depth, columns) in enumerate(shapes):
-            feeds[f"a{i}"], consts[f"b{i}"] = f(rows, depth).astype(dt), f(depth, columns).astype(dt)
-            nodes.append(node("MatMul", f"a{i} b{i}", f"y{i}"))
-
-        def want(**v):
-            return [(v[f"a{i}"].astype(np.float64) @ v[f"b{i}"].astype(np.float64)).astype(v["a0"].dtype) for i in range(len(shapes))]
-
-        case(f"floats_{np.dtype(dt).name}", nodes, feeds, consts, outputs=[f"y{i}" for i in range(len(shapes))], rtol=1e-2, want=want)
-        # Two inputs, of many rows or few: floats of 16 bits are converted on the way or in tiles.
-        some = range(len(shapes) - 12, len(shapes))
-        both = {f"{n}{i}": (feeds if n == "a" else consts)[f"{n}{i}"] for i in some for n in "ab"}
-
-        def wanted(**v):
-            return [(v[f"a{i}"].astype(np.float64) @ v[f"b{i}"].astype(np.float64)).astype(v[f"a{i}"].dtype) for i in some]
-
-        case(f"floats_of_inputs_{np.dtype(dt).name}", [nodes[i] for i in some], both, outputs=[f"y{i}" for i in some], rtol=1e-2, want=wanted)
+    """Products of floats with every number of rows that tiles have, of many columns and of few, and images: with `--math fast`, of bf16."""
+    for columns, sizes in (("many", ((64, 32), (30, 33), (9, 20))), ("few", ((300, 3), (70, 1)))):
+        for dt in (np.float32, np.float16):
+            products(f"{columns}_{np.dtype(dt).name}", [(rows, *size) for rows in (*range(1, 15), 25, 50) for size in sizes], dt)
     nodes, feeds, consts = [], {}, {}
     for i, (channels, out, size, kernel, stride) in enumerate(((16, 16, 9, 3, 2), (64, 24, 7, 1, 1), (3, 40, 12, 3, 2), (6, 16, 6, 5, 1))):
         feeds[f"x{i}"], consts[f"w{i}"] = f(1, channels, size, size), f(out, channels, kernel, kernel)
@@ -166,6 +167,10 @@ def floats():
     for i, (channels, size, kernel, stride) in enumerate(((5, 8, 3, 1), (16, 14, 3, 1), (3, 9, 3, 1), (4, 16, 5, 1), (6, 12, 3, 2), (2, 6, 2, 1), (7, 20, 3, 1))):
         feeds[f"d{i}"], consts[f"v{i}"] = f(1, channels, size, size), f(channels, 1, kernel, kernel)
         nodes.append(node("Conv", f"d{i} v{i}", f"z{i}", group=channels, strides=[stride] * 2, pads=[kernel // 2] * 4))
+    # Few output channels, small groups, two results for each channel.
+    for i, (channels, out, size, kernel, stride, group) in enumerate(((24, 2, 9, 3, 2, 1), (40, 1, 7, 5, 1, 1), (48, 48, 7, 3, 1, 12), (16, 8, 9, 3, 1, 4), (160, 4, 8, 3, 1, 4), (10, 20, 9, 5, 1, 10))):
+        feeds[f"g{i}"], consts[f"u{i}"] = f(1, channels, size, size), f(out, channels // group, kernel, kernel)
+        nodes.append(node("Conv", f"g{i} u{i}", f"t{i}", group=group, strides=[stride] * 2, pads=[kernel // 2] * 4))
     case("floats_of_images", nodes, feeds, consts, outputs=[n.output[0] for n in nodes], rtol=1e-2)
 
 

@@ -68,7 +68,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     if !p.is_plain() || p.product != ProductKind::Fma || p.start.is_some() || m.math == Math::Strict {
         return None;
     }
-    let Facts { lanes, registers, .. } = request.facts;
+    let Facts { lanes, registers, caps } = request.facts;
     let (lanes, registers) = (i64::from(lanes), i64::from(registers));
     let mut p = (**p).clone();
     split_phases(m, &mut p);
@@ -110,6 +110,11 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     }
     let (run, size) = *p.reduction.last()?;
     let run = (run, size.as_const()?);
+    // Short elements, and a last vector of fewer of them.
+    let short = [p.a.0, p.b.0].iter().any(|b| m.bufs[*b].ty.bits() < 32);
+    if short && !(caps.short_floats && (run.1 % lanes == 0 || caps.short_masks)) {
+        return None;
+    }
     let (out, at) = p.store()?;
     let beside = |s: Sym| stride(m, out, &at, s) == Some(1);
     let epilogue = match (n.1 > 1 && beside(n.0), beside(row.0)) {
