@@ -137,7 +137,7 @@ def tiles():
             case(f"tiles_of_images_{n}", nodes, feeds, {**consts, "zx": z(da, 11)}, outputs=[f"y{i}" for i in range(len(nodes))])
 
 
-def products(name, shapes, dt):
+def float_products(name, shapes, dt):
     """Products by constants, and of two inputs."""
     nodes, feeds, consts = [], {}, {}
     for i, (rows, depth, columns) in enumerate(shapes):
@@ -158,7 +158,7 @@ def floats():
     """Products of floats with every number of rows that tiles have, of many columns and of few, and images: with `--math fast`, of bf16."""
     for columns, sizes in (("many", ((64, 32), (30, 33), (9, 20))), ("few", ((300, 3), (70, 1)))):
         for dt in (np.float32, np.float16):
-            products(f"{columns}_{np.dtype(dt).name}", [(rows, *size) for rows in (*range(1, 15), 25, 50) for size in sizes], dt)
+            float_products(f"{columns}_{np.dtype(dt).name}", [(rows, *size) for rows in (*range(1, 15), 25, 50) for size in sizes], dt)
     nodes, feeds, consts = [], {}, {}
     for i, (channels, out, size, kernel, stride) in enumerate(((16, 16, 9, 3, 2), (64, 24, 7, 1, 1), (3, 40, 12, 3, 2), (6, 16, 6, 5, 1))):
         feeds[f"x{i}"], consts[f"w{i}"] = f(1, channels, size, size), f(out, channels, kernel, kernel)
