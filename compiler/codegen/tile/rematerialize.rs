@@ -15,8 +15,79 @@ const SPARE: usize = 1;
 /// The same where arithmetic reads registers only: loads need some, too.
 const SPARE_FOR_LOADS: usize = 4;
 
-/// Moves constants where registers do not suffice; `folds`: instructions read constants from memory.
+/// Moves tables and constants where registers do not suffice; `folds`: instructions read constants from memory.
 pub(super) fn place(f: &mut Func, folds: bool) {
+    place_tables(f);
+    place_constants(f, folds);
+}
+
+/// Tables that would push what lives in a loop out to memory are read where they are used: before an innermost
+/// loop, or once in a block.
+fn place_tables(f: &mut Func) {
+    let made = |keep: &dyn Fn(&Op) -> bool| -> Map<Value, Op> {
+        let nodes = f.blocks.first().map_or(&[][..], |b| &b.nodes);
+        nodes.iter().filter(|n| keep(&n.op)).filter_map(|n| Some((n.def?, n.op))).collect()
+    };
+    let tables = made(&|op| matches!(op, Op::Table(_)));
+    let constants = made(&|op| matches!(op, Op::Const(_)));
+    let most = pressure(f, &|v| constants.contains_key(v));
+    if tables.is_empty() || most.iter().max().is_none_or(|n| *n <= f.width.registers() - SPARE) {
+        return;
+    }
+    let mut inside = vec![false; f.blocks.len()];
+    for (head, latch) in innermost(&f.blocks) {
+        let Some(before) = f.blocks[head].preds.iter().copied().find(|p| *p < head) else { continue };
+        inside[head..=latch].fill(true);
+        let mut copies = Copies { tables: &tables, of: Map::default() };
+        let mut nodes = vec![];
+        for i in head..=latch {
+            let mut block = std::mem::take(&mut f.blocks[i]);
+            let args = block.nodes.iter_mut().flat_map(|n| &mut n.args).chain(&mut block.jump_args);
+            args.for_each(|v| copies.put(f, v, &mut nodes));
+            f.blocks[i] = block;
+        }
+        let end = f.blocks[before].nodes.len() - 1;
+        f.blocks[before].nodes.splice(end..end, nodes);
+    }
+    for i in (0..f.blocks.len()).filter(|i| !inside[*i]) {
+        let mut copies = Copies { tables: &tables, of: Map::default() };
+        let mut out = vec![];
+        for mut n in std::mem::take(&mut f.blocks[i].nodes) {
+            if n.def.is_some_and(|d| tables.contains_key(&d)) {
+                continue;
+            }
+            n.args.iter_mut().for_each(|v| copies.put(f, v, &mut out));
+            out.push(n);
+        }
+        let mut handed = std::mem::take(&mut f.blocks[i].jump_args);
+        let mut nodes = vec![];
+        handed.iter_mut().for_each(|v| copies.put(f, v, &mut nodes));
+        let end = out.len() - 1;
+        out.splice(end..end, nodes);
+        (f.blocks[i].jump_args, f.blocks[i].nodes) = (handed, out);
+    }
+}
+
+/// Copies of tables for a part of a function.
+struct Copies<'a> {
+    tables: &'a Map<Value, Op>,
+    of: Map<Value, Value>,
+}
+
+impl Copies<'_> {
+    /// Puts the copy in the place of a table; the first time a node makes it.
+    fn put(&mut self, f: &mut Func, v: &mut Value, nodes: &mut Vec<Node>) {
+        let Some(op) = self.tables.get(v) else { return };
+        *v = *self.of.entry(*v).or_insert_with(|| {
+            let (node, copy) = fresh(f, *op);
+            nodes.push(node);
+            copy
+        });
+    }
+}
+
+/// Moves constants.
+fn place_constants(f: &mut Func, folds: bool) {
     let constants: Map<Value, Number> = f.blocks.first().map_or_else(Map::default, |b| {
         b.nodes
             .iter()
@@ -26,7 +97,7 @@ pub(super) fn place(f: &mut Func, folds: bool) {
     if constants.is_empty() {
         return;
     }
-    let pressure = pressure(f, &constants);
+    let pressure = pressure(f, &|v| constants.contains_key(v));
     if !folds {
         return place_near(f, &constants, &pressure);
     }
@@ -51,7 +122,7 @@ pub(super) fn place(f: &mut Func, folds: bool) {
         let (Some(before), true) = (before, most + own.len() <= registers) else { continue };
         let mut copies: Map<Value, Value> = Map::default();
         for v in own {
-            let c = fresh(f, constants[&v]);
+            let c = fresh(f, Op::Const(constants[&v]));
             copies.insert(v, c.1);
             let end = f.blocks[before].nodes.len() - 1;
             f.blocks[before].nodes.insert(end, c.0);
@@ -75,7 +146,7 @@ pub(super) fn place(f: &mut Func, folds: bool) {
             fold(&mut n, &constants);
             for k in 0..n.args.len() {
                 if let Some(x) = constants.get(&n.args[k]) {
-                    let c = fresh(f, *x);
+                    let c = fresh(f, Op::Const(*x));
                     out.push(c.0);
                     n.args[k] = c.1;
                 }
@@ -90,7 +161,7 @@ pub(super) fn place(f: &mut Func, folds: bool) {
             let c = match made.get(&v) {
                 Some(c) => *c,
                 None => {
-                    let c = fresh(f, *x);
+                    let c = fresh(f, Op::Const(*x));
                     out.insert(out.len() - 1, c.0);
                     made.insert(v, c.1);
                     c.1
@@ -126,7 +197,7 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
         let Some(before) = f.blocks[head].preds.iter().copied().find(|p| *p < head) else { continue };
         let mut copies: Map<Value, Value> = Map::default();
         for (v, _) in own {
-            let c = fresh(f, constants[&v]);
+            let c = fresh(f, Op::Const(constants[&v]));
             copies.insert(v, c.1);
             let end = f.blocks[before].nodes.len() - 1;
             f.blocks[before].nodes.insert(end, c.0);
@@ -158,7 +229,7 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
                 let c = match made.get(&v) {
                     Some(c) if once && k != sum => *c,
                     _ => {
-                        let c = fresh(f, *x);
+                        let c = fresh(f, Op::Const(*x));
                         out.push(c.0);
                         if k != sum {
                             made.insert(v, c.1);
@@ -178,7 +249,7 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
             let c = match handed.get(&v) {
                 Some(c) => *c,
                 None => {
-                    let c = fresh(f, *x);
+                    let c = fresh(f, Op::Const(*x));
                     out.insert(out.len() - 1, c.0);
                     handed.insert(v, c.1);
                     c.1
@@ -191,17 +262,10 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
 }
 
 /// A constant of its own.
-fn fresh(f: &mut Func, bits: Number) -> (Node, Value) {
+fn fresh(f: &mut Func, op: Op) -> (Node, Value) {
     f.classes.push(Class::Vector);
     let v = Value(f.classes.len() as u32 - 1);
-    let node = Node {
-        op: Op::Const(bits),
-        args: vec![],
-        mem: None,
-        literal: None,
-        def: Some(v),
-        line: Line::default(),
-    };
+    let node = Node { op, args: vec![], mem: None, literal: None, def: Some(v), line: Line::default() };
     (node, v)
 }
 
@@ -262,8 +326,8 @@ fn innermost(blocks: &[Block]) -> Vec<(usize, usize)> {
 }
 
 /// Most vectors that live at once in each block, constants aside.
-fn pressure(f: &Func, constants: &Map<Value, Number>) -> Vec<usize> {
-    let counts = |v: &Value| f.classes[v.0 as usize] == Class::Vector && !constants.contains_key(v);
+fn pressure(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<usize> {
+    let counts = |v: &Value| f.classes[v.0 as usize] == Class::Vector && !constant(v);
     let mut live_in: Vec<Vec<bool>> = vec![vec![false; f.classes.len()]; f.blocks.len()];
     let mut most = vec![0; f.blocks.len()];
     let mut changed = true;

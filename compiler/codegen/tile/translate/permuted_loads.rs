@@ -5,7 +5,7 @@
 use super::access::Access;
 use super::{Fit, Place, Translate};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Value, Width};
 use crate::nest::Buf;
 use crate::sym::{Dim, Sym};
 
@@ -88,6 +88,28 @@ impl Translate<'_> {
     pub(super) fn is_strided(&self, a: &Access, form: Form) -> bool {
         (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && self.vectors_of(a, form).is_some()
     }
+    /// Neighbours from a place on, those lanes of them that a mask keeps.
+    pub(super) fn load_neighbours(
+        &mut self,
+        a: &Access,
+        form: Form,
+        mem: Mem,
+        mask: Option<Value>,
+    ) -> Fit<Value> {
+        let neighbours = Access {
+            lane: Some(1),
+            step: Dim::constant(1),
+            places: None,
+            window: None,
+            stream: a.stream.clone(),
+            bound: vec![],
+            ..*a
+        };
+        let outer = std::mem::replace(&mut self.mask, mask);
+        let v = self.load_at(&neighbours, form, mem);
+        self.mask = outer;
+        v
+    }
     /// What lanes at known distances read.
     pub(super) fn load_strided(&mut self, a: &Access, form: Form) -> Fit<Value> {
         const FAR: &str = "a load that steps too far";
@@ -105,19 +127,8 @@ impl Translate<'_> {
                 .and_then(|b| i32::try_from(b).ok())
                 .and_then(|b| mem.disp.checked_add(b))
                 .ok_or(FAR)?;
-            let outer = self.mask;
-            self.mask = (w.count < lanes).then(|| self.b.first_lanes(Count::Fixed(w.count)));
-            let neighbours = Access {
-                lane: Some(1),
-                step: Dim::constant(1),
-                places: None,
-                window: None,
-                stream: a.stream.clone(),
-                bound: vec![],
-                ..*a
-            };
-            let v = self.load_at(&neighbours, form, crate::codegen::tile::ir::Mem { disp: bytes, ..mem });
-            self.mask = outer;
+            let mask = (w.count < lanes).then(|| self.b.first_lanes(Count::Fixed(w.count)));
+            let v = self.load_neighbours(a, form, Mem { disp: bytes, ..mem }, mask);
             // Lanes of other parts pick what makes the numbers of all parts alike where elements lie at equal
             // distances.
             let mut from = [0u8; 16];

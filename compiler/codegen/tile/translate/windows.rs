@@ -54,20 +54,9 @@ impl Translate<'_> {
             let numbers = self.b.iota();
             let here = self.b.bits((part * lanes) as u32);
             let numbers = if part == 0 { numbers } else { self.b.bin(Bin::IAdd, numbers, here) };
-            let neighbours = Access {
-                lane: Some(1),
-                step: Dim::constant(1),
-                places: None,
-                window: None,
-                stream: a.stream.clone(),
-                bound: vec![],
-                ..*a
-            };
             let needed = self.b.icmp(Pred::Le, numbers, last, Bits::B32);
-            let outer = self.mask.replace(needed);
             let disp = (part * lanes) as i32 * form.bytes() as i32;
-            let v = self.load_at(&neighbours, form, Mem { base, index: None, disp });
-            self.mask = outer;
+            let v = self.load_neighbours(a, form, Mem { base, index: None, disp }, Some(needed));
             // Numbers beyond a vector count from its beginning again.
             let v = self.b.bin(Bin::Permute, places, v?);
             all = Some(match all {

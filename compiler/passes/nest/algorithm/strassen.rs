@@ -40,6 +40,7 @@ use crate::passes::nest::analysis::machine::{L2, LINE, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::{Packed, constant_panels};
+use crate::passes::nest::schedule::tiles::is_even;
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::ElemType;
@@ -187,7 +188,7 @@ fn columns_are_alike(
     let first = m.linear(*b, at).subst(&mut |s| (s == k || s == n).then(|| Dim::constant(0))).as_const()?;
     let mut most = vec![0f32; usize::try_from(columns).ok()?];
     // Elements until the columns begin again, and neighbours in memory that are of one column.
-    let (period, along) = (if along > down { i64::MAX } else { down }, along);
+    let period = if along > down { i64::MAX } else { down };
     let mut i = -first;
     data.f32_pieces(&mut |mut piece| {
         while !piece.is_empty() {
@@ -271,14 +272,16 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
     let constant = Dim::constant;
     let (pairs, panels) = (l.rows.ceil_div(2), l.n.1 / (2 * PANEL));
     let groups = pairs.ceil_div(GROUP).max(constant(least_groups(l.n.1)));
-    // Of equal size where that is known, else whole tiles.
+    // Of equal size where that is known, else whole tiles: all of a group's where pairs are tiles without a rest.
     let known = pairs.as_const().is_some();
+    let even = !known && is_even(&m.syms, pairs, TILE);
     let equal = pairs.ceil_div(groups);
-    let size = m.syms.simplify(if known { equal } else { equal.ceil_div(TILE) * TILE });
-    let groups = pairs.ceil_div(size);
+    let of_group = if even { pairs.floor_div(TILE).ceil_div(groups) } else { equal.ceil_div(TILE) };
+    let size = m.syms.simplify(if known { equal } else { of_group * TILE });
+    let groups = if even { pairs.floor_div(TILE).ceil_div(of_group) } else { pairs.ceil_div(size) };
     let total = m.syms.simplify(groups * panels);
     let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
-    let high = size.as_const().unwrap_or(GROUP);
+    let high = size.as_const().unwrap_or(if even { GROUP / TILE * (TILE + 1) } else { GROUP });
     let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
     let calls = m.driver.len();
     let left = made.unwrap_or_else(|| left_operand(m, k, l));
@@ -286,25 +289,39 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
     let line = LINE / m.bufs[w].ty.bytes().map_or(4, i64::from);
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
-            let (g, pair) = (kb.m.syms.simplify(i.floor_div(panels)), kb.m.syms.simplify(i.modulo(panels)));
+            let (g, pair) = (kb.m.syms.simplify(i.floor_div(panels)), i.modulo(panels));
+            let least = constant(0);
+            let (tiles, more) = (pairs.floor_div(TILE), pairs.modulo(TILE));
+            // The first tile of a group, and how many of its tiles have a row more.
+            let tile = g * of_group;
+            let of_this = (tiles - tile).min(of_group);
+            let higher = (more - tile).max(least).min(of_this);
             // Of a number known now all groups are alike: the last one computes some rows again, to the same
             // bits.
-            let (first, firsts) = if known {
-                (kb.m.syms.simplify((g * size).min(pairs - size)), pairs - size + 1)
-            } else {
-                (g * size, pairs)
+            let (first, firsts) = match (known, even) {
+                (true, _) => ((g * size).min(pairs - size), pairs - size + 1),
+                (_, true) => (tile * TILE + tile.min(more), pairs),
+                _ => (g * size, pairs),
             };
             named(kb, pair, constant(panels), &mut |kb, pair| {
                 named(kb, first, firsts, &mut |kb, first| {
-                    let count = if known { size } else { kb.m.syms.simplify((pairs - first).min(size)) };
-                    named(kb, count, constant(high + 1), &mut |kb, count| {
-                        let share =
-                            kb.m.syms
-                                .simplify(constant(l.block * PANEL / line).ceil_div(count.max(1)) * line);
+                    let mut counted = |kb: &mut KernelBuilder, count: Dim| {
+                        let share = constant(l.block * PANEL / line).ceil_div(count.max(1)) * line;
                         named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| {
                             group(kb, l, &Group { w, left, p, slot, pair, first, count, share })
                         });
-                    });
+                    };
+                    if even {
+                        let most = constant(GROUP / TILE + 1);
+                        named(kb, higher, most, &mut |kb, higher| {
+                            named(kb, of_this - higher, most, &mut |kb, lower| {
+                                counted(kb, higher * (TILE + 1) + lower * TILE)
+                            });
+                        });
+                    } else {
+                        let count = if known { size } else { (pairs - first).min(size) };
+                        named(kb, count, constant(high + 1), &mut counted);
+                    }
                 });
             });
         });
@@ -360,6 +377,7 @@ fn left_operand(m: &mut Module, k: Kernel, l: &Layer) -> LeftOperand {
 /// `f` with a value below `limit` that has a name of its own, where it is no number: what it is made of would
 /// make every subscript long.
 fn named(kb: &mut KernelBuilder, value: Dim, limit: Dim, f: &mut dyn FnMut(&mut KernelBuilder, Dim)) {
+    let value = kb.m.syms.simplify(value);
     if value.as_const().is_some() {
         return f(kb, value);
     }

@@ -156,6 +156,9 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     }
     // Of a depthwise convolution image and result have the same innermost dimension.
     let depthwise = is_depthwise(&c.loops, from, at_w);
+    if depthwise && comes_channels_first(m, &Uses::new(m), a) {
+        return;
+    }
     if taps || apart || depthwise || is_ragged(m, a, out, w) {
         transpose_result(m, k, out, viewed, shared);
     }

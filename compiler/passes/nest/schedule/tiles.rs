@@ -6,6 +6,7 @@
 
 pub(crate) mod byte_dots;
 pub(crate) mod dequantize;
+mod even;
 mod finish;
 mod loops;
 mod register;
@@ -17,7 +18,9 @@ use crate::passes::nest::analysis::machine::THREADS;
 use crate::passes::nest::analysis::shape::{parallel, substitute};
 use crate::passes::nest::schedule::contract::Packed;
 use crate::sym::{Dim, Sym};
-use crate::target::Facts;
+use crate::target::{Caps, Facts, Tiles};
+use even::Even;
+pub(crate) use even::is_even;
 use loops::Order;
 pub(crate) use loops::{Loops, describe, describe_tile};
 pub(super) use register::unroll;
@@ -27,7 +30,7 @@ use register::{Cols, PanelPrefetch, block, tile};
 /// cache, which has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve
 /// do not fit: what is left is less, and nothing if the number is a multiple of eight.
 const CROWDED_ROWS: i64 = 8;
-/// Rows of a tile where only run time knows how many there are, see `tall` and `heights`.
+/// Rows of a tile where only run time knows how many there are, see `Even` and `heights`.
 const TALL_ROWS: i64 = 12;
 /// Rows of a tile at most: beyond, pointers get scarce.
 pub(crate) const MOST_ROWS: i64 = 14;
@@ -89,8 +92,10 @@ pub(crate) struct Tile<P = Panels> {
     nv: i64,
     /// Rows of a tile.
     mr: i64,
-    /// Panels, and the steps of the sum in fours, in the reverse order.
+    /// Panels, and the iterations of the sum, in the reverse order.
     backwards: bool,
+    /// What vectors of the level can do.
+    caps: Caps,
 }
 
 /// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a
@@ -175,6 +180,28 @@ fn multiple(n: i64, of: i64) -> i64 {
     (n + of - 1) / of * of
 }
 
+/// Products of a step from which on two steps make an iteration: they keep the multipliers busy while the loop's
+/// own instructions run.
+const MANY_PRODUCTS: i64 = 20;
+/// Steps of a sum that are written out by fours nevertheless: fewer iterations end as branches foresee.
+const SHORT_SUM: i64 = 128;
+
+impl<P> Tile<P> {
+    /// Steps of the sum that an iteration of a tile of so many rows and vectors writes out.
+    fn steps(&self, p: &Contraction, mr: i64, nv: i64) -> i64 {
+        let most = p.product.steps();
+        let short = p.reduction.last().and_then(|d| d.1.as_const()).is_some_and(|n| n <= SHORT_SUM);
+        match self.caps.tiles {
+            // Other instructions than those of loops take longer.
+            Tiles::None => most.min(2),
+            // Elements of a row are loaded as vectors, those of all steps at once.
+            _ if self.caps.by_lane => most,
+            _ if mr * nv < MANY_PRODUCTS || short => most,
+            _ => most.min(2),
+        }
+    }
+}
+
 impl<P: Source> Tile<P> {
     /// Chooses the tile for a level. `together`: rows that one tile has; `most`: rows at most; `crowded`:
     /// they lie a multiple of 4 KiB apart.
@@ -209,24 +236,25 @@ impl<P: Source> Tile<P> {
             let tiles = (r + mr - 1) / mr;
             mr = multiple((r + tiles - 1) / tiles, together);
         }
-        Tile { m_row, together, n, n_extent, nr, panels, batch, lanes, registers, nv, mr, backwards: false }
+        let (backwards, caps) = (false, facts.caps);
+        Tile { m_row, together, n, n_extent, nr, panels, batch, lanes, registers, nv, mr, backwards, caps }
     }
     /// The same with its panels in place.
     pub fn read_from<Q>(self, panels: impl FnOnce(P) -> Q) -> Tile<Q> {
-        let Tile { m_row, together, n, n_extent, nr, batch, lanes, registers, nv, mr, backwards, .. } = self;
         Tile {
-            m_row,
-            together,
-            n,
-            n_extent,
-            nr,
+            m_row: self.m_row,
+            together: self.together,
+            n: self.n,
+            n_extent: self.n_extent,
+            nr: self.nr,
             panels: panels(self.panels),
-            batch,
-            lanes,
-            registers,
-            nv,
-            mr,
-            backwards,
+            batch: self.batch,
+            lanes: self.lanes,
+            registers: self.registers,
+            nv: self.nv,
+            mr: self.mr,
+            backwards: self.backwards,
+            caps: self.caps,
         }
     }
     /// Turns the order in which the weights are read.
@@ -248,6 +276,8 @@ struct Rows {
     from: Dim,
     count: Dim,
     prefetch: Option<PanelPrefetch>,
+    /// The tiles of the block, where all rows are cut evenly.
+    even: Option<Even>,
 }
 
 /// A contraction in tiles, with such loops around them; `rows` are the row loops outside the tile's own.
@@ -257,7 +287,12 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
     let turn = m.syms.loop_var("p", zero, panels);
     let panel = if t.backwards { panels - 1 - turn } else { turn.into() };
     let extent = t.rows();
-    let blocks = l.block.map_or(Dim::constant(1), |h| extent.ceil_div(h));
+    let even = Even::new(m, t, extent).filter(|e| e.always);
+    let blocks = match (l.block, even) {
+        (None, _) => Dim::constant(1),
+        (Some(h), Some(e)) => m.syms.simplify(e.tiles.ceil_div(e.of_block(h))),
+        (Some(h), None) => extent.ceil_div(h),
+    };
     let block = m.syms.loop_var("b", zero, blocks);
     let of_block = |h: i64| {
         l.prefetch.map(|a| {
@@ -266,30 +301,26 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
     };
     let columns = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
         let Some(h) = l.block else {
-            return column(m, p, t, panel, Rows { from: zero, count: extent, prefetch: l.prefetch }, cols);
+            let rows = Rows { from: zero, count: extent, prefetch: l.prefetch, even };
+            return column(m, p, t, panel, rows, cols);
         };
         let from = Dim::sym(block) * h;
-        let ahead = of_block(h);
+        let rows = |from, count| Rows { from, count, prefetch: of_block(h), even: None };
         match extent.as_const() {
-            Some(e) if e % h == 0 => {
-                column(m, p, t, panel, Rows { from, count: Dim::constant(h), prefetch: ahead }, cols)
-            }
+            Some(e) if e % h == 0 => column(m, p, t, panel, rows(from, Dim::constant(h)), cols),
             Some(e) => {
-                let then =
-                    column(m, p, t, panel, Rows { from, count: Dim::constant(h), prefetch: ahead }, cols);
-                let last =
-                    Rows { from: Dim::constant(e / h * h), count: Dim::constant(e % h), prefetch: ahead };
+                let then = column(m, p, t, panel, rows(from, Dim::constant(h)), cols);
+                let last = rows(Dim::constant(e / h * h), Dim::constant(e % h));
                 let els = column(m, p, t, panel, last, cols);
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / h), then, els }]
             }
-            None => column(
-                m,
-                p,
-                t,
-                panel,
-                Rows { from, count: (extent - from).min(Dim::constant(h)), prefetch: ahead },
-                cols,
-            ),
+            None => {
+                let rows = match even.map(|e| e.block(m, block, h)) {
+                    Some(e) => Rows { even: Some(e), ..rows(zero, extent) },
+                    None => rows(from, (extent - from).min(Dim::constant(h))),
+                };
+                column(m, p, t, panel, rows, cols)
+            }
         }
     };
     let body = each_panel(m, t, panel, columns);
@@ -336,7 +367,7 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
     let panels = t.n_extent.ceil_div(t.nr);
     let full = t.n_extent.floor_div(t.nr);
     let panel = m.syms.loop_var("p", zero, full);
-    let rows = Rows { from: zero, count, prefetch: None };
+    let rows = Rows { from: zero, count, prefetch: None, even: None };
     let mut out = vec![];
     // Without the last one the loop over panels is one piece of machine code.
     if full.as_const() != Some(0) {
@@ -361,7 +392,7 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
 fn column(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
     let several = matches!(cols, Cols::Some(r) if r > t.width());
     each_part(m, t, cols, |m, sub, cols| {
-        let part = tall(m, p, t, panel, sub, rows, cols);
+        let part = tiles_of_rows(m, p, t, panel, sub, rows, cols);
         if several { tile(part) } else { part }
     })
 }
@@ -403,7 +434,7 @@ fn each_part(
 }
 
 /// Rows of one tile's columns.
-fn tall(
+fn tiles_of_rows(
     m: &mut Module,
     p: &Contraction,
     t: &Tile,
@@ -439,19 +470,30 @@ fn tall(
         }
         return out;
     }
-    let tall = |m: &mut Module, blocks: Dim, height: i64, from: Dim, pass: Dim| -> Vec<Stmt> {
-        if blocks.as_const() == Some(0) {
+    let equal = |m: &mut Module, tiles: Dim, height: i64, from: Dim, pass: Dim| -> Vec<Stmt> {
+        let tiles = m.syms.simplify(tiles);
+        if tiles.as_const() == Some(0) {
             return vec![];
         }
-        let v = m.syms.loop_var("m", zero, blocks);
+        let v = m.syms.loop_var("m", zero, tiles);
         let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
-        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body }]
+        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: tiles, body }]
     };
+    let even = rows.even.or_else(|| Even::new(m, t, rows.count)).map(|e| {
+        let from = rows.from + e.first * e.low + e.first.min(e.high);
+        let high = m.syms.simplify((e.high - e.first).max(zero).min(e.here));
+        let mut out = equal(m, high, e.low + 1, from, zero);
+        out.extend(equal(m, e.here - high, e.low, from + high * (e.low + 1), high));
+        (e, out)
+    });
+    if let Some((Even { always: true, .. }, out)) = even {
+        return out;
+    }
     let mut out = vec![];
     let (mut from, mut left, mut pass, mut mr) = (rows.from, rows.count, zero, t.mr);
-    for (blocks, height) in heights(m, rows.count, t.mr) {
-        out.extend(tall(m, blocks, height, from, pass));
-        (from, left, pass, mr) = (from + blocks * height, left - blocks * height, pass + blocks, height);
+    for (tiles, height) in heights(m, rows.count, t.mr) {
+        out.extend(equal(m, tiles, height, from, pass));
+        (from, left, pass, mr) = (from + tiles * height, left - tiles * height, pass + tiles, height);
     }
     let left = m.syms.simplify(if mr == t.mr { rows.count.modulo(mr) } else { left });
     match left.as_const() {
@@ -468,15 +510,12 @@ fn tall(
             }
         }
     }
-    // What twelves leave is one row more for as many of them, if there are as many.
-    let (rest, tiles) =
-        (m.syms.simplify(rows.count.modulo(TALL_ROWS)), m.syms.simplify(rows.count.floor_div(TALL_ROWS)));
-    if t.mr != TALL_ROWS || rest.as_const() == Some(0) {
-        return out;
+    match even {
+        Some((e, then)) => {
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, e.high, e.tiles), then, els: out }]
+        }
+        None => out,
     }
-    let mut then = tall(m, rest, TALL_ROWS + 1, rows.from, zero);
-    then.extend(tall(m, m.syms.simplify(tiles - rest), TALL_ROWS, rows.from + rest * (TALL_ROWS + 1), rest));
-    vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, rest, tiles), then, els: out }]
 }
 
 /// Rows or results beside each other that are left of a number that only run time knows, and are computed at

@@ -36,6 +36,15 @@ impl Side {
     fn of_square(&self, lanes: i64) -> i64 {
         self.extent.as_const().map_or(lanes, |e| e.min(lanes))
     }
+    /// Where a square begins: the last one overlaps the one before.
+    fn first_of(&self, m: &Module, square: Sym, lanes: i64) -> Dim {
+        let first = Dim::sym(square) * lanes;
+        match self.extent.as_const() {
+            Some(e) if e < lanes => Dim::constant(0),
+            _ if m.syms.simplify(self.extent.modulo(lanes)).as_const() == Some(0) => first,
+            _ => first.min(self.extent - lanes),
+        }
+    }
 }
 
 /// A transposing map in blocks.
@@ -228,12 +237,7 @@ fn emit_strided(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes
     let zero = Dim::constant(0);
     let squares = to.extent.ceil_div(lanes);
     let c = m.syms.loop_var("c", zero, squares);
-    let first = Dim::sym(c) * lanes;
-    let column = match to.extent.as_const() {
-        Some(e) if e < lanes => zero,
-        Some(e) if e % lanes == 0 => first,
-        _ => first.min(to.extent - lanes),
-    };
+    let column = to.first_of(m, c, lanes);
     let mut loops: Vec<(Sym, Dim)> =
         map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
     loops.push((c, squares));
@@ -257,13 +261,7 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
         if side.extent.as_const().is_none() {
             conditions.push(Expr::cmp_index(BinOp::Ge, side.extent, lanes));
         }
-        let first = Dim::sym(v) * lanes;
-        match side.extent.as_const() {
-            Some(e) if e < lanes => zero,
-            Some(e) if e % lanes == 0 => first,
-            _ if m.syms.simplify(side.extent.modulo(lanes)).as_const() == Some(0) => first,
-            _ => first.min(side.extent - lanes),
-        }
+        side.first_of(m, v, lanes)
     };
     let row = square(m, &from, "b");
     let body = match inner {

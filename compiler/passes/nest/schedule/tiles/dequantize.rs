@@ -78,6 +78,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         nv,
         mr: if wide { 4 } else { 2 },
         backwards: false,
+        caps: facts.caps,
     };
     let panel = m.syms.loop_var("p", zero, panels);
     let work = Dim::product([all_rows, Dim::constant(w.columns), Dim::constant(w.reduction)]).floor_div(4);
@@ -112,7 +113,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         facts,
     );
     let convert = converted(m, w, panel.into(), lanes, (scratch, q));
-    let all = Rows { from: zero, count: rows, prefetch: None };
+    let all = Rows { from: zero, count: rows, prefetch: None, even: None };
     let mut then = convert;
     let body = each_panel(m, &many, panel.into(), |m, cols| column(m, p, &many, panel.into(), all, cols));
     then.extend(w.around(body));

@@ -126,7 +126,7 @@ pub(crate) fn describe<P: Source>(
 
 /// The schedule of a contraction, but for loops around its tiles.
 pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>) -> Schedule {
-    let most = p.product.steps();
+    let most = t.steps(p, t.mr, t.nv);
     let steps = p.reduction.last().map_or(1, |d| d.1.as_const().map_or(most, |n| n.min(most)));
     let sums = register::split(m, p, t, t.mr, t.nv);
     Schedule {

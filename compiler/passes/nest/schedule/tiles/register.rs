@@ -5,9 +5,9 @@ use super::{Panels, Source, Tile};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Place, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::fresh_regs;
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
+use crate::target::Tiles;
 
 /// Columns of a panel that exist.
 #[derive(Clone, Copy)]
@@ -38,10 +38,6 @@ pub(super) struct PanelPrefetch {
     pass: Dim,
     /// Lines of each.
     lines: Dim,
-    /// By how many lines four steps of the sum move on, and how many they prefetch: of few passes each
-    /// prefetches more.
-    step: Dim,
-    each: i64,
 }
 
 /// Bytes of weights from which on they are taken not to be in the second-level cache when they are needed.
@@ -70,27 +66,19 @@ impl PanelPrefetch {
     }
     /// So many lines, a part in each of the passes.
     fn shared(m: &Module, p: &Contraction, lines: Dim, passes: Dim) -> Option<PanelPrefetch> {
-        let (last, outer) = p.reduction.split_last()?;
-        let steps = outer
-            .iter()
-            .try_fold(last.1.as_const()? / p.product.steps(), |n, d| Some(n * d.1.as_const()?))
-            .filter(|n| *n > 0)?;
-        let lines = m.syms.simplify(lines.ceil_div(passes.max(1)));
-        let step = m.syms.simplify(lines.ceil_div(steps).min(Dim::constant(MOST_LINES)));
-        Some(PanelPrefetch {
-            pass: Dim::constant(0),
-            lines,
-            step,
-            each: step.as_const().unwrap_or(MOST_LINES),
-        })
+        iterations(p, p.product.steps()).filter(|n| *n > 0)?;
+        Some(PanelPrefetch { pass: Dim::constant(0), lines: m.syms.simplify(lines.ceil_div(passes.max(1))) })
     }
     pub(super) fn at(self, pass: Dim) -> PanelPrefetch {
         PanelPrefetch { pass: self.pass + pass, ..self }
     }
 }
 
-/// Most lines that four steps of a sum prefetch.
-const MOST_LINES: i64 = 4;
+/// Iterations of a sum of so many steps each.
+fn iterations(p: &Contraction, each: i64) -> Option<i64> {
+    let (last, outer) = p.reduction.split_last()?;
+    outer.iter().try_fold(last.1.as_const()? / each, |n, d| Some(n * d.1.as_const()?))
+}
 
 /// Sets a body apart as a tile of its own.
 pub(super) fn tile(body: Vec<Stmt>) -> Vec<Stmt> {
@@ -216,36 +204,64 @@ pub(super) fn block(
     };
     let reads = finish::reads(m, p, t, row, first, nv);
     let steps = Dim::product(depth.iter().map(|d| d.1));
-    let early = depth.len() > 1 || inner.as_const().is_none_or(|k| k < 4 * EPILOGUE_PREFETCH_RATIO * mr);
+    // Twice the code, where it is to be small.
+    let short = inner.as_const().is_none_or(|k| k < 4 * EPILOGUE_PREFETCH_RATIO * mr);
+    let early = depth.len() > 1 || short || t.caps.tiles == Tiles::None;
     let long =
         if finish::reads_from_afar(m, p, t) { FAR_EPILOGUE_PREFETCH_STEPS } else { EPILOGUE_PREFETCH_STEPS };
     if early && steps.as_const().is_none_or(|k| k >= long) {
         out.extend(reads.iter().flat_map(|(r, ask)| unroll(*r, mr, vec![ask.clone()])));
     }
-    let each = p.product.steps();
+    let (each, most) = (t.steps(p, mr, nv), p.product.steps());
     let mut inner = match depth.last() {
         None => step(m, &|_| None, zero),
         Some((var, hi, _)) => match hi.as_const() {
-            Some(c) if c <= each => unroll(*var, c, step(m, &|_| None, zero)),
+            Some(c) if c <= most => unroll(*var, c, step(m, &|_| None, zero)),
             _ => {
                 let whole = hi.floor_div(each);
-                let (q, u) =
-                    (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(each)));
-                let at = if t.backwards && !in_order {
-                    (whole - 1 - q) * each + u
-                } else {
-                    Dim::sym(q) * each + u
+                // The last steps prefetch what the epilogue reads, a row each few: what is prefetched at the
+                // beginning stands in the way of the sum's own lines.
+                let late = if early || reads.is_empty() { 0 } else { mr };
+                let first = whole - late * (most / each);
+                let q = m.syms.loop_var("k", zero, first);
+                let steps = |m: &mut Module, from: Dim, count: i64| {
+                    let u = m.syms.loop_var("u", zero, Dim::constant(count));
+                    let from = if t.backwards && !in_order { whole * each - count - from } else { from };
+                    let at = from + u;
+                    let part = Dim::sym(u).modulo(split);
+                    unroll(u, count, step(m, &|s| (s == *var).then_some(at), part))
                 };
-                let part = Dim::sym(u).modulo(split);
-                let mut body =
-                    prefetch.map_or(vec![], |a| prefetch_lines(m, p, t, &depth, panel, q.into(), a));
-                body.extend(next_rows(m, p, t, row, mr, q, whole));
-                body.extend(unroll(u, each, step(m, &|s| (s == *var).then_some(at), part)));
-                let mut s = if early {
-                    sum_in_fours(m, q, whole, body, None)
-                } else {
-                    sum_in_fours(m, q, whole, body, Some((mr, &reads)))
+                let asks = |m: &Module, q: Dim| {
+                    let lines =
+                        prefetch.map_or(vec![], |a| prefetch_lines(m, p, t, each, &depth, panel, q, a));
+                    lines.into_iter().chain(next_rows(m, p, t, each, row, mr, q))
                 };
+                let mut body: Vec<Stmt> = asks(m, q.into()).collect();
+                body.extend(steps(m, Dim::sym(q) * each, each));
+                let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }];
+                if late > 0 {
+                    let r = m.syms.loop_var("k", zero, Dim::constant(late));
+                    let q = first + Dim::sym(r) * (most / each);
+                    let ask =
+                        |(row, ask): &(Sym, Stmt)| ask.clone().subst(&|s| (s == *row).then_some(r.into()));
+                    let mut body: Vec<Stmt> = reads.iter().map(ask).collect();
+                    body.extend((0..most / each).flat_map(|i| asks(m, q + i)));
+                    if each == most {
+                        body.extend(steps(m, q * each, each));
+                    } else {
+                        let i = m.syms.loop_var("k", zero, Dim::constant(most));
+                        let one = steps(m, q * each + i, 1);
+                        body.push(Stmt::For {
+                            kind: LoopKind::Seq,
+                            var: i,
+                            lo: zero,
+                            hi: most.into(),
+                            body: one,
+                        });
+                    }
+                    let hi = Dim::constant(late);
+                    s.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi, body });
+                }
                 match hi.modulo(each).as_const() {
                     Some(0) => {}
                     Some(r) => {
@@ -305,9 +321,9 @@ pub(super) fn block(
     out
 }
 
-/// Fours of steps from which on a sum prefetches the next tile's rows, and elements of a gap between rows at
+/// Steps of a sum from which on it prefetches the next tile's rows, and elements of a gap between rows at
 /// most.
-const ROW_PREFETCH_STEPS: i64 = 64;
+const ROW_PREFETCH_STEPS: i64 = 256;
 const GAP: i64 = 32;
 
 /// The stride of the rows of A, where tiles prefetch the rows that the next one reads: where they lie one
@@ -317,23 +333,22 @@ const GAP: i64 = 32;
 fn next_rows_stride<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<(Sym, i64)> {
     let ([depth], (r, count)) = (p.reduction.as_slice(), t.m_row?) else { return None };
     let along = |s: Sym| stride(m, p.a.0, &p.a.1, s);
-    let each = p.product.steps();
-    let (whole, step) = (depth.1.floor_div(each).as_const()?, along(r)?);
+    let (steps, step) = (depth.1.as_const()?, along(r)?);
     let constant = matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_));
     let here = !constant && p.prefetch.is_none() && count.as_const().is_some() && along(depth.0) == Some(1);
-    let long = whole >= ROW_PREFETCH_STEPS && (whole * each..=whole * each + GAP).contains(&step);
+    let long = steps >= ROW_PREFETCH_STEPS && (steps..=steps + GAP).contains(&step);
     (here && long && m.bufs[p.a.0].ty.bytes().is_some()).then_some((r, step))
 }
 
-/// See [`next_rows_apart`].
+/// See [`next_rows_stride`].
 pub(super) fn prefetches_rows<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> bool {
     next_rows_stride(m, p, t).is_some()
 }
 
-/// Prefetches the rows of A that the next tile reads, a part in each four of steps.
-fn next_rows(m: &Module, p: &Contraction, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
+/// Prefetches the rows of A that the next tile reads, a part in each iteration `q` of so many steps.
+fn next_rows(m: &Module, p: &Contraction, t: &Tile, steps: i64, row: Dim, mr: i64, q: Dim) -> Vec<Stmt> {
     let (Some((r, step)), [depth], Some(whole)) =
-        (next_rows_stride(m, p, t), p.reduction.as_slice(), whole.as_const())
+        (next_rows_stride(m, p, t), p.reduction.as_slice(), iterations(p, steps))
     else {
         return vec![];
     };
@@ -342,7 +357,7 @@ fn next_rows(m: &Module, p: &Contraction, t: &Tile, row: Dim, mr: i64, q: Sym, w
     (0..each)
         .map(|i| {
             let put = |s: Sym| {
-                if s == r { Some(row + mr) } else { (s == depth.0).then(|| (Dim::sym(q) * each + i) * line) }
+                if s == r { Some(row + mr) } else { (s == depth.0).then(|| (q * each + i) * line) }
             };
             Stmt::Prefetch { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
         })
@@ -356,43 +371,25 @@ const FAR_EPILOGUE_PREFETCH_STEPS: i64 = 48;
 /// How many times as many fours of steps a sum has as rows, at least, to ask row by row at its end.
 const EPILOGUE_PREFETCH_RATIO: i64 = 4;
 
-/// The loop over the steps of a sum in fours. The last ones prefetch what the epilogue reads, each for a row
-/// of `rows`: what is prefetched at the beginning stands in the way of the sum's own lines.
-fn sum_in_fours(
-    m: &mut Module,
-    q: Sym,
-    whole: Dim,
-    body: Vec<Stmt>,
-    late: Option<(i64, &[(Sym, Stmt)])>,
-) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let Some((rows, reads)) = late.filter(|l| !l.1.is_empty()) else {
-        return vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body }];
-    };
-    let first = whole - rows;
-    let last = m.syms.loop_var("k", zero, Dim::constant(rows));
-    let put = |s: Stmt, from: Sym, to: Dim| s.subst(&|s| (s == from).then_some(to));
-    let mut end: Vec<Stmt> = reads.iter().map(|(r, ask)| put(ask.clone(), *r, last.into())).collect();
-    end.extend(fresh_regs(m, &body).into_iter().map(|s| put(s, q, first + last)));
-    m.syms.set_loop_range(q, zero, first);
-    vec![
-        Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body },
-        Stmt::For { kind: LoopKind::Seq, var: last, lo: zero, hi: Dim::constant(rows), body: end },
-    ]
-}
+/// Most lines that a step of a sum prefetches.
+const MOST_LINES: i64 = 1;
 
-/// Prefetches a part of the next panel, or of what the contraction says, in the four steps number `q` of a
-/// pass.
+/// Prefetches a part of the next panel, or of what the contraction says, in iteration `q` of a pass, of so many
+/// steps each.
+#[allow(clippy::too_many_arguments)]
 fn prefetch_lines(
     m: &Module,
     p: &Contraction,
     t: &Tile,
+    steps: i64,
     depth: &[(Sym, Dim, Sym)],
     panel: Dim,
     q: Dim,
     a: PanelPrefetch,
 ) -> Vec<Stmt> {
-    let Some((last, outer)) = depth.split_last() else { return vec![] };
+    let (Some((last, outer)), Some(n)) = (depth.split_last(), iterations(p, steps)) else { return vec![] };
+    let step = m.syms.simplify(a.lines.ceil_div(n.max(1)).min(Dim::constant(MOST_LINES * steps)));
+    let each = step.as_const().unwrap_or(MOST_LINES * steps);
     let (buf, line, from): (Buf, i64, Vec<Dim>) = match (&p.prefetch, &t.panels) {
         (Some((buf, at)), _) => {
             let first = |d: &Dim| d.subst(&mut |s| t.m_row.filter(|r| r.0 == s).map(|_| Dim::constant(0)));
@@ -415,10 +412,9 @@ fn prefetch_lines(
         }
         (None, Panels::InPlace | Panels::Private(..)) => return vec![],
     };
-    let turn =
-        outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(p.product.steps()) + q;
-    let first = a.pass * a.lines + turn * a.step;
-    (0..a.each)
+    let turn = outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(steps) + q;
+    let first = a.pass * a.lines + turn * step;
+    (0..each)
         .map(|i| {
             let mut at = from.clone();
             if let Some(d) = at.last_mut() {

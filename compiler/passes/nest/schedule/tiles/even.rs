@@ -1,0 +1,120 @@
+//! Rows that only run time counts, in tiles of two heights.
+
+use super::{TALL_ROWS, Tile};
+use crate::nest::Module;
+use crate::sym::{Atom, Dim, Sym, SymTable, View};
+
+/// Rows that only run time counts, in tiles of two heights that differ by one row, without a rest: the rows of
+/// whole tiles, and one row more in as many tiles as rows are left. A block has tiles one behind the other, the
+/// higher ones first.
+#[derive(Clone, Copy)]
+pub(super) struct Even {
+    /// Rows of the lower tiles.
+    pub low: i64,
+    /// All tiles, and how many of them are higher.
+    pub tiles: Dim,
+    pub high: Dim,
+    /// All numbers of rows can be cut so; else this holds where there are no more higher tiles than tiles.
+    pub always: bool,
+    /// The first tile of the block, and how many it has.
+    pub first: Dim,
+    pub here: Dim,
+}
+
+impl Even {
+    /// For so many rows; `None` where other tiles suit them better, or run time does not count them.
+    pub fn new<P>(m: &Module, t: &Tile<P>, count: Dim) -> Option<Even> {
+        if t.together > 1 || count.as_const().is_some() {
+            return None;
+        }
+        let low = if t.mr == TALL_ROWS { t.mr } else { t.mr - 1 };
+        let always = low > 1 && is_even(&m.syms, count, low);
+        let (tiles, high) = (m.syms.simplify(count.floor_div(low)), m.syms.simplify(count.modulo(low)));
+        (always || t.mr == TALL_ROWS).then_some(Even {
+            low,
+            tiles,
+            high,
+            always,
+            first: Dim::constant(0),
+            here: tiles,
+        })
+    }
+    /// Tiles of a block of about so many rows.
+    pub fn of_block(&self, rows: i64) -> i64 {
+        (rows / self.low).max(1)
+    }
+    /// The block of this number.
+    pub fn block(self, m: &Module, number: Sym, rows: i64) -> Even {
+        let first = Dim::sym(number) * self.of_block(rows);
+        let here = (self.tiles - first).min(Dim::constant(self.of_block(rows)));
+        Even { first, here: m.syms.simplify(here), ..self }
+    }
+}
+
+/// True if `count` is a sum of numbers `low` and `low + 1`, whatever its symbols are.
+pub(crate) fn is_even(syms: &SymTable, count: Dim, low: i64) -> bool {
+    let suits = |n: i64| n >= 0 && n % low <= n / low;
+    // Sums and multiples of such numbers are such numbers.
+    let sum = |d: Dim| match d.view() {
+        View::Const(c) => suits(c),
+        View::Sum { terms, constant } => {
+            let atoms =
+                |t: &[Atom]| t.iter().all(|a| matches!(a, Atom::Sym(s) if syms.is_nonneg((*s).into())));
+            suits(constant) && terms.iter().all(|t| suits(t.0) && atoms(&t.1))
+        }
+        View::Overflow => false,
+    };
+    // All large numbers are, and small ones of one symbol are few.
+    let large = low * (low - 1);
+    if sum(count) || syms.is_nonneg(count - large) {
+        return true;
+    }
+    let all = count.syms();
+    let (Some(s), 1) = (all.first().copied(), all.len()) else { return false };
+    let Some(least) = syms.range(s.into()).lo else { return false };
+    let at = |d: Dim| syms.simplify(count.subst(&mut |x| (x == s).then_some(d)));
+    for v in least..=least + large {
+        match at(Dim::constant(v)).as_const() {
+            Some(n) if n >= large => return syms.is_nonneg(at(Dim::sym(s) + (v - least)) - large),
+            Some(n) if suits(n) => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a number of rows holds for its first values, and is said of those whose values all suit.
+    #[test]
+    fn even_numbers_are_sums_of_both_heights() {
+        let mut syms = SymTable::default();
+        let n = Dim::sym(syms.param("N"));
+        let m = Dim::sym(syms.param("M"));
+        let numbers = [
+            n * 49,
+            (n * 49 + 1).floor_div(2),
+            n * 49 + 1,
+            n * 12 + m * 13,
+            n * m * 49,
+            n,
+            n + 132,
+            n + 131,
+            n * 8,
+            n * 7 + 20,
+            (n * 49).min(Dim::constant(384)),
+        ];
+        for low in [3, 5, 7, 12] {
+            for d in numbers {
+                let put = |x: i64| d.subst(&mut |_| Some(Dim::constant(x))).as_const().expect("a number");
+                let suits = (0..200).map(put).all(|x| x % low <= x / low);
+                let one = d.syms().len() == 1;
+                assert!(!is_even(&syms, d, low) || suits, "{d:?} in tiles of {low}");
+                assert!(!one || !suits || is_even(&syms, d, low), "{d:?} in tiles of {low}");
+            }
+        }
+        assert!(is_even(&syms, n * 12 + m * 13, 12) && is_even(&syms, n * m * 49, 12));
+    }
+}
