@@ -359,18 +359,23 @@ impl ConstData {
                 &joined
             };
             for some in piece.chunks(size * 4096) {
-                let elements = some.chunks_exact(size);
-                rest = elements.remainder().to_vec();
                 values.clear();
-                match self.elem {
-                    ElemType::F32 => {
-                        values.extend(elements.map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])));
+                // Arrays of a known length: the loops are vectors.
+                let left = if size == 4 {
+                    let (words, left) = some.as_chunks();
+                    values.extend(words.iter().map(|c| f32::from_le_bytes(*c)));
+                    left
+                } else {
+                    let (halves, left) = some.as_chunks();
+                    match self.elem {
+                        ElemType::F16 => {
+                            values.extend(halves.iter().map(|c| half::f16::from_le_bytes(*c).to_f32()))
+                        }
+                        _ => values.extend(halves.iter().map(|c| half::bf16::from_le_bytes(*c).to_f32())),
                     }
-                    ElemType::F16 => {
-                        values.extend(elements.map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f32()));
-                    }
-                    _ => values.extend(elements.map(|c| half::bf16::from_le_bytes([c[0], c[1]]).to_f32())),
-                }
+                    left
+                };
+                rest = left.to_vec();
                 f(&values);
             }
         });
