@@ -59,6 +59,8 @@ impl Level {
         caps: Caps,
     ) -> Level {
         let (lanes, registers) = match architecture {
+            // Without fused multiply-adds two of sixteen hold products on their way to sums.
+            Architecture::X86_64 if caps.tiles == Tiles::None => (4, 14),
             Architecture::X86_64 => (caps.bits / 32, if caps.bits == 512 { 32 } else { 16 }),
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
             _ => (4, 32),
