@@ -109,7 +109,7 @@ impl Elements {
             let own = if let Stmt::Set { reg, .. } = s { Some(*reg) } else { None };
             if let Some(e) = s.expr() {
                 e.walk(&mut |e| {
-                    read |= matches!(e, Expr::Acc { reg, .. } if Some(*reg) != own && found.iter().any(|r| r.0 == *reg));
+                    read |= found.iter().any(|(reg, _)| Some(*reg) != own && e.is_acc(*reg));
                 });
             }
         }

@@ -1,8 +1,8 @@
 //! Contractions of few columns: vectors run along the sum.
 //!
 //! Where a vector of columns would be mostly empty (a convolution with a few output channels, a classifier of
-//! few classes), each lane of an accumulator takes the terms of a sum that are a vector apart instead, and the
-//! lanes are added at the end. A tile has a vector for each row and column: what it loads of A serves all
+//! few classes), each lane of an accumulator takes the terms of a sum that are a vector apart instead, and
+//! the lanes are added at the end. A tile has a vector for each row and column: what it loads of A serves all
 //! columns, what it loads of B all rows. It pays where a sum is so long that adding up the lanes does not
 //! count; the price of both ways decides.
 

@@ -198,15 +198,14 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
     if !matches!(p.product, ProductKind::Dot { group, .. } if group.sum() == ElemType::I32) {
         return;
     }
-    let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));
+    let constant = |e: &Expr| {
+        e.loaded()
+            .is_some_and(|b| m.bufs[b].ty == ElemType::I32 && matches!(m.bufs[b].place, Place::Const(_)))
+    };
     let (mut sums, mut terms) = (0, vec![]);
     visit::walk_exprs(&p.epilogue, &mut |e| match e {
-        Expr::Acc { reg, .. } if *reg == p.acc => sums += 1,
-        Expr::Bin(BinOp::Add, x, y)
-            if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc) && constant(y) =>
-        {
-            terms.push((**y).clone())
-        }
+        e if e.is_acc(p.acc) => sums += 1,
+        Expr::Bin(BinOp::Add, x, y) if x.is_acc(p.acc) && constant(y) => terms.push((**y).clone()),
         _ => {}
     });
     let (1, [start]) = (sums, terms.as_slice()) else { return };
@@ -218,9 +217,7 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
         .into_iter()
         .map(|s| {
             s.rewrite_exprs(&mut |e| match e {
-                Expr::Bin(BinOp::Add, x, y)
-                    if left && *y == *start && matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) =>
-                {
+                Expr::Bin(BinOp::Add, x, y) if left && *y == *start && x.is_acc(acc) => {
                     left = false;
                     *x
                 }

@@ -57,8 +57,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     window(m, request, (p, relayout), c, true)
 }
 
-/// The same for a convolution in groups of so few channels that a vector holds several groups: lanes take what
-/// they read of the image by shuffles.
+/// The same for a convolution in groups of so few channels that a vector holds several groups: lanes take
+/// what they read of the image by shuffles.
 pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let Form::Contraction(p) = request.form else { return None };
     let lanes = i64::from(request.facts.lanes);

@@ -3,8 +3,8 @@
 
 use super::vector;
 use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{fresh_regs, loop_like};
-use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;

@@ -5,8 +5,9 @@ use super::{Along, Vectors, along_result, collapse, suits, vector};
 use crate::nest::form::{Elements, seq_loops};
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt, visit};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, loop_like, peel, wrap};
-use crate::passes::nest::schedule::lanes64;
+use crate::passes::nest::analysis::vectors::Needs;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -191,9 +192,10 @@ fn row_loop(
     }
     let elements = Elements::new(vec![(var, hi)], body)?;
     let reductions = elements.reductions()?;
-    let vectors = vectors.of(m, body);
+    let needs = Needs::of(m, body);
+    let vectors = vectors.of(&needs);
     let lanes = vectors.lanes;
-    if !reductions.iter().all(|r| may_split(m, *r)) || !suits(m, body, var, vectors, None) {
+    if !reductions.iter().all(|r| may_split(m, *r)) || !suits(m, &needs, var, vectors, None) {
         return None;
     }
     // Several accumulators, so that an operation need not wait for the one before.
