@@ -97,7 +97,8 @@ pub fn text(r: &Report) -> String {
 fn table(r: &Report, nodes: &[Node]) -> String {
     let total: f64 = nodes.iter().map(|n| n.times.min).sum();
     let mut out = format!("\n  kernels one by one: {} together\n\n", time(total));
-    out += "        time   share       ops      bytes   op/byte   GFLOP/s  of limit  bound    operator             node\n";
+    out += "        time   share       ops      bytes   op/byte   GFLOP/s  of \
+        limit  bound    operator             node\n";
     let mut order: Vec<&Node> = nodes.iter().collect();
     order.sort_by(|a, b| b.times.min.total_cmp(&a.times.min));
     for n in order {

@@ -1,9 +1,9 @@
-//! Assembler text of an object (`--emit asm`), for GNU's and LLVM's assemblers. It is the object itself, section by
-//! section, so that what an assembler makes of it is the same code with the same symbols: bytes, with what
-//! relocations stand for as expressions, under comments that show instructions.
+//! Assembler text of an object (`--emit asm`), for GNU's and LLVM's assemblers. It is the object itself,
+//! section by section, so that what an assembler makes of it is the same code with the same symbols: bytes,
+//! with what relocations stand for as expressions, under comments that show instructions.
 //!
-//! Assemblers derive relocations from expressions and, on aarch64, from the instructions that have them. Those of
-//! RISC-V have a directive for them, and keep the symbols that it names.
+//! Assemblers derive relocations from expressions and, on aarch64, from the instructions that have them.
+//! Those of RISC-V have a directive for them, and keep the symbols that it names.
 
 use super::assemble::Unit;
 use super::object::build;

@@ -53,7 +53,8 @@ pub fn failure_text(f: &Failure) -> String {
         }
         Failure::Io(path, reason) => format!("error: {path}: {reason}\n"),
         Failure::Bug(b) => format!(
-            "internal error in {}: this is a fault of onnxc, not of your model\n{}\nplease report it, with the model if you can\n",
+            "internal error in {}: this is a fault of onnxc, not of your model\n{}\nplease report it, with \
+                the model if you can\n",
             b.stage, b.message
         ),
     }

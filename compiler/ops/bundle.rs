@@ -114,8 +114,15 @@ fn rank(cx: &InferCx, columns: Dim) -> Result<usize> {
     match columns.as_const().and_then(|c| usize::try_from(c - HEAD).ok()) {
         Some(r) => Ok(r),
         None => cx
-            .error(codes::OP_FEATURE, "the members of the sequence have several ranks, or one that only run time knows: a single member has no type")
-            .help("declare the shape of the sequence's members with its rank, or insert members of one rank only")
+            .error(
+                codes::OP_FEATURE,
+                "the members of the sequence have several ranks, or one that only run \
+                time knows: a single member has no type",
+            )
+            .help(
+                "declare the shape of the sequence's members with its rank, or insert members of one rank \
+                only",
+            )
             .fail(),
     }
 }

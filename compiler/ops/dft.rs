@@ -2,11 +2,11 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__DFT.html>, `STFT`.
 //!
-//! | operator | version | change                                                                              |
-//! |----------|---------|-------------------------------------------------------------------------------------|
-//! | DFT      | 17      | attribute `axis`, by default 1                                                      |
-//! |          | 20      | input `axis`, by default the one before the last                                    |
-//! | STFT     | 17      |                                                                                     |
+//! | operator | version | change                                                                            |
+//! |----------|---------|-----------------------------------------------------------------------------------|
+//! | DFT      | 17      | attribute `axis`, by default 1                                                    |
+//! |          | 20      | input `axis`, by default the one before the last                                  |
+//! | STFT     | 17      |                                                                                   |
 //!
 //! A transform is a contraction with a matrix of cosines and sines: over signal position and real or
 //! imaginary part, to frequency and part. The matrix is a constant where sizes are known and it is not too

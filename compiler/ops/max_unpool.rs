@@ -40,7 +40,13 @@ impl Operator for MaxUnpool {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, at) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
         if x.rank() != self.kernel.len() + 2 || at.rank() != x.rank() {
-            return cx.error(codes::OP_SHAPE, "input and indices must have batch, channel and as many spatial dimensions as kernel_shape").fail();
+            return cx
+                .error(
+                    codes::OP_SHAPE,
+                    "input and indices must have batch, channel and as many \
+                spatial dimensions as kernel_shape",
+                )
+                .fail();
         }
         for (a, b) in x.dims.iter().zip(&at.dims) {
             cx.require_eq(*a, *b, "the indices do not have the shape of the input")?;

@@ -86,7 +86,13 @@ impl Grain {
         let axis = cx.axis(self.axis, x.rank())?;
         if self.block == 0 {
             if s.rank() != 1 {
-                return cx.error(codes::OP_SHAPE, "the scale must be a number, or a vector along the axis; blocks need the attribute block_size").fail();
+                return cx
+                    .error(
+                        codes::OP_SHAPE,
+                        "the scale must be a number, or a vector along the axis; \
+                    blocks need the attribute block_size",
+                    )
+                    .fail();
             }
             return cx.require_eq(s.dims[0], x.dims[axis], "the scale does not fit the axis");
         }

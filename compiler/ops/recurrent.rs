@@ -137,11 +137,13 @@ impl Operator for Recurrent {
             (&[batch], "there must be one length for each sequence of the batch"),
             (
                 &states,
-                "the initial state must be [directions, batch, hidden size], with layout = 1 [batch, directions, hidden size]",
+                "the initial state must be [directions, batch, hidden size], with layout = 1 [batch, \
+                    directions, hidden size]",
             ),
             (
                 &states,
-                "the initial cell state must be [directions, batch, hidden size], with layout = 1 [batch, directions, hidden size]",
+                "the initial cell state must be [directions, batch, hidden size], with layout = 1 [batch, \
+                    directions, hidden size]",
             ),
             (&[directions, hidden * 3], "the peepholes must be [directions, 3 * hidden size]"),
         ];

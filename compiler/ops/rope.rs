@@ -3,8 +3,8 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html>, and
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md> for com.microsoft.
 //!
-//! | operator                      | inputs                                                                     |
-//! |-------------------------------|----------------------------------------------------------------------------|
+//! | operator                      | inputs                                                                 |
+//! |-------------------------------|------------------------------------------------------------------------|
 //! | RotaryEmbedding 23            | X, cosines, sines (by position, or of each token), positions if the former |
 //! | com.microsoft:RotaryEmbedding | X, positions (of each token, or of the first), cosines, sines by position  |
 

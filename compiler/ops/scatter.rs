@@ -88,7 +88,16 @@ impl Operator for Scatter {
                     .and_then(|n| usize::try_from(n).ok())
                     .filter(|n| (1..=t.rank()).contains(n));
                 let Some(last) = last else {
-                    return cx.error(codes::OP_SHAPE, format!("the last dimension of the indices must be a number from 1 to {}, the data's rank", t.rank())).fail();
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            format!(
+                                "the last dimension of the indices must be a \
+                        number from 1 to {}, the data's rank",
+                                t.rank()
+                            ),
+                        )
+                        .fail();
                 };
                 let want: Vec<Dim> = i.dims[..i.rank() - 1].iter().chain(&t.dims[last..]).copied().collect();
                 if u.rank() != want.len() {

@@ -145,7 +145,13 @@ impl Operator for Svm {
             Kind::Classifier { labels, per_class, prob } => {
                 let c = labels.len();
                 if c < 2 {
-                    return cx.error(codes::OP_FEATURE, "SVMClassifier with one label is not supported: nothing says which label the other class has").fail();
+                    return cx
+                        .error(
+                            codes::OP_FEATURE,
+                            "SVMClassifier with one label is not supported: \
+                        nothing says which label the other class has",
+                        )
+                        .fail();
                 }
                 if !per_class.is_empty() {
                     if per_class.len() != c
@@ -155,7 +161,8 @@ impl Operator for Svm {
                         return wrong(
                             cx,
                             format!(
-                                "{c} classes with {supports} support vectors need {} coefficients, {scores} values of rho and {c} of vectors_per_class",
+                                "{c} classes with {supports} support vectors need {} coefficients, {scores} \
+                                    values of rho and {c} of vectors_per_class",
                                 (c - 1) * supports
                             ),
                         );
@@ -165,7 +172,13 @@ impl Operator for Svm {
                     }
                 }
                 if self.swaps_labels() {
-                    return cx.error(codes::OP_FEATURE, "SVMClassifier for two classes whose coefficients are all positive is not supported: the rules for its label contradict each other").fail();
+                    return cx
+                        .error(
+                            codes::OP_FEATURE,
+                            "SVMClassifier for two classes whose coefficients \
+                        are all positive is not supported: the rules for its label contradict each other",
+                        )
+                        .fail();
                 }
                 labels.set(cx, 0, n)?;
                 cx.set(1, ElemType::F32, [n, Dim::from(self.columns(c))]);

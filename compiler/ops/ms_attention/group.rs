@@ -176,7 +176,13 @@ impl MsAttention {
         }
         if cx.outputs.len() > 3 {
             if g.evicts {
-                return cx.error(codes::OP_FEATURE, "the output output_qk is not supported with sliding_window_cache: keys have no fixed columns").fail();
+                return cx
+                    .error(
+                        codes::OP_FEATURE,
+                        "the output output_qk is not supported with \
+                    sliding_window_cache: keys have no fixed columns",
+                    )
+                    .fail();
             }
             if g.scores == 0 {
                 return cx

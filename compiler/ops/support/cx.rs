@@ -119,7 +119,10 @@ impl<'a> InferCx<'a> {
     }
     fn run_time_value(&self, i: usize, what: &str) -> crate::diag::Failure {
         self.error(codes::DYNAMIC_VALUE, format!("{what} (input {i}) is only known at run time"))
-            .help("make it an initializer, bind the dimensions it is computed from with --dim, or declare the shape of the result in the model")
+            .help(
+                "make it an initializer, bind the dimensions it is computed from with --dim, or declare \
+                the shape of the result in the model",
+            )
             .into()
     }
     /// `axis` in `-rank..rank`, made non-negative.

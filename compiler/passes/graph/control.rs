@@ -42,9 +42,18 @@ struct Cx<'a> {
 
 /// The error about a result that has one rank in each branch.
 pub(super) fn uneven(node: &NodeData, k: usize) -> Error {
-    Error::new(codes::OP_FEATURE, format!("result {k} has another rank in each branch, which is not supported"))
-        .at(&node.origin)
-        .help("what a loop computes, and results of a branch inside another one, must have one rank: reshape them inside the branches")
+    Error::new(
+        codes::OP_FEATURE,
+        format!(
+            "result {k} has another rank in each branch, which is not \
+        supported"
+        ),
+    )
+    .at(&node.origin)
+    .help(
+        "what a loop computes, and results of a branch inside another one, must have one rank: \
+            reshape them inside the branches",
+    )
 }
 
 /// Infers a control-flow node. Results of If whose rank the branches do not agree on are noted in `uneven`
@@ -183,7 +192,12 @@ impl Cx<'_> {
             let wrong = |what: &str, found: usize, expected: String| {
                 let e = Error::new(codes::GRAPH_INVALID, format!("{n} of If has the wrong number of {what}"))
                     .at(self.origin());
-                e.found_expected(format!("{found} {what}"), expected).help("branches see the values around them: they take no inputs, and give what the node gives").fail()
+                e.found_expected(format!("{found} {what}"), expected)
+                    .help(
+                        "branches see the values around \
+                    them: they take no inputs, and give what the node gives",
+                    )
+                    .fail()
             };
             if inputs > 0 {
                 return wrong("inputs", inputs, "none".into());
@@ -399,7 +413,12 @@ impl Cx<'_> {
     fn body_counts<T>(&self, op: &str, found: String, expected: String) -> Result<T> {
         let e = Error::new(codes::GRAPH_INVALID, format!("the body of {op} does not fit the node"))
             .at(self.origin());
-        e.found_expected(found, expected).help("inputs and outputs of the body follow those of the node; what the body only reads it sees without an input").fail()
+        e.found_expected(found, expected)
+            .help(
+                "inputs and outputs of the body follow those of the node; \
+            what the body only reads it sees without an input",
+            )
+            .fail()
     }
     /// What the body declares of its inputs from number `first` on must not contradict what the node gives.
     fn declared_inputs(&self, sub: &Graph, first: usize, given: &[ElemType]) -> Result<()> {

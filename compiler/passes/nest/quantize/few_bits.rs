@@ -229,7 +229,8 @@ fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
 
 /// Takes `(element - zero) * scale` apart.
 fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> Option<Weights> {
-    let is_scale = |e: &Expr| matches!(e, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F8E8M0));
+    use ElemType::{BF16, F8E8M0, F16, F32};
+    let is_scale = |e: &Expr| e.loaded().is_some_and(|b| matches!(m.bufs[b].ty, F32 | F16 | BF16 | F8E8M0));
     let (centred, scale) = match value {
         Expr::Bin(BinOp::Mul, x, s) if is_scale(s) => (&**x, Some(&**s)),
         Expr::Bin(BinOp::Mul, s, x) if is_scale(s) => (&**x, Some(&**s)),
