@@ -21,6 +21,7 @@ mod contraction;
 mod images;
 mod loops;
 mod rows;
+mod slide;
 mod window;
 
 use compound::{is_chain, is_compound};
@@ -31,6 +32,7 @@ pub(crate) use loops::{
     read_in_loops, seq_loops, seq_vars, stored, wrap,
 };
 pub(crate) use rows::{Elements, Part, Rows, Scan, rows, scan};
+pub(crate) use slide::Slide;
 pub(crate) use window::{PooledContraction, Window, window};
 
 use super::{Expr, Stmt};

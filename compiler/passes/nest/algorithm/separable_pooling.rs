@@ -17,7 +17,7 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::form::{Stored, Window, stored};
+use crate::passes::nest::analysis::form::{Slide, Stored, Window, stored};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, is_temp};
 use crate::passes::nest::analysis::strides::stride;
@@ -125,24 +125,16 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     };
     let extent = |list: &[(Sym, Dim)], s: Sym| list.iter().find(|l| l.0 == s).map(|l| l.1);
     let side = |i: usize| -> Option<Side> {
-        let var = store[i].as_sym().filter(|s| extent(&loops, *s).is_some())?;
-        let (step, mut rest) = at[i].linear_in(var)?;
-        let (mut count, mut apart, mut tap) = (1, 1, None);
-        if let Some((s, n)) = taps.iter().find(|t| at[i].contains(t.0)) {
-            let (c, r) = rest.linear_in(*s)?;
-            (count, apart, rest, tap) = (n.as_const()?, c.as_const().filter(|c| *c > 0)?, r, Some(*s));
-        }
-        let results = extent(&loops, var)?.as_const()?;
-        let size = m.bufs[image].dims[i].as_const()?;
+        let s = Slide::of(at[i], &loops, &taps).filter(|s| store[i].as_sym() == Some(s.along.0))?;
         Some(Side {
-            var,
-            tap,
-            results,
-            size,
-            step: step.as_const().filter(|s| *s > 0)?,
-            taps: count,
-            dilation: apart,
-            first: rest.as_const()? - before[i - 2],
+            var: s.along.0,
+            tap: s.tap.map(|t| t.0),
+            results: s.along.1.as_const()?,
+            size: m.bufs[image].dims[i].as_const()?,
+            step: s.step,
+            taps: s.taps()?,
+            dilation: s.dilation,
+            first: s.first - before[i - 2],
         })
     };
     let (y, x) = (side(2)?, side(3)?);

@@ -13,7 +13,7 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{ProductKind, Stored, Window, depends, stored};
+use crate::passes::nest::analysis::form::{ProductKind, Slide, Stored, Window, depends, stored};
 use crate::passes::nest::analysis::shape::{self, Uses, instance, is_temp, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
@@ -62,20 +62,11 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let Stored { before: lets, at: to, value, .. } = stored(&p.epilogue).filter(|s| s.buf == image)?;
     let cover = shape::cover(m, image, to, &p.loops)?;
     // Windows do not overlap: no sum is computed twice.
-    let tap = |d: &Dim| taps.iter().find(|t| d.contains(t.0)).copied();
-    let apart = at.iter().all(|d| match tap(d) {
-        None => d.as_sym().is_some() || d.as_const() == Some(0),
-        Some((t, hi)) => match (d.linear_in(t), hi.as_const()) {
-            (Some((one, rest)), Some(hi)) => {
-                one.as_const() == Some(1)
-                    && loops.iter().any(|l| {
-                        rest.linear_in(l.0).is_some_and(|(c, rest)| {
-                            c.as_const().is_some_and(|c| c >= hi) && rest.as_const() == Some(0)
-                        })
-                    })
-            }
-            _ => false,
-        },
+    let steps_over = |s: Slide| s.dilation == 1 && s.first == 0 && s.taps().is_some_and(|n| s.step >= n);
+    let apart = at.iter().all(|d| {
+        let still = !taps.iter().any(|t| d.contains(t.0));
+        let plain = d.as_sym().is_some() || d.as_const() == Some(0);
+        if still { plain } else { Slide::of(*d, &loops, &taps).is_some_and(steps_over) }
     });
     let results = taps.iter().try_fold(1i64, |n, t| n.checked_mul(t.1.as_const()?))?;
     if !apart || !(2..=WINDOW).contains(&results) {

@@ -15,7 +15,7 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, peel};
 use crate::passes::nest::fuse::fuse_epilogues::copies;
@@ -128,23 +128,11 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     }
     // The depthwise one: a channel is its own.
     let c = c.as_sym().filter(|c| extent(&d.loops, *c).is_some() && depends(&d.b.1, *c))?;
-    let slides = |at: &Dim| {
-        let own = |list: &[(Sym, Dim)]| -> Option<(Sym, Dim)> {
-            let mut found = list.iter().filter(|l| at.contains(l.0));
-            let first = found.next()?;
-            found.next().is_none().then_some(*first)
-        };
-        let (loop_, tap) = (own(&d.loops)?, own(&d.reduction)?);
-        let (step, rest) = at.linear_in(loop_.0)?;
-        let (dilation, rest) = rest.linear_in(tap.0)?;
-        let (step, dilation, taps) = (step.as_const()?, dilation.as_const()?, tap.1.as_const()?);
-        (rest.as_const() == Some(0) && step > 0 && dilation > 0).then_some((
-            loop_,
-            step,
-            dilation * (taps - 1) + 1,
-        ))
+    let window = |at: &Dim| {
+        let s = Slide::of(*at, &d.loops, &d.reduction).filter(|s| s.first == 0)?;
+        Some((s.along, s.step, s.dilation * (s.tap?.1.as_const()? - 1) + 1))
     };
-    let ((dy, stride, reach), (dx, _, _)) = (slides(y)?, slides(x)?);
+    let ((dy, stride, reach), (dx, _, _)) = (window(y)?, window(x)?);
     let batch = |list: &[(Sym, Dim)], n: &Dim| match (n.as_sym(), n.as_const()) {
         (Some(s), _) => extent(list, s).map(|_| Some(s)),
         (_, Some(0)) => Some(None),
