@@ -19,8 +19,9 @@ use crate::passes::nest::analysis::form::{Contraction, Form, Part, ProductKind, 
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, relocate, substitute, wrap};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract;
+use crate::passes::nest::schedule::contract::{Columns, packing};
 use crate::passes::nest::schedule::lanes;
+use crate::passes::nest::schedule::pack::Site;
 use crate::passes::nest::schedule::tiles::{self, Tile};
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
@@ -298,11 +299,13 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     put_parts(&mut g.qk, &|s| rename(0, s));
     let most = m.syms.range(extent).hi.unwrap_or(i64::MAX).min(height);
     let (nr1, nr2) = (tiles::panel(most, keys, 16), tiles::panel(most, width, 16));
-    let Some(panels1) = contract::packing(m, uses, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts)
-    else {
-        return false;
-    };
-    let Some(panels2) = contract::packing(m, uses, g.values, &g.pv, &batch, n2, width, nr2, facts) else {
+    let of_keys = Columns { n: g.columns.0, extent: keys, nr: nr1 };
+    let of_values = Columns { n: n2, extent: width, nr: nr2 };
+    let site = |k: Kernel| Site { uses, k, facts };
+    let (Some(panels1), Some(panels2)) = (
+        packing(m, &site(g.scores), &g.qk, &batch, of_keys),
+        packing(m, &site(g.values), &g.pv, &batch, of_values),
+    ) else {
         return false;
     };
     let panels1 = panels1.apply(m, g.scores, &g.qk);

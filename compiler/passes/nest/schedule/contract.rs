@@ -16,7 +16,6 @@ pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, Produ
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::tiles::{self, Loops, Panels, Tile};
 use crate::passes::nest::schedule::{Plan, Request, Within, pack};
 use crate::sym::{Answer, Dim, Sym, SymKind};
@@ -82,7 +81,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let depth = Dim::product(p.reduction.iter().map(|d| d.1));
     let turn = alternating_loop(m, &p, &batch, request.within, most, depth * n_extent);
     let nr = tiles::panel(most, n_extent, unit);
-    let packing = packing(m, &request.program.uses, request.k, &p, &batch, n, n_extent, nr, facts)?;
+    let site = pack::Site { uses: &request.program.uses, k: request.k, facts };
+    let packing = packing(m, &site, &p, &batch, Columns { n, extent: n_extent, nr })?;
     let mut together = 1;
     if let (Some(all), Some((_, short))) = (several, row)
         && let Some(short) = short.as_const()
@@ -342,6 +342,17 @@ impl tiles::Source for Packing {
     }
 }
 
+/// The columns of a contraction, in panels.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns {
+    /// The loop over them.
+    pub n: Sym,
+    /// How many there are.
+    pub extent: Dim,
+    /// Columns of a panel.
+    pub nr: i64,
+}
+
 /// Rows from which on B is packed where that converts its elements, which each tile of rows would do.
 const CONVERTED_ROWS: i64 = 24;
 
@@ -352,33 +363,29 @@ fn constant_rows(p: &Contraction) -> i64 {
 }
 
 /// How tiles read B: in place if its rows lie there as panels would, else packed.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn packing(
     m: &Module,
-    uses: &Uses,
-    k: Kernel,
+    site: &pack::Site,
     p: &Contraction,
     batch: &[(Sym, Dim)],
-    n: Sym,
-    n_extent: Dim,
-    nr: i64,
-    facts: Facts,
+    columns: Columns,
 ) -> Option<Packing> {
+    let Columns { n, extent, nr } = columns;
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
     let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
     // A constant that is one panel.
-    let panel = n_extent.as_const() == Some(nr) && p.reduction.last().is_some_and(|d| along(d.0) == Some(nr));
+    let panel = extent.as_const() == Some(nr) && p.reduction.last().is_some_and(|d| along(d.0) == Some(nr));
     let near = p
         .reduction
         .last()
         .and_then(|d| along(d.0))
         .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
     if (!constant || panel)
-        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p.b.0, facts))
+        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p.b.0, site.facts))
         && p.reduction.len() == 1
         && near
         && along(n) == Some(1)
-        && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
+        && extent.modulo(i64::from(site.facts.lanes)).as_const() == Some(0)
     {
         return Some(Packing::InPlace);
     }
@@ -388,7 +395,7 @@ pub(crate) fn packing(
     // Panels are `[what loops around the nest pick ..][batch that B depends on ..][panel][reduction ..][nr]`.
     let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
     if constant && !m.is_recast(p.b.0) {
-        return constant_panels(m, p, &own, (n, n_extent), nr).map(Packing::Constant);
+        return constant_panels(m, p, &own, (n, extent), nr).map(Packing::Constant);
     }
     let known = |s: Sym| {
         s == n || own.iter().chain(&p.reduction).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop
@@ -396,15 +403,8 @@ pub(crate) fn packing(
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
         return None;
     }
-    let (name, dims) = (packed_name(m, p), packed_dims(p, &own, n_extent, nr));
-    Some(Packing::Kernel(pack::Panels::new(
-        m,
-        uses,
-        k,
-        p,
-        pack::Shape { name, dims, own, n, n_extent, nr },
-        facts,
-    )))
+    let (name, dims) = (packed_name(m, p), packed_dims(p, &own, extent, nr));
+    Some(Packing::Kernel(pack::Panels::new(m, site, p, pack::Shape { name, dims, own, columns })))
 }
 
 fn packed_name(m: &Module, p: &Contraction) -> String {
