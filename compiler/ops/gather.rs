@@ -53,9 +53,11 @@ impl Operator for Gather {
             }
             Gather::Elements(axis) => {
                 let axis = cx.axis(*axis, t.rank())?;
-                if i.rank() != t.rank() {
-                    return cx.error(codes::OP_SHAPE, "data and indices must have the same rank").fail();
-                }
+                cx.require(
+                    i.rank() == t.rank(),
+                    codes::OP_SHAPE,
+                    "data and indices must have the same rank",
+                )?;
                 for d in (0..t.rank()).filter(|d| *d != axis) {
                     cx.syms.require_at_most(i.dims[d], t.dims[d]);
                 }

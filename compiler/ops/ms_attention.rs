@@ -151,9 +151,7 @@ impl Operator for MsAttention {
             }
             _ => op.causal = a.flag("unidirectional", false)?,
         }
-        if heads < 1 {
-            return a.error("attribute \"num_heads\" must be positive").fail();
-        }
+        a.require(heads >= 1, "attribute \"num_heads\" must be positive")?;
         Ok(op)
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
@@ -196,9 +194,11 @@ struct Given {
 impl MsAttention {
     fn infer_attention(&self, cx: &mut InferCx, sizes: Option<&[i64]>, shared: bool) -> Result<()> {
         let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
-        if x.rank() != 3 || w.rank() != 2 {
-            return cx.error(codes::OP_SHAPE, "the input must have rank 3 and the weights rank 2").fail();
-        }
+        cx.require(
+            x.rank() == 3 && w.rank() == 2,
+            codes::OP_SHAPE,
+            "the input must have rank 3 and the weights rank 2",
+        )?;
         cx.require_eq(w.dims[0], x.dims[2], "the weights do not fit the input")?;
         let [q, k, v] = self.hidden(w.dims[1], sizes);
         cx.require_eq(q + k + v, w.dims[1], "the hidden sizes do not add up to the weights' columns")?;
@@ -213,9 +213,7 @@ impl MsAttention {
         let mut keys = x.dims[1];
         let size = q.floor_div(self.heads);
         if let Some(p) = cx.tensor_opt(4)?.cloned() {
-            if p.rank() != 5 {
-                return cx.error(codes::OP_SHAPE, "the past must have rank 5").fail();
-            }
+            cx.require(p.rank() == 5, codes::OP_SHAPE, "the past must have rank 5")?;
             keys = if shared { p.dims[3] } else { keys + p.dims[3] };
             for (a, b) in
                 p.dims.iter().zip([Dim::constant(2), x.dims[0], Dim::constant(self.heads), p.dims[3], size])
@@ -301,9 +299,8 @@ impl MsAttention {
                 present::append(cx, new, to, &before, [dx[0], heads, dx[1], size], keys);
             }
         }
-        let Some(y) = cx.output_opt(0) else { return Ok(()) };
-        let (mask, bias) = (cx.input_opt(3), cx.input_opt(5));
-        self.attend(cx, &s, queries, key, value, y, &before, mask, bias)
+        let added = Added { mask: cx.input_opt(3), bias: cx.input_opt(5) };
+        self.attend(cx, &s, [queries, key, value], &before, added)
     }
 
     fn given(&self, q: &[Dim], k: Option<&[Dim]>, v: Option<&[Dim]>) -> Option<Given> {
@@ -383,16 +380,14 @@ impl MsAttention {
         }
         let mut keys = g.keys;
         let past = [cx.tensor_opt(6)?.cloned(), cx.tensor_opt(7)?.cloned()];
-        if past[0].is_some() != past[1].is_some() {
-            return cx
-                .error(codes::OP_ARITY, "past_key and past_value are given together or not at all")
-                .fail();
-        }
+        cx.require(
+            past[0].is_some() == past[1].is_some(),
+            codes::OP_ARITY,
+            "past_key and past_value are given together or not at all",
+        )?;
         for (p, size) in past.iter().zip([g.size, g.value_size]) {
             let Some(p) = p else { continue };
-            if p.rank() != 4 {
-                return cx.error(codes::OP_SHAPE, "the past must have rank 4").fail();
-            }
+            cx.require(p.rank() == 4, codes::OP_SHAPE, "the past must have rank 4")?;
             keys = if cx.has(8) { p.dims[2] } else { g.keys + p.dims[2] };
             for (a, b) in p.dims.iter().zip([g.batch, heads, p.dims[2], size]) {
                 cx.require_eq(*a, b, "the past does not fit")?;
@@ -406,11 +401,11 @@ impl MsAttention {
         let columns = present::columns(cx, 5, keys, shared)?;
         self.check_bias(cx, 5, g.batch, g.queries, columns)?;
         if cx.outputs.len() > 3 {
-            if shared {
-                return cx
-                    .error(codes::OP_FEATURE, "the output qk is not supported with past_sequence_length")
-                    .fail();
-            }
+            cx.require(
+                !shared,
+                codes::OP_FEATURE,
+                "the output qk is not supported with past_sequence_length",
+            )?;
             cx.set(3, q.elem, vec![g.batch, heads, g.queries, keys]);
         }
         cx.set(2, q.elem, vec![g.batch, heads, keys, g.value_size]);
@@ -470,20 +465,9 @@ impl MsAttention {
             None => {
                 let keys = g.keys + room;
                 let [k1, v1] = [1, 2].map(|i| cx.output_opt(i));
-                key = core::present(cx, "present_key", k1, past[0], key, g.batch, heads, keys, g.size)
-                    .unwrap_or(key);
-                value = core::present(
-                    cx,
-                    "present_value",
-                    v1,
-                    past[1],
-                    value,
-                    g.batch,
-                    heads,
-                    keys,
-                    g.value_size,
-                )
-                .unwrap_or(value);
+                let dims = |size: Dim| [g.batch, heads, keys, size];
+                key = core::present(cx, "present_key", k1, past[0], key, dims(g.size));
+                value = core::present(cx, "present_value", v1, past[1], value, dims(g.value_size));
                 (keys, Before::Known(room))
             }
         };
@@ -496,25 +480,20 @@ impl MsAttention {
             size: g.size,
             value_size: g.value_size,
         };
-        let Some(y) = cx.output_opt(0) else { return cx.bug("the first output is always there") };
-        let (mask, bias) = (cx.input_opt(4), cx.input_opt(5));
-        self.attend(cx, &s, query, key, value, y, &before, mask, bias)
+        let added = Added { mask: cx.input_opt(4), bias: cx.input_opt(5) };
+        self.attend(cx, &s, [query, key, value], &before, added)
     }
 
     /// Scores, masks, softmax and values of Attention and MultiHeadAttention.
-    #[allow(clippy::too_many_arguments)]
     fn attend(
         &self,
         cx: &mut LowerCx,
         s: &Sizes,
-        q: Operand,
-        key: Operand,
-        value: Operand,
-        y: Buf,
+        [q, key, value]: [Operand; 3],
         before: &Before,
-        mask: Option<Buf>,
-        bias: Option<Buf>,
+        Added { mask, bias }: Added,
     ) -> Result<()> {
+        let Some(y) = cx.output_opt(0) else { return Ok(()) };
         let ty = cx.elem(y).compute();
         let scale = self.scale(s.size, ty);
         let mut x = core::scores(cx, s, q, key, scale, ty);
@@ -576,6 +555,12 @@ impl MsAttention {
             (None, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::count(ty, size)),
         }
     }
+}
+
+/// What is added to scores, if given.
+struct Added {
+    mask: Option<Buf>,
+    bias: Option<Buf>,
 }
 
 /// Operand plus bias from `offset` on, as [batch, head, position, element].

@@ -195,9 +195,11 @@ impl Operator for Resize {
             }
         } else if sizes {
             let sizes = cx.need_dims(3, "sizes")?;
-            if sizes.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {
-                return cx.error(codes::OP_SHAPE, "a size is negative").fail();
-            }
+            cx.require(
+                !sizes.iter().any(|d| d.as_const().is_some_and(|d| d < 0)),
+                codes::OP_SHAPE,
+                "a size is negative",
+            )?;
             for (i, a) in axes.iter().enumerate() {
                 let d = self.fitted(&x.dims, &axes, &sizes, i);
                 dims[*a] = cx.syms.simplify(d);

@@ -61,6 +61,10 @@ impl<'a> InferCx<'a> {
         }
         e
     }
+    /// Fails unless the node is as the operator has it; `otherwise` says what is wrong.
+    pub fn require(&self, holds: bool, code: Code, otherwise: &str) -> Result<()> {
+        if holds { Ok(()) } else { self.error(code, otherwise).fail() }
+    }
     /// True if input `i` is given.
     pub fn has(&self, i: usize) -> bool {
         self.inputs.get(i).is_some_and(|o| o.is_some())
