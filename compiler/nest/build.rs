@@ -236,6 +236,28 @@ pub struct KernelBuilder<'m> {
     body: Vec<Stmt>,
 }
 
+impl Stmt {
+    /// A loop from 0 of iterations one after the other.
+    pub fn seq(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
+        Stmt::from_zero(LoopKind::Seq, var, hi.into(), body)
+    }
+    /// A loop from 0 of iterations in any order.
+    pub fn par(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
+        Stmt::from_zero(LoopKind::Par, var, hi.into(), body)
+    }
+    /// A loop from 0 that is written out.
+    pub fn unroll(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
+        Stmt::from_zero(LoopKind::Unroll, var, hi.into(), body)
+    }
+    /// A loop from 0 in vectors of so many lanes.
+    pub fn vector(lanes: i64, var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
+        Stmt::from_zero(LoopKind::Vec(lanes as u32), var, hi.into(), body)
+    }
+    fn from_zero(kind: LoopKind, var: Sym, hi: Dim, body: Vec<Stmt>) -> Stmt {
+        Stmt::For { kind, var, lo: Dim::constant(0), hi, body }
+    }
+}
+
 impl KernelBuilder<'_> {
     /// Statements written by `f`, apart.
     pub fn block(&mut self, f: impl FnOnce(&mut Self)) -> Vec<Stmt> {

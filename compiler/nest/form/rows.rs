@@ -117,9 +117,7 @@ impl Elements {
     }
     /// The loops as a statement.
     fn statement(&self) -> Stmt {
-        let nest = |body: Vec<Stmt>, (var, hi): &(_, Dim)| {
-            vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }]
-        };
+        let nest = |body: Vec<Stmt>, (var, hi): &(_, Dim)| vec![Stmt::seq(*var, *hi, body)];
         self.loops.iter().rev().fold(self.body.clone(), nest).remove(0)
     }
 }

@@ -14,7 +14,7 @@ mod softmax;
 
 use crate::diag::Result;
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Form, Part, ProductKind, Rows, depends};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, relocate, substitute, wrap};
@@ -399,7 +399,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     }
     let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
     let body = match inside {
-        Some((j, count)) => vec![Stmt::For { kind: LoopKind::Seq, var: j, lo: zero, hi: count, body }],
+        Some((j, count)) => vec![Stmt::seq(j, count, body)],
         None => body,
     };
     m.kernels[g.values].body = wrap(&[(piece, pieces)], body).into();
@@ -466,7 +466,7 @@ fn emit(m: &mut Module, b: &Block, from: Dim, count: Dim, facts: Facts) -> Vec<S
         let body: Vec<Stmt> = fresh_regs(m, body);
         let body = lanes::rows(m, &body, facts.into(), lanes::SUMS);
         let body = substitute(m, body, &|s| (s == b.local).then(|| Dim::sym(r)));
-        out.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi: count, body });
+        out.push(Stmt::seq(r, count, body));
     }
     out.extend(tiles::of_rows(m, &b.pv.0, &b.pv.1, count));
     substitute(m, out, &|s| (s == b.first).then_some(from))

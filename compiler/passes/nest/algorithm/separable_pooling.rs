@@ -243,7 +243,7 @@ fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
     let inside = if p.weights.is_some() { filtered(m, p, &plane) } else { by_rows(m, p, &plane) };
     let own =
         Stmt::For { kind: LoopKind::Private, var: q, lo: Dim::sym(s), hi: Dim::sym(s) + 1, body: inside };
-    vec![Stmt::For { kind: LoopKind::Par, var: plane.s, lo: zero, hi: planes, body: vec![own] }]
+    vec![Stmt::par(plane.s, planes, vec![own])]
 }
 
 /// Elements that all windows along a side span, and those of them that the image has.
@@ -325,13 +325,7 @@ fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
         .unwrap_or(Expr::num(ElemType::F32, 1.0));
     let value = Expr::fma(Expr::Load { buf: own.buf, at }, weight, Expr::acc(p.acc));
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
-    let sum = taps.iter().rev().fold(set, |body, (var, n)| Stmt::For {
-        kind: LoopKind::Seq,
-        var: *var,
-        lo: Dim::constant(0),
-        hi: Dim::constant(*n),
-        body: vec![body],
-    });
+    let sum = taps.iter().rev().fold(set, |body, (var, n)| Stmt::seq(*var, Dim::constant(*n), vec![body]));
     inside.extend(results(p, plane, vec![sum]));
     inside
 }
@@ -377,13 +371,7 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
         let step = Stmt::Set { reg: acc, at: vec![], value: Expr::bin(p.op, Expr::acc(acc), read) };
         let body = vec![
             Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: p.init.into() },
-            Stmt::For {
-                kind: LoopKind::Seq,
-                var: t,
-                lo: zero,
-                hi: Dim::constant(to - from),
-                body: vec![step],
-            },
+            Stmt::seq(t, to - from, vec![step]),
             Stmt::Store { buf: rows.buf, at: rows.at(row, Dim::sym(j) + lo), value: Expr::acc(acc) },
         ];
         let loops: Vec<(Sym, i64)> = if n > 1 { vec![(i, n), (j, hi - lo)] } else { vec![(j, hi - lo)] };
@@ -399,17 +387,7 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
         at: rows.at(y.var.into(), Dim::sym(x.var) * x.step + Dim::sym(t) * x.dilation),
     };
     let step = Stmt::Set { reg: p.acc, at: vec![], value: Expr::bin(p.op, Expr::acc(p.acc), read) };
-    inside.extend(results(
-        p,
-        plane,
-        vec![Stmt::For {
-            kind: LoopKind::Seq,
-            var: t,
-            lo: zero,
-            hi: Dim::constant(x.taps),
-            body: vec![step],
-        }],
-    ));
+    inside.extend(results(p, plane, vec![Stmt::seq(t, x.taps, vec![step])]));
     inside
 }
 
@@ -418,7 +396,5 @@ fn nest(loops: &[(Sym, i64)], body: Vec<Stmt>) -> Vec<Stmt> {
     if loops.iter().any(|l| l.1 <= 0) {
         return vec![];
     }
-    loops.iter().rev().fold(body, |body, (var, n)| {
-        vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: Dim::constant(*n), body }]
-    })
+    loops.iter().rev().fold(body, |body, (var, n)| vec![Stmt::par(*var, Dim::constant(*n), body)])
 }

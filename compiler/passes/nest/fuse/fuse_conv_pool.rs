@@ -12,7 +12,7 @@
 //! elements one by one wherever they lie.
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{ProductKind, Slide, Stored, Window, depends, stored};
 use crate::passes::nest::analysis::shape::{self, Uses, instance, is_temp, wrap};
 use crate::passes::nest::analysis::strides::stride;
@@ -94,11 +94,10 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     }
     let step =
         p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: p.b.0, at: w }, Expr::acc(p.acc));
-    let sum = p
-        .reduction
-        .iter()
-        .rev()
-        .fold(Stmt::Set { reg: p.acc, at: vec![], value: step }, |s, (var, hi)| seq(*var, *hi, vec![s]));
+    let sum =
+        p.reduction.iter().rev().fold(Stmt::Set { reg: p.acc, at: vec![], value: step }, |s, (var, hi)| {
+            Stmt::seq(*var, *hi, vec![s])
+        });
     let mut inside =
         vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(ElemType::F32, 0.0) }, sum];
     for s in lets {
@@ -111,7 +110,7 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
         at: vec![],
         value: Expr::Bin(op, Box::new(Expr::acc(acc)), Box::new(value)),
     });
-    let inside = taps.iter().rev().fold(inside, |body, (var, hi)| vec![seq(*var, *hi, body)]);
+    let inside = taps.iter().rev().fold(inside, |body, (var, hi)| vec![Stmt::seq(*var, *hi, body)]);
     let head = Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: Expr::Const(init) };
     let body: Vec<Stmt> = [head].into_iter().chain(inside).chain(tail).collect();
     Some((*conv, wrap(&loops, body)))
@@ -130,8 +129,4 @@ fn in_planes(m: &Module, uses: &Uses, image: Buf) -> bool {
     few && data.layout == Layout::RowMajor
         && data.ty == ElemType::F32
         && (given(image) || is_temp(m, image) && copied())
-}
-
-pub(crate) fn seq(var: Sym, hi: Dim, body: Vec<Stmt>) -> Stmt {
-    Stmt::For { kind: LoopKind::Seq, var, lo: Dim::constant(0), hi, body }
 }

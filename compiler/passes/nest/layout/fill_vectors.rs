@@ -15,7 +15,7 @@
 //! As with Winograd's transform, what is infinite or no number reaches the neighbours that share its vector.
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Layout, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide};
 use crate::passes::nest::analysis::shape::{fresh_regs, peel, wrap};
 use crate::passes::nest::analysis::strides::stride;
@@ -189,7 +189,7 @@ fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
     let sum = p.reduction.iter().rev().fold(set, |body, (v, hi)| {
         let (var, hi) = if *v == l.tap.0 { (j, taps) } else { (*v, *hi) };
-        Stmt::For { kind: LoopKind::Seq, var, lo: zero, hi, body: vec![body] }
+        Stmt::seq(var, hi, vec![body])
     });
     let mut body =
         vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(p.product.ty(), 0.0) }, sum];

@@ -326,7 +326,7 @@ impl Tile {
             let s = m.syms.loop_var("s", zero, Dim::constant(split));
             let body = step(m, (Dim::sym(q) * split + s) * lanes, s.into(), lanes);
             let body = unroll(s, split, body);
-            inner.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(whole), body });
+            inner.push(Stmt::seq(q, whole, body));
         }
         for v in whole * split..vectors {
             inner.extend(step(m, Dim::constant(v * lanes), zero, lanes));
@@ -335,7 +335,7 @@ impl Tile {
             inner.extend(step(m, Dim::constant(vectors * lanes), zero, self.run.1 % lanes));
         }
         for (_, var, hi) in depth.iter().rev() {
-            inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body: inner }];
+            inner = vec![Stmt::seq(*var, *hi, inner)];
         }
         out.extend(inner);
         out.extend(self.combined(m, acc, (split, rows)));

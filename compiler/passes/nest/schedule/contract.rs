@@ -36,8 +36,87 @@ fn facts_of(product: ProductKind, facts: Facts) -> Facts {
     }
 }
 
+/// A contraction whose loops are told apart, and joined where memory runs on from one to the other.
+pub(crate) struct Axes {
+    /// The contraction.
+    pub p: Contraction,
+    /// The columns, in panels.
+    pub columns: Columns,
+    /// Loops along both operands, or along none.
+    pub batch: Vec<(Sym, Dim)>,
+    /// Row loops outside the tile's own.
+    rows: Vec<(Sym, Dim)>,
+    /// The tile's row loop.
+    row: Option<(Sym, Dim)>,
+    /// Rows of both innermost loops, where they are short.
+    several: Option<i64>,
+    /// Rows at most.
+    most: i64,
+    /// The level's vectors for the product.
+    facts: Facts,
+}
+
+impl Axes {
+    /// Those of a contraction that tiles can compute.
+    pub fn of(m: &mut Module, request: &Request) -> Option<Axes> {
+        let Form::Contraction(p) = request.form else { return None };
+        let mut p = (**p).clone();
+        if matches!(p.product, ProductKind::Bytes | ProductKind::Extended) {
+            return None;
+        }
+        let facts = facts_of(p.product, request.facts);
+        p.whole = request.within == Within::Kernel;
+        split_phases(m, &mut p);
+        let n = columns(m, &mut p)?;
+        let (n, extent) = collapse_columns(m, &mut p, n)?;
+        if extent.as_const().is_some_and(|c| c < least_columns(m, &p, n, facts)) {
+            return None;
+        }
+        let only_a = |p: &Contraction, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
+        let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
+        let others = |l: &(Sym, Dim)| l.0 != n && !rows.iter().any(|r| r.0 == l.0);
+        let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
+        collapse_rows(m, &mut p, &mut rows, n);
+        let row = rows.pop();
+        order_reduction(m, &mut p, row);
+        begin_with_constant(m, &mut p);
+        // Short rows of an image: several of them a tile, where registers are enough.
+        let several = short_rows(&rows, row);
+        let most = match (several, row) {
+            (Some(n), _) => n,
+            (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
+            (None, None) => 1,
+        };
+        let columns = Columns { n, extent, nr: tiles::panel(most, extent, p.product.unit()) };
+        Some(Axes { p, columns, batch, rows, row, several, most, facts })
+    }
+    /// Tiles that read B so.
+    pub fn tiled(self, m: &mut Module, request: &Request, packing: Packing) -> Tiled {
+        let Axes { mut p, columns: Columns { n, extent, nr }, batch, mut rows, mut row, most, facts, .. } =
+            self;
+        let depth = Dim::product(p.reduction.iter().map(|d| d.1));
+        let turn = alternating_loop(m, &p, &batch, request.within, most, depth * extent);
+        let mut together = 1;
+        if let (Some(all), Some((_, short))) = (self.several, row)
+            && let Some(short) = short.as_const()
+            && tiles::rows_of_panel(nr, all, facts) >= 2 * short
+        {
+            row = rows.pop().and_then(|outer| Some(joined(m, &mut p, outer, row?)));
+            together = short;
+        }
+        let apart = row
+            .and_then(|r| stride(m, p.a.0, &p.a.1, r.0))
+            .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
+        let crowded = apart != 0 && apart % PAGE == 0;
+        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, facts);
+        let loops = Loops::new(m, &p, &tile, &rows);
+        let work = work(m, &p, n, p.product.unit(), request.program.large);
+        Tiled { p, rows, tile, loops, turn, work }
+    }
+}
+
 /// A contraction in register tiles.
-struct Tiled {
+pub(crate) struct Tiled {
     p: Contraction,
     /// Row loops outside the tile's own.
     rows: Vec<(Sym, Dim)>,
@@ -50,64 +129,10 @@ struct Tiled {
 
 /// Register tiles for a contraction, a kernel or a nest within one.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
-    let Form::Contraction(p) = request.form else { return None };
-    let mut p = (**p).clone();
-    if matches!(p.product, ProductKind::Bytes | ProductKind::Extended) {
-        return None;
-    }
-    let (facts, unit) = (facts_of(p.product, request.facts), p.product.unit());
-    p.whole = request.within == Within::Kernel;
-    split_phases(m, &mut p);
-    let n = columns(m, &mut p)?;
-    let (n, n_extent) = collapse_columns(m, &mut p, n)?;
-    if n_extent.as_const().is_some_and(|c| c < least_columns(m, &p, n, facts)) {
-        return None;
-    }
-    let only_a = |p: &Contraction, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
-    let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
-    let others = |l: &(Sym, Dim)| l.0 != n && !rows.iter().any(|r| r.0 == l.0);
-    let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
-    collapse_rows(m, &mut p, &mut rows, n);
-    let mut row = rows.pop();
-    order_reduction(m, &mut p, row);
-    begin_with_constant(m, &mut p);
-    // Short rows of an image: several of them a tile, where registers are enough.
-    let several = short_rows(&rows, row);
-    let most = match (several, row) {
-        (Some(n), _) => n,
-        (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
-        (None, None) => 1,
-    };
-    let depth = Dim::product(p.reduction.iter().map(|d| d.1));
-    let turn = alternating_loop(m, &p, &batch, request.within, most, depth * n_extent);
-    let nr = tiles::panel(most, n_extent, unit);
-    let site = pack::Site { uses: &request.program.uses, k: request.k, facts };
-    let packing = packing(m, &site, &p, &batch, Columns { n, extent: n_extent, nr })?;
-    let mut together = 1;
-    if let (Some(all), Some((_, short))) = (several, row)
-        && let Some(short) = short.as_const()
-        && tiles::rows_of_panel(nr, all, facts) >= 2 * short
-    {
-        row = rows.pop().and_then(|outer| Some(joined(m, &mut p, outer, row?)));
-        together = short;
-    }
-    let apart = row
-        .and_then(|r| stride(m, p.a.0, &p.a.1, r.0))
-        .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
-    let tile = Tile::new(
-        (row, together),
-        most,
-        n,
-        n_extent,
-        nr,
-        packing,
-        batch,
-        apart != 0 && apart % PAGE == 0,
-        facts,
-    );
-    let loops = Loops::new(m, &p, &tile, &rows);
-    let work = work(m, &p, n, unit, request.program.large);
-    Some(Box::new(Tiled { p, rows, tile, loops, turn, work }))
+    let axes = Axes::of(m, request)?;
+    let site = pack::Site { uses: &request.program.uses, k: request.k, facts: axes.facts };
+    let packing = packing(m, &site, &axes.p, &axes.batch, axes.columns)?;
+    Some(Box::new(axes.tiled(m, request, packing)))
 }
 
 impl Plan for Tiled {

@@ -316,8 +316,7 @@ impl Block {
         let (q, v) = (m.syms.loop_var("p", zero, pieces), m.syms.loop_var("x", zero, Dim::constant(PIECE)));
         let from = (Dim::sym(q) * long).min(self.x.1 - long);
         let inner = self.channels(m, p, from + Dim::sym(v) * width, width);
-        let body =
-            vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(PIECE), body: inner }];
+        let body = vec![Stmt::seq(v, Dim::constant(PIECE), inner)];
         let body = match self.x.1.as_const() {
             Some(_) => body,
             None => {
@@ -348,7 +347,7 @@ impl Block {
             Some(Channels { base, used, vectors }) => {
                 let v = m.syms.loop_var("v", zero, Dim::constant(vectors));
                 let body = self.block(m, p, from, width, base + Dim::sym(v) * self.lanes, used);
-                vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(vectors), body }]
+                vec![Stmt::seq(v, vectors, body)]
             }
             None => self.channels(m, p, from, width),
         };
@@ -357,7 +356,7 @@ impl Block {
         if blocks.as_const() != Some(0) {
             let v = m.syms.loop_var("x", zero, blocks);
             let body = piece(m, Dim::sym(v) * width, width);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
+            out.push(Stmt::seq(v, blocks, body));
         }
         let left = m.syms.simplify(extent.modulo(width));
         match left.as_const() {
@@ -389,7 +388,7 @@ impl Block {
         if whole > 0 {
             let v = m.syms.loop_var("c", zero, Dim::constant(whole));
             let body = self.block(m, p, from, width, Dim::sym(v) * self.lanes, self.lanes);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(whole), body });
+            out.push(Stmt::seq(v, whole, body));
         }
         if self.extent % self.lanes != 0 {
             out.extend(self.block(
@@ -495,20 +494,7 @@ impl Block {
     }
     /// A body for each result of a block, in lanes.
     fn row(&self, r: Sym, width: i64, l: Sym, used: i64, body: Vec<Stmt>) -> Vec<Stmt> {
-        let zero = Dim::constant(0);
-        let lanes = Stmt::For {
-            kind: LoopKind::Vec(self.lanes as u32),
-            var: l,
-            lo: zero,
-            hi: Dim::constant(used),
-            body,
-        };
-        vec![Stmt::For {
-            kind: LoopKind::Unroll,
-            var: r,
-            lo: zero,
-            hi: Dim::constant(width),
-            body: vec![lanes],
-        }]
+        let lanes = Stmt::vector(self.lanes, l, used, body);
+        vec![Stmt::unroll(r, width, vec![lanes])]
     }
 }

@@ -4,7 +4,7 @@
 //! memory, blocks as wide as a vector are transposed in registers.
 
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{BinOp, Body, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Body, Buf, Expr, Kernel, KernelData, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_temp, through_view, wrap};
@@ -208,13 +208,7 @@ impl Packer<'_> {
             let lane = m.syms.loop_var("l", zero, Dim::constant(width));
             let at: Vec<Dim> = outer.iter().copied().chain([k, Dim::sym(square) * width + lane]).collect();
             let value = value(m, first + lane);
-            Stmt::For {
-                kind: LoopKind::Vec(width as u32),
-                var: lane,
-                lo: zero,
-                hi: Dim::constant(width),
-                body: vec![Stmt::Store { buf: packed, at, value }],
-            }
+            Stmt::vector(width, lane, width, vec![Stmt::Store { buf: packed, at, value }])
         };
         let along = |at: Dim| -> Vec<(Sym, Dim)> {
             self.of.iter().map(|(v, d)| (*v, if *d == Dim::sym(k) { at } else { *d })).collect()
@@ -225,14 +219,8 @@ impl Packer<'_> {
         let at = Dim::sym(b) * width + u;
         let here = along(at);
         let body = store(m, at, &|m, col| self.element(m, &here, col));
-        let body = vec![Stmt::For {
-            kind: LoopKind::Unroll,
-            var: u,
-            lo: zero,
-            hi: Dim::constant(width),
-            body: vec![body],
-        }];
-        let whole = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: blocks, body }];
+        let body = vec![Stmt::unroll(u, width, vec![body])];
+        let whole = vec![Stmt::seq(b, blocks, body)];
         let body = if extent.modulo(nr).as_const() == Some(0) {
             whole
         } else {
@@ -247,18 +235,18 @@ impl Packer<'_> {
                         Expr::num(m.bufs[self.p.b.0].ty.compute(), 0.0),
                     )
                 });
-                vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: depth, body: vec![body] }]
+                vec![Stmt::seq(v, depth, vec![body])]
             };
             let nothing = {
                 let v = m.syms.loop_var("k", zero, depth);
                 let body = store(m, v.into(), &|m, _| Expr::num(m.bufs[self.p.b.0].ty.compute(), 0.0));
-                vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: depth, body: vec![body] }]
+                vec![Stmt::seq(v, depth, vec![body])]
             };
             let rest =
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, first, extent), then: part, els: nothing }];
             vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + width, extent), then: whole, els: rest }]
         };
-        let body = vec![Stmt::For { kind: LoopKind::Seq, var: square, lo: zero, hi: squares, body }];
+        let body = vec![Stmt::seq(square, squares, body)];
         Some(rows::share(m, self.outer.clone(), body))
     }
 }

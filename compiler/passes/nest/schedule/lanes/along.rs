@@ -271,17 +271,9 @@ impl Along {
                 let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
                 let (body, v) = renamed(m, &nest.body, var, lo, hi);
                 let body = within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }]);
-                return vec![Stmt::For {
-                    kind: LoopKind::Par,
-                    var: c,
-                    lo: zero,
-                    hi: extent.ceil_div(n),
-                    body,
-                }];
+                return vec![Stmt::par(c, extent.ceil_div(n), body)];
             }
-            How::Loop => {
-                within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body }])
-            }
+            How::Loop => within(vec![Stmt::vector(lanes, var, extent, nest.body)]),
             How::Row(n) => in_lanes(m, &nest.body, var, zero, n, (lanes, extent.modulo(lanes))),
             How::Blocks(side) => {
                 let body = short_rows(nest.body);
@@ -329,12 +321,12 @@ fn side_by_side(
             let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
             let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, side, whole);
             let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
-            let body = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: each, body }];
-            out.push(Stmt::For { kind: LoopKind::Par, var: t, lo: zero, hi: tasks, body });
+            let body = vec![Stmt::seq(b, each, body)];
+            out.push(Stmt::par(t, tasks, body));
         } else {
             let b = m.syms.loop_var("c", zero, blocks);
             let body = in_lanes(m, &body, var, Dim::sym(b) * step, side, whole);
-            out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
+            out.push(Stmt::par(b, blocks, body));
         }
     }
     if rest.as_const() != Some(0) {

@@ -270,7 +270,7 @@ impl RowLoop {
         let main = self.body(m, lane_of, &|at, _| at);
         let accs: Vec<Reg> = lane_of.values().copied().collect();
         let inner = lanes_of(m, &main, self.var, Dim::sym(q) * step, self.sums, &accs, (self.lanes, lanes));
-        let mut out = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner }];
+        let mut out = vec![Stmt::seq(q, whole, inner)];
         if self.hi.modulo(step).as_const() != Some(0) {
             // What is left goes to the first accumulator; its lanes are those of whole vectors.
             let v = loop_like(m, self.var, whole * step, self.hi);
@@ -290,7 +290,7 @@ impl RowLoop {
                 let sum = (1..self.sums).fold(part(0), |sum, i| Expr::bin(*op, sum, part(i)));
                 let l = m.syms.loop_var("l", zero, lanes);
                 let body = vec![Stmt::Set { reg: lane, at: at(0), value: sum }];
-                out.push(Stmt::For { kind: vector(self.lanes), var: l, lo: zero, hi: lanes, body });
+                out.push(Stmt::vector(self.lanes, l, lanes, body));
             }
             let all = Expr::Horizontal { op: *op, reg: lane, at: at(0) };
             out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), all) });
