@@ -153,22 +153,7 @@ fn place_constants(f: &mut Func, folds: bool) {
             }
             out.push(n);
         }
-        // What a block hands over.
-        let mut made: Map<Value, Value> = Map::default();
-        for k in 0..f.blocks[i].jump_args.len() {
-            let v = f.blocks[i].jump_args[k];
-            let Some(x) = constants.get(&v) else { continue };
-            let c = match made.get(&v) {
-                Some(c) => *c,
-                None => {
-                    let c = fresh(f, Op::Const(*x));
-                    out.insert(out.len() - 1, c.0);
-                    made.insert(v, c.1);
-                    c.1
-                }
-            };
-            f.blocks[i].jump_args[k] = c;
-        }
+        hand_over(f, i, &constants, &mut out);
         f.blocks[i].nodes = out;
     }
 }
@@ -241,23 +226,27 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
             }
             out.push(n);
         }
-        // What the block hands over.
-        let mut handed: Map<Value, Value> = Map::default();
-        for k in 0..f.blocks[i].jump_args.len() {
-            let v = f.blocks[i].jump_args[k];
-            let Some(x) = constants.get(&v) else { continue };
-            let c = match handed.get(&v) {
-                Some(c) => *c,
-                None => {
-                    let c = fresh(f, Op::Const(*x));
-                    out.insert(out.len() - 1, c.0);
-                    handed.insert(v, c.1);
-                    c.1
-                }
-            };
-            f.blocks[i].jump_args[k] = c;
-        }
+        hand_over(f, i, constants, &mut out);
         f.blocks[i].nodes = out;
+    }
+}
+
+/// Makes the constants that block `i`, whose nodes are `out`, hands over, each once.
+fn hand_over(f: &mut Func, i: usize, constants: &Map<Value, Number>, out: &mut Vec<Node>) {
+    let mut made: Map<Value, Value> = Map::default();
+    for k in 0..f.blocks[i].jump_args.len() {
+        let v = f.blocks[i].jump_args[k];
+        let Some(x) = constants.get(&v) else { continue };
+        let c = match made.get(&v) {
+            Some(c) => *c,
+            None => {
+                let c = fresh(f, Op::Const(*x));
+                out.insert(out.len() - 1, c.0);
+                made.insert(v, c.1);
+                c.1
+            }
+        };
+        f.blocks[i].jump_args[k] = c;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, THREADS};
-use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, peel};
+use crate::passes::nest::analysis::shape::{Uses, fresh_regs, in_slots, is_temp, peel};
 use crate::passes::nest::fuse::fuse_epilogues::copies;
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::Level;
@@ -321,9 +321,7 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
         |q: &Contraction| (Dim::product(q.loops.iter().chain(&q.reduction).map(|l| l.1)) * 2).floor_div(8);
     let work = work(&p.make.0) + work(&p.follow.0);
     let id = m.kernel(&name, &origin, |kb| {
-        kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
-            kb.private(first, |kb, slot| {
-                let step = |kb: &mut KernelBuilder, i: Dim| {
+        in_slots(kb, total, slots, &mut |kb, slot, i| {
                     let (group, b) = (i.modulo(groups), i.floor_div(groups));
                     let (image, b) = (b.floor_div(bands), b.modulo(bands));
                     let from = b * cut.rows;
@@ -394,19 +392,6 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
                             follow(kb, p, &h, cut, y, at[0], at[1])
                         });
                     });
-                };
-                if total.as_const() == Some(slots) {
-                    step(kb, first);
-                } else {
-                    kb.range(
-                        LoopKind::Seq,
-                        "i",
-                        (first * total).floor_div(slots),
-                        ((first + 1) * total).floor_div(slots),
-                        step,
-                    );
-                }
-            });
         });
     });
     m.kernels[id].work = work;
