@@ -271,7 +271,7 @@ impl Operator for Bundle {
                 cx.set(0, data.elem, dims);
             }
             Bundle::Unpack(b) => boundary::infer_unpack(cx, b)?,
-            Bundle::Publish(list) => boundary::infer_publish(cx, list)?,
+            Bundle::Publish(list) => boundary::publish::infer(cx, list)?,
             Bundle::Rows(n) => {
                 let t = cx.tensor(0)?.clone();
                 let dims = match t.dims[..] {
@@ -310,7 +310,7 @@ impl Operator for Bundle {
             Bundle::Split(s) => parts::split(cx, *s),
             Bundle::Concat(c) => parts::concat(cx, *c),
             Bundle::Unpack(b) => return boundary::unpack(cx, b),
-            Bundle::Publish(list) => return boundary::publish(cx, list),
+            Bundle::Publish(list) => return boundary::publish::lower(cx, list),
         }
         Ok(())
     }

@@ -322,76 +322,67 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let work = work(&p.make.0) + work(&p.follow.0);
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
-                    let (group, b) = (i.modulo(groups), i.floor_div(groups));
-                    let (image, b) = (b.floor_div(bands), b.modulo(bands));
-                    let from = b * cut.rows;
-                    let to = if p.rows % cut.rows == 0 {
-                        from + cut.rows
-                    } else {
-                        (from + cut.rows).min(constant(p.rows))
-                    };
-                    let h = Here {
-                        slot,
-                        image,
-                        group,
-                        base: from * p.stride,
-                        band,
-                        weights,
-                        high,
-                        width: cut.width,
-                        whole: cut.whole,
-                    };
-                    let (top, bottom) = (constant(p.from.0), constant(p.from.0 + p.inner.0));
-                    filled(kb, p, &h, (constant(0), constant(high)), (0, p.from.1));
-                    filled(kb, p, &h, (constant(0), constant(high)), (p.from.1 + p.inner.1, p.padded.1));
-                    if p.from.0 > 0 {
-                        filled(kb, p, &h, (h.base, (h.base + p.reach).min(top)), (0, p.padded.1));
-                    }
-                    if cut.whole {
-                        filled(kb, p, &h, (bottom, constant(high)), (0, p.padded.1));
-                        kb.nest(
-                            LoopKind::Par,
-                            &[
-                                constant(p.inner.0.min(high - p.from.0)),
-                                constant(p.inner.1),
-                                constant(cut.width),
-                            ],
-                            |kb, at| make(kb, p, &h, cut, at[0] + p.from.0, at[1], at[2]),
-                        );
-                        kb.nest(
-                            LoopKind::Par,
-                            &[constant(p.rows), columns(p), constant(cut.width)],
-                            |kb, at| follow(kb, p, &h, cut, at[0], at[1], at[2]),
-                        );
-                        return;
-                    }
-                    // Rows of the image as the window reaches them.
-                    let reached = |kb: &mut KernelBuilder, lo: Dim, hi: Dim| {
-                        let (first, last) =
-                            (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
-                        if kb.m.syms.le(last, first) != Answer::Yes {
-                            kb.range(LoopKind::Seq, "r", first, last, |kb, row| {
-                                kb.nest(
-                                    LoopKind::Par,
-                                    &[constant(p.inner.1), constant(cut.width)],
-                                    |kb, at| make(kb, p, &h, cut, row, at[0], at[1]),
-                                );
-                            });
-                        }
-                        if p.padded.0 > p.from.0 + p.inner.0 {
-                            filled(kb, p, &h, (lo.max(bottom), hi), (0, p.padded.1));
-                        }
-                    };
-                    if p.reach > p.stride {
-                        reached(kb, h.base, h.base + (p.reach - p.stride));
-                    }
-                    kb.range(LoopKind::Seq, "y", from, to, |kb, y| {
-                        let end = y * p.stride + p.reach;
-                        reached(kb, end - p.stride.min(p.reach), end);
-                        kb.nest(LoopKind::Par, &[columns(p), constant(cut.width)], |kb, at| {
-                            follow(kb, p, &h, cut, y, at[0], at[1])
+            let (group, b) = (i.modulo(groups), i.floor_div(groups));
+            let (image, b) = (b.floor_div(bands), b.modulo(bands));
+            let from = b * cut.rows;
+            let to = if p.rows % cut.rows == 0 {
+                from + cut.rows
+            } else {
+                (from + cut.rows).min(constant(p.rows))
+            };
+            let h = Here {
+                slot,
+                image,
+                group,
+                base: from * p.stride,
+                band,
+                weights,
+                high,
+                width: cut.width,
+                whole: cut.whole,
+            };
+            let (top, bottom) = (constant(p.from.0), constant(p.from.0 + p.inner.0));
+            filled(kb, p, &h, (constant(0), constant(high)), (0, p.from.1));
+            filled(kb, p, &h, (constant(0), constant(high)), (p.from.1 + p.inner.1, p.padded.1));
+            if p.from.0 > 0 {
+                filled(kb, p, &h, (h.base, (h.base + p.reach).min(top)), (0, p.padded.1));
+            }
+            if cut.whole {
+                filled(kb, p, &h, (bottom, constant(high)), (0, p.padded.1));
+                kb.nest(
+                    LoopKind::Par,
+                    &[constant(p.inner.0.min(high - p.from.0)), constant(p.inner.1), constant(cut.width)],
+                    |kb, at| make(kb, p, &h, cut, at[0] + p.from.0, at[1], at[2]),
+                );
+                kb.nest(LoopKind::Par, &[constant(p.rows), columns(p), constant(cut.width)], |kb, at| {
+                    follow(kb, p, &h, cut, at[0], at[1], at[2])
+                });
+                return;
+            }
+            // Rows of the image as the window reaches them.
+            let reached = |kb: &mut KernelBuilder, lo: Dim, hi: Dim| {
+                let (first, last) = (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
+                if kb.m.syms.le(last, first) != Answer::Yes {
+                    kb.range(LoopKind::Seq, "r", first, last, |kb, row| {
+                        kb.nest(LoopKind::Par, &[constant(p.inner.1), constant(cut.width)], |kb, at| {
+                            make(kb, p, &h, cut, row, at[0], at[1])
                         });
                     });
+                }
+                if p.padded.0 > p.from.0 + p.inner.0 {
+                    filled(kb, p, &h, (lo.max(bottom), hi), (0, p.padded.1));
+                }
+            };
+            if p.reach > p.stride {
+                reached(kb, h.base, h.base + (p.reach - p.stride));
+            }
+            kb.range(LoopKind::Seq, "y", from, to, |kb, y| {
+                let end = y * p.stride + p.reach;
+                reached(kb, end - p.stride.min(p.reach), end);
+                kb.nest(LoopKind::Par, &[columns(p), constant(cut.width)], |kb, at| {
+                    follow(kb, p, &h, cut, y, at[0], at[1])
+                });
+            });
         });
     });
     m.kernels[id].work = work;

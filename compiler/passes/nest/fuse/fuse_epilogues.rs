@@ -12,7 +12,7 @@ pub mod copies;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, Contraction, Stored};
-use crate::passes::nest::analysis::shape::{Map, Uses, cover, instance, is_temp, peel, relocate, wrap};
+use crate::passes::nest::analysis::shape::{Uses, cover, instance, is_temp, peel, relocate, wrap};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Pending;
 use crate::sym::{Dim, Sym};
