@@ -91,6 +91,10 @@ impl Module {
     pub fn is_packed(&self, b: Buf) -> bool {
         self.element_bits(b) < 8
     }
+    /// True if the memory of a buffer holds a constant.
+    pub fn is_constant(&self, b: Buf) -> bool {
+        matches!(self.bufs[self.storage(b)].place, Place::Const(_))
+    }
     /// True if a view shows its memory as another type than the buffer that owns it has.
     pub fn is_recast(&self, b: Buf) -> bool {
         self.bufs[b].ty != self.bufs[self.storage(b)].ty

@@ -180,8 +180,6 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    // ---- If ----
-
     // ---- Loop and Scan ----
 
     /// Buffers of the carried values, filled with the first ones. `v` of the body, initial buffer, type of

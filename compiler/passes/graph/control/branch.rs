@@ -126,6 +126,4 @@ impl Cx<'_> {
         }
         Ok(())
     }
-
-    // ---- Loop and Scan ----
 }

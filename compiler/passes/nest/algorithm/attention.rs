@@ -14,7 +14,7 @@ mod softmax;
 
 use crate::diag::Result;
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Form, Part, ProductKind, Rows, depends};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, relocate, substitute, wrap};
@@ -218,7 +218,7 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         return None;
     }
     // Weights are no keys: they would be read again for every block.
-    let weights = |b: Buf| matches!(m.bufs[m.storage(b)].place, Place::Const(_));
+    let weights = |b: Buf| m.is_constant(b);
     if weights(qk.a.0) || weights(qk.b.0) || weights(pv.b.0) {
         return None;
     }

@@ -82,8 +82,7 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
         .filter(|l| l.1.as_const().is_some_and(|c| (2..=FEW).contains(&c)))?;
     let row = loops.iter().find(|l| stride(m, p.a.0, &a, l.0) == Some(STEP))?;
     let long = row.1.as_const().is_some_and(|x| 4 * x >= 3 * ((x + LANES - 1) / LANES * LANES));
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
-        && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
+    let constant = m.is_constant(p.b.0) && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
     let mut along_rows = true;
     visit::each_store(&tail, &mut |buf, at| {
         along_rows &= stride(m, buf, at, row.0) == Some(1) && m.bufs[buf].ty == ElemType::F32

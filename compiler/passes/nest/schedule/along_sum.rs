@@ -80,7 +80,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         None => (m.syms.loop_var("n", Dim::constant(0), Dim::constant(1)), 1),
     };
     // Panels of a constant have whole vectors of its rows.
-    if matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_)) {
+    if m.is_constant(p.a.0) {
         return None;
     }
     let only_a = |l: &(Sym, Dim)| depends(&p.a.1, l.0) && !depends(&p.b.1, l.0);

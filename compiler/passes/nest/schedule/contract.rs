@@ -51,9 +51,9 @@ pub(crate) struct Axes {
     /// Rows of both innermost loops, where they are short.
     several: Option<i64>,
     /// Rows at most.
-    most: i64,
+    pub most: i64,
     /// The level's vectors for the product.
-    facts: Facts,
+    pub facts: Facts,
 }
 
 impl Axes {
@@ -212,9 +212,7 @@ fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
     let work = (Dim::product(p.loops.iter().chain(&p.reduction).map(lanes)) * 2).floor_div(8);
     // Few rows wait for the weights.
     let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.reduction));
-    let waits = large
-        && matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
-        && m.syms.le(work, read * READ) == Answer::Yes;
+    let waits = large && m.is_constant(p.b.0) && m.syms.le(work, read * READ) == Answer::Yes;
     if waits { read * READ } else { work }
 }
 
@@ -268,8 +266,7 @@ fn alternating_loop(
     weights: Dim,
 ) -> Option<Sym> {
     let Within::Loop(Some(s)) = within else { return None };
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
-        && !batch.iter().any(|b| depends(&p.b.1, b.0));
+    let constant = m.is_constant(p.b.0) && !batch.iter().any(|b| depends(&p.b.1, b.0));
     let bytes = weights.as_const()? * i64::from(m.bufs[p.b.0].ty.bytes()?);
     (constant && rows <= 4 && !depends(&p.b.1, s) && (L1 / 2..=L2 / 2).contains(&bytes)).then_some(s)
 }
@@ -396,7 +393,7 @@ pub(crate) fn packing(
     columns: Columns,
 ) -> Option<Packing> {
     let Columns { n, extent, nr } = columns;
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
+    let constant = m.is_constant(p.b.0);
     let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
     // A constant that is one panel.
     let panel = extent.as_const() == Some(nr) && p.reduction.last().is_some_and(|d| along(d.0) == Some(nr));

@@ -261,6 +261,17 @@ struct Channels {
     vectors: i64,
 }
 
+/// Results beside each other that share registers.
+#[derive(Clone, Copy)]
+struct Patch {
+    /// The first one, and how many.
+    from: Dim,
+    width: i64,
+    /// The first channel, and how many of a vector.
+    base: Dim,
+    used: i64,
+}
+
 struct Block {
     c: Sym,
     extent: i64,
@@ -343,10 +354,11 @@ impl Block {
     fn columns(&self, m: &mut Module, p: &Contraction, channels: Option<Channels>) -> Vec<Stmt> {
         let (zero, width, extent) = (Dim::constant(0), self.width, self.x.1);
         let piece = |m: &mut Module, from: Dim, width: i64| match channels {
-            Some(Channels { base, used, vectors: 1 }) => self.block(m, p, from, width, base, used),
+            Some(Channels { base, used, vectors: 1 }) => self.block(m, p, Patch { from, width, base, used }),
             Some(Channels { base, used, vectors }) => {
                 let v = m.syms.loop_var("v", zero, Dim::constant(vectors));
-                let body = self.block(m, p, from, width, base + Dim::sym(v) * self.lanes, used);
+                let base = base + Dim::sym(v) * self.lanes;
+                let body = self.block(m, p, Patch { from, width, base, used });
                 vec![Stmt::seq(v, vectors, body)]
             }
             None => self.channels(m, p, from, width),
@@ -387,31 +399,19 @@ impl Block {
         let mut out = vec![];
         if whole > 0 {
             let v = m.syms.loop_var("c", zero, Dim::constant(whole));
-            let body = self.block(m, p, from, width, Dim::sym(v) * self.lanes, self.lanes);
+            let base = Dim::sym(v) * self.lanes;
+            let body = self.block(m, p, Patch { from, width, base, used: self.lanes });
             out.push(Stmt::seq(v, whole, body));
         }
         if self.extent % self.lanes != 0 {
-            out.extend(self.block(
-                m,
-                p,
-                from,
-                width,
-                Dim::constant(whole * self.lanes),
-                self.extent % self.lanes,
-            ));
+            let (base, used) = (Dim::constant(whole * self.lanes), self.extent % self.lanes);
+            out.extend(self.block(m, p, Patch { from, width, base, used }));
         }
         out
     }
-    /// The same for `used` channels from `base` on.
-    fn block(
-        &self,
-        m: &mut Module,
-        p: &Contraction,
-        from: Dim,
-        width: i64,
-        base: Dim,
-        used: i64,
-    ) -> Vec<Stmt> {
+    /// One block.
+    fn block(&self, m: &mut Module, p: &Contraction, patch: Patch) -> Vec<Stmt> {
+        let Patch { from, width, base, used } = patch;
         let zero = Dim::constant(0);
         let acc = m.reg(ElemType::F32);
         let mut out = vec![Stmt::Acc {
@@ -442,7 +442,7 @@ impl Block {
             Expr::Load { buf: p.b.0, at: place(&p.b.1) },
             Expr::Acc { reg: acc, at: here.clone(), lane: None },
         );
-        let mut body = self.row(r, width, l, used, vec![Stmt::Set { reg: acc, at: here, value }]);
+        let mut body = self.row((r, width), (l, used), vec![Stmt::Set { reg: acc, at: here, value }]);
         // Rows of a band that stand in a ring are a pointer each.
         let in_line = |s: Sym| m.linear(p.a.0, &p.a.1).linear_in(s).is_some();
         let rolled = self.taps > UNROLLED && depth.first().is_some_and(|d| in_line(d.0));
@@ -451,20 +451,11 @@ impl Block {
             body = vec![Stmt::For { kind, var: *var, lo: zero, hi: *hi, body }];
         }
         out.extend(body);
-        out.extend(self.stores(m, p, acc, from, width, base, used));
+        out.extend(self.stores(m, p, acc, patch));
         out
     }
-    #[allow(clippy::too_many_arguments)]
-    fn stores(
-        &self,
-        m: &mut Module,
-        p: &Contraction,
-        acc: Reg,
-        from: Dim,
-        width: i64,
-        base: Dim,
-        used: i64,
-    ) -> Vec<Stmt> {
+    fn stores(&self, m: &mut Module, p: &Contraction, acc: Reg, patch: Patch) -> Vec<Stmt> {
+        let Patch { from, width, base, used } = patch;
         let zero = Dim::constant(0);
         let (r, l) = (
             m.syms.loop_var("r", zero, Dim::constant(width)),
@@ -482,7 +473,7 @@ impl Block {
                     })
             })
             .collect();
-        self.row(r, width, l, used, tail)
+        self.row((r, width), (l, used), tail)
     }
     /// What a loop variable of the kernel is at result `x` and channel `c`.
     fn position(&self, s: Sym, x: Dim, c: Dim) -> Option<Dim> {
@@ -492,8 +483,8 @@ impl Block {
             _ => None,
         }
     }
-    /// A body for each result of a block, in lanes.
-    fn row(&self, r: Sym, width: i64, l: Sym, used: i64, body: Vec<Stmt>) -> Vec<Stmt> {
+    /// A body for each of `width` results of a block, in `used` lanes.
+    fn row(&self, (r, width): (Sym, i64), (l, used): (Sym, i64), body: Vec<Stmt>) -> Vec<Stmt> {
         let lanes = Stmt::vector(self.lanes, l, used, body);
         vec![Stmt::unroll(r, width, vec![lanes])]
     }

@@ -215,7 +215,7 @@ fn gain(
     let step = stride(m, buf, at, var);
     let whole = match step {
         Some(0 | 1) if vector || caps.masks && t == ElemType::Bool => true,
-        _ if matches!(m.bufs[m.storage(buf)].place, Place::Const(_)) => true,
+        _ if m.is_constant(buf) => true,
         Some(s) => caps.shuffles && shuffled && permuted_loads::is_near(s),
         None => {
             let known = |extent| permuted_loads::is_known(m, buf, at, (var, extent), vectors);

@@ -12,6 +12,7 @@ pub mod along_sum;
 pub mod contract;
 pub mod conv_pool;
 pub mod depthwise;
+pub mod few_rows;
 pub mod lanes;
 mod outline;
 pub mod pack;
@@ -87,8 +88,14 @@ pub(crate) trait Plan {
 type Candidate = fn(&mut Module, &Request) -> Option<Box<dyn Plan>>;
 
 /// Schedules of sums with two factors.
-const SUMS: &[Candidate] =
-    &[conv_pool::choose, along_sum::choose, depthwise::choose_groups, contract::choose, depthwise::choose];
+const SUMS: &[Candidate] = &[
+    conv_pool::choose,
+    along_sum::choose,
+    depthwise::choose_groups,
+    few_rows::choose,
+    contract::choose,
+    depthwise::choose,
+];
 /// Schedules of everything, where loops over digits have taken the place of divisions; the last one takes any
 /// nest.
 const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];

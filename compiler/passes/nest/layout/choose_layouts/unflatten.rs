@@ -2,7 +2,7 @@
 //! channels, rows and columns, in whatever order the image is stored, and only the weights are packed in
 //! another order. The image is then free to have channels innermost.
 
-use crate::nest::{Buf, Expr, Kernel, Module, Place, Stmt};
+use crate::nest::{Buf, Expr, Kernel, Module, Stmt};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::{is_temp, wrap};
 use crate::sym::{Dim, Sym};
@@ -26,7 +26,7 @@ pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
     let (view, image) = (p.a.0, m.storage(p.a.0));
     let ([row, at], [(depth, extent)]) = (p.a.1.as_slice(), p.reduction.as_slice()) else { return None };
     let (dims, own) = (&m.bufs[image].dims, &m.bufs[view].dims);
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && m.storage(p.b.0) == p.b.0;
+    let constant = m.is_constant(p.b.0) && m.storage(p.b.0) == p.b.0;
     if view == image || m.is_recast(view) || !is_temp(m, image) || !constant || !(4..=5).contains(&dims.len())
     {
         return None;
