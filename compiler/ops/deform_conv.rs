@@ -44,7 +44,7 @@ impl Operator for DeformConv {
             return cx.error(codes::DYNAMIC_VALUE, "the kernel's size must be known at compile time").fail();
         };
         cx.require(
-            !self.window.kernel.as_ref().is_some_and(|k| *k != kernel),
+            self.window.kernel.as_ref().is_none_or(|k| *k == kernel),
             codes::OP_ATTRIBUTE,
             "attribute \"kernel_shape\" contradicts the weights",
         )?;

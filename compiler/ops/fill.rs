@@ -28,7 +28,7 @@ impl Operator for Fill {
             "ConstantOfShape" => {
                 let v = a.tensor_opt("value")?;
                 a.require(
-                    !v.as_ref().is_some_and(|v| v.count() != 1),
+                    v.as_ref().is_none_or(|v| v.count() == 1),
                     "attribute \"value\" must hold one element",
                 )?;
                 Fill::ConstantOfShape(v)

@@ -29,7 +29,7 @@ impl Operator for MaxUnpool {
         a.require(strides.len() == n && pads.len() == 2 * n, "strides and pads do not fit kernel_shape")?;
         let small = |v: &i64| (0..1 << 30).contains(v);
         a.require(
-            !kernel.iter().chain(&strides).any(|v| *v < 1)
+            kernel.iter().chain(&strides).all(|v| *v >= 1)
                 && kernel.iter().chain(&strides).chain(&pads).all(small),
             "kernel_shape and strides must be positive, and pads not negative",
         )?;

@@ -85,8 +85,8 @@ impl Operator for Pad {
                     .fail();
             }
             cx.require(
-                !d.as_const().is_some_and(|d| d < 0)
-                    && !(self.mode != Mode::Constant && n.as_const() == Some(0) && d.as_const() != Some(0)),
+                d.as_const().is_none_or(|d| d >= 0)
+                    && (self.mode == Mode::Constant || n.as_const() != Some(0) || d.as_const() == Some(0)),
                 codes::OP_SHAPE,
                 "the padding does not fit the input",
             )?;
