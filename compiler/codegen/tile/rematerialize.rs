@@ -15,14 +15,15 @@ const SPARE: usize = 1;
 /// The same where arithmetic reads registers only: loads need some, too.
 const SPARE_FOR_LOADS: usize = 4;
 
-/// Moves tables and constants where registers do not suffice; `folds`: instructions read constants from memory.
+/// Moves tables and constants where registers do not suffice; `folds`: instructions read constants from
+/// memory.
 pub(super) fn place(f: &mut Func, folds: bool) {
     place_tables(f);
     place_constants(f, folds);
 }
 
-/// Tables that would push what lives in a loop out to memory are read where they are used: before an innermost
-/// loop, or once in a block.
+/// Tables that would push what lives in a loop out to memory are read where they are used: before an
+/// innermost loop, or once in a block.
 fn place_tables(f: &mut Func) {
     let made = |keep: &dyn Fn(&Op) -> bool| -> Map<Value, Op> {
         let nodes = f.blocks.first().map_or(&[][..], |b| &b.nodes);

@@ -167,8 +167,8 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
 }
 
 /// True if a contraction stores its result `from` along a known number of columns, and with the consumer in
-/// its store, `to`, along what only run time knows (panels of that are padded, and packed again and again), or along so
-/// few that vectors are mostly empty. The consumer then moves on to who reads it, or stays.
+/// its store, `to`, along what only run time knows (panels of that are padded, and packed again and again),
+/// or along so few that vectors are mostly empty. The consumer then moves on to who reads it, or stays.
 fn worsens_columns(m: &Module, c: &Contraction, from: (Buf, &[Dim]), to: (Buf, &[Dim])) -> bool {
     const LANES: i64 = 16;
     let Contraction { loops, reduction, .. } = c;

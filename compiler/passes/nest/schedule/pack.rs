@@ -184,7 +184,8 @@ impl Packer<'_> {
         if !facts.caps.shuffles || nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
             return None;
         }
-        // One load runs along the reduction; others, if any, are one element for all or run along the columns.
+        // One load runs along the reduction; others, if any, are one element for all or run along the
+        // columns.
         let probe = m.syms.loop_var("l", zero, extent);
         let (mut across, mut other) = (0, false);
         self.element(m, &self.of, probe.into()).walk(&mut |e| {
