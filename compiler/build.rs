@@ -164,8 +164,8 @@ impl Model {
         self.options.renames.insert(onnx_name.into(), ident.into());
         self
     }
-    /// Adds debug information: debuggers and profilers show the lines of a text of the model, which is written
-    /// beside the object.
+    /// Adds debug information: debuggers and profilers show the lines of a text of the model, which is
+    /// written beside the object.
     pub fn debug(mut self, text: DebugText) -> Self {
         self.options.debug = Some(text);
         self

@@ -14,7 +14,8 @@ use values::{ArrayFile, Reference};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
-#[command(name = "onnxc", version, about = ABOUT, args_conflicts_with_subcommands = true, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "onnxc", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 110)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -228,7 +229,8 @@ pub struct CompileArgs {
     /// Debug information: debuggers and profilers show lines of a text of the model, which is written beside
     /// the object. nodes: the graph, where a kernel has the line of its node. nest: the loop nests, where
     /// every statement has its own. -g alone is -g=nodes.
-    #[arg(short = 'g', long = "debug-info", value_enum, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "nodes")]
+    #[arg(short = 'g', long = "debug-info", value_enum, value_name = "TEXT", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "nodes")]
     pub debug: Option<DebugArg>,
     /// Report every node to the callback `on_node` of `infer_exec`, before and after it runs.
     #[arg(long)]
@@ -249,7 +251,8 @@ pub struct CompileArgs {
     #[arg(long, value_name = "FOLDER")]
     pub cache: Option<PathBuf>,
     /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
-    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=3))]
     pub opt: u8,
     /// Stop after this pass and print the IR (with -o -) or write it.
     #[arg(long, value_name = "PASS", value_parser = values::passes())]
@@ -332,7 +335,8 @@ pub struct VerifyArgs {
     pub per_node: bool,
     /// What --per-node compares with: onnxruntime or onnx, which run in Python, or an .npz file with tensors
     /// by their names.
-    #[arg(long, value_name = "WHAT", default_value = "onnxruntime", value_parser = values::reference, requires = "per_node")]
+    #[arg(long, value_name = "WHAT", default_value = "onnxruntime", value_parser = values::reference)]
+    #[arg(requires = "per_node")]
     pub reference: Reference,
     /// The Python that has the package of --reference.
     #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "per_node")]
@@ -341,19 +345,22 @@ pub struct VerifyArgs {
     #[arg(long = "tap", value_name = "NAME", requires = "per_node")]
     pub taps: Vec<String>,
     /// With --per-node: an input from a .npy, .npz or .pb file, as for `run`.
-    #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file, requires = "per_node", conflicts_with = "data")]
+    #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file)]
+    #[arg(requires = "per_node", conflicts_with = "data")]
     pub inputs: Vec<ArrayFile>,
     /// With --per-node: seed of random inputs; default: 1.
     #[arg(long, value_name = "SEED", requires = "per_node", conflicts_with = "data")]
     pub random: Option<u64>,
     /// With --per-node: size of a dimension of random inputs.
-    #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size, requires = "per_node", conflicts_with = "data")]
+    #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size, requires = "per_node")]
+    #[arg(conflicts_with = "data")]
     pub sizes: Vec<(String, i64)>,
     /// CPU level of the code, as for compiling; native is everything that this machine has.
     #[arg(long, value_name = "LEVEL", default_value = "native", value_parser = values::cpu)]
     pub cpu: String,
     /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
-    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=3))]
     pub opt: u8,
     /// Relative tolerance.
     #[arg(long, default_value_t = 1e-3, value_parser = values::tolerance)]
@@ -382,7 +389,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "LEVEL", default_value = "native", value_parser = values::cpu)]
     pub cpu: String,
     /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
-    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=3))]
     pub opt: u8,
     /// Threads, the calling one included; 0: one per CPU.
     #[arg(long, value_name = "N", default_value = "1")]
@@ -433,10 +441,12 @@ pub struct ReportArgs {
     #[arg(long, value_name = "N", default_value = "1", conflicts_with = "no_run")]
     pub threads: usize,
     /// How long to measure.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = values::seconds, conflicts_with = "no_run")]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = values::seconds)]
+    #[arg(conflicts_with = "no_run")]
     pub seconds: f64,
     /// An input from a .npy, .npz or .pb file, as for `run`.
-    #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file, conflicts_with = "no_run")]
+    #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file)]
+    #[arg(conflicts_with = "no_run")]
     pub inputs: Vec<ArrayFile>,
     /// Inputs without a file are made from this seed.
     #[arg(long, value_name = "SEED", default_value = "1", conflicts_with = "no_run")]
@@ -470,7 +480,8 @@ pub struct WeightsArgs {
     #[arg(long, value_name = "LEVELS", value_parser = values::cpu)]
     pub cpu: Option<String>,
     /// Optimization of the object.
-    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=3))]
     pub opt: u8,
     /// Inner tensors that are outputs of the object.
     #[arg(long = "tap", value_name = "NAME")]

@@ -291,7 +291,8 @@ impl Runner {
                         if first != *n {
                             ok = false;
                             clash = Some(format!(
-                                "input \"{name}\" dimension {at} is {first}, input \"{}\" dimension {k} is {n}: they are both {}",
+                                "input \"{name}\" dimension {at} is {first}, input \"{}\" dimension {k} is \
+                                    {n}: they are both {}",
                                 t.name,
                                 i.syms.name(s)
                             ));

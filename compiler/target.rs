@@ -159,7 +159,13 @@ impl Target {
                     codes::TARGET,
                     format!("\"{triple}\" names CPUs without floating point, which no level has"),
                 );
-                return e.found_expected("no --cpu", "--cpu rv64gc if the CPU has the extensions F and D: the object then has the ABI lp64, as the triple says").fail();
+                return e
+                    .found_expected(
+                        "no --cpu",
+                        "--cpu rv64gc if the CPU has the extensions F and D: \
+                    the object then has the ABI lp64, as the triple says",
+                    )
+                    .fail();
             }
             _ => ("riscv64", "rv64gc"),
         };
@@ -302,9 +308,9 @@ impl Target {
     }
 }
 
-/// The levels of aarch64 that an object has by default: from Armv8-A on where it can ask which CPU runs it. All
-/// Macs have what the M1 has. (Of phones and tablets the A12, which current systems of Apple support, has no
-/// dot products.)
+/// The levels of aarch64 that an object has by default: from Armv8-A on where it can ask which CPU runs it.
+/// All Macs have what the M1 has. (Of phones and tablets the A12, which current systems of Apple support, has
+/// no dot products.)
 fn default_arm(triple: &Triple) -> &'static str {
     match triple.operating_system {
         OperatingSystem::Darwin(_) | OperatingSystem::MacOSX(_) => "apple-m1",

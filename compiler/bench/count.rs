@@ -343,7 +343,8 @@ mod tests {
 
     #[test]
     fn a_product_counts_two_for_each_multiply_add() {
-        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[N, 24] x, float[24, 40] w) => (float[N, 40] y) { y = MatMul (x, w) }\n";
+        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[N, 24] x, float[24, 40] w) => \
+            (float[N, 40] y) { y = MatMul (x, w) }\n";
         for opt in [OptLevel::O0, OptLevel::O2] {
             let total = counts(text, opt).iter().map(|a| a.flops).sum::<f64>();
             let want = 2.0 * 5.0 * 24.0 * 40.0;
@@ -353,21 +354,24 @@ mod tests {
 
     #[test]
     fn elementwise_bytes_are_those_of_the_buffers() {
-        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[N, 24] x, float[24] b) => (float[N, 24] y) { y = Add (x, b) }\n";
+        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[N, 24] x, float[24] b) => \
+            (float[N, 24] y) { y = Add (x, b) }\n";
         let a = counts(text, OptLevel::O2);
         assert_eq!(a, [Amounts { flops: 120.0, bytes: 4.0 * (120.0 + 24.0 + 120.0), lanes: 120.0 }]);
     }
 
     #[test]
     fn operations_on_doubles_take_two_lanes() {
-        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (double[N, 24] x, double[24] b) => (double[N, 24] y) { y = Add (x, b) }\n";
+        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (double[N, 24] x, double[24] b) => \
+            (double[N, 24] y) { y = Add (x, b) }\n";
         let a = counts(text, OptLevel::O2);
         assert_eq!(a, [Amounts { flops: 120.0, bytes: 8.0 * (120.0 + 24.0 + 120.0), lanes: 240.0 }]);
     }
 
     #[test]
     fn merged_kernels_have_the_work_of_all_and_no_bytes_between_them() {
-        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[4, 96, 64] q, float[4, 64, 96] k, float[4, 96, 64] v) => (float[4, 96, 64] y) {\n\
+        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[4, 96, 64] q, float[4, 64, 96] k, \
+            float[4, 96, 64] v) => (float[4, 96, 64] y) {\n\
             s = MatMul (q, k)\n p = Softmax <axis = -1> (s)\n y = MatMul (p, v)\n}\n";
         let sum = |opt| counts(text, opt).into_iter().fold(Amounts::default(), |s, a| s + a);
         let (apart, merged) = (sum(OptLevel::O0), sum(OptLevel::O2));

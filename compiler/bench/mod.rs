@@ -152,7 +152,8 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
         (false, _) => None,
         (true, true) => {
             no_nodes = Some(
-                "the driver of this model is no plain list of kernels (it loops, branches by values, or computes sizes at run time)",
+                "the driver of this model is no plain list of kernels (it loops, branches by values, or \
+                    computes sizes at run time)",
             );
             None
         }

@@ -97,7 +97,8 @@ pub fn text(r: &Report) -> String {
 fn table(r: &Report, nodes: &[Node]) -> String {
     let total: f64 = nodes.iter().map(|n| n.times.min).sum();
     let mut out = format!("\n  kernels one by one: {} together\n\n", time(total));
-    out += "        time   share       ops      bytes   op/byte   GFLOP/s  of limit  bound    operator             node\n";
+    out += "        time   share       ops      bytes   op/byte   GFLOP/s  of \
+        limit  bound    operator             node\n";
     let mut order: Vec<&Node> = nodes.iter().collect();
     order.sort_by(|a, b| b.times.min.total_cmp(&a.times.min));
     for n in order {
@@ -135,13 +136,15 @@ pub fn json(r: &Report) -> Value {
     let amounts = |a: Option<Amounts>, t: f64| {
         a.map(|a| {
             let (limit, compute) = r.limit(a);
-            json!({"flops": a.flops, "bytes": a.bytes, "intensity": intensity(a), "flops_per_second": a.flops / t, "bytes_per_second": a.bytes / t,
+            json!({"flops": a.flops, "bytes": a.bytes, "intensity": intensity(a),
+                "flops_per_second": a.flops / t, "bytes_per_second": a.bytes / t,
                 "roofline": limit / t, "bound": if compute { "compute" } else { "memory" }})
         })
     };
     let total: f64 = r.nodes.iter().flatten().map(|n| n.times.min).sum();
     let node = |n: &Node| {
-        json!({"kernel": n.kernel, "node": n.name, "op": n.op, "min": n.times.min, "median": n.times.median, "calls": n.times.calls,
+        json!({"kernel": n.kernel, "node": n.name, "op": n.op, "min": n.times.min, "median": n.times.median,
+            "calls": n.times.calls,
             "share": n.times.min / total, "amounts": amounts(n.amounts, n.times.min)})
     };
     json!({

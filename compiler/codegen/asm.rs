@@ -1,9 +1,9 @@
-//! Assembler text of an object (`--emit asm`), for GNU's and LLVM's assemblers. It is the object itself, section by
-//! section, so that what an assembler makes of it is the same code with the same symbols: bytes, with what
-//! relocations stand for as expressions, under comments that show instructions.
+//! Assembler text of an object (`--emit asm`), for GNU's and LLVM's assemblers. It is the object itself,
+//! section by section, so that what an assembler makes of it is the same code with the same symbols: bytes,
+//! with what relocations stand for as expressions, under comments that show instructions.
 //!
-//! Assemblers derive relocations from expressions and, on aarch64, from the instructions that have them. Those of
-//! RISC-V have a directive for them, and keep the symbols that it names.
+//! Assemblers derive relocations from expressions and, on aarch64, from the instructions that have them.
+//! Those of RISC-V have a directive for them, and keep the symbols that it names.
 
 use super::assemble::Unit;
 use super::object::build;
@@ -69,6 +69,55 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     }
     out.flush().map_err(io)
 }
+
+/// How relocations are written, and of how many bytes each is: `{target}` is what one refers to, `{sum}` the
+/// same with what is added, `{addend}` that number; `{d}` and `{n}` are registers of the instruction.
+const FORMS: &[(BinaryFormat, Architecture, u32, &str, u64)] = {
+    use Architecture::{Aarch64, X86_64};
+    use BinaryFormat::{Coff, Elf, MachO};
+    &[
+        (Elf, X86_64, elf::R_X86_64_64, ".quad {sum}", 8),
+        (Elf, X86_64, elf::R_X86_64_32, ".long {sum}", 4),
+        (Elf, X86_64, elf::R_X86_64_PC32, ".long {sum}-.", 4),
+        (Elf, X86_64, elf::R_X86_64_PLT32, ".long {sum}-.", 4),
+        (Elf, X86_64, elf::R_X86_64_GOTPCREL, ".long {target}@GOTPCREL{addend}", 4),
+        (Elf, Aarch64, elf::R_AARCH64_ABS64, ".quad {sum}", 8),
+        (Elf, Aarch64, elf::R_AARCH64_ABS32, ".word {sum}", 4),
+        (Elf, Aarch64, elf::R_AARCH64_PREL32, ".word {sum}-.", 4),
+        (Elf, Aarch64, elf::R_AARCH64_CALL26, "bl {sum}", 4),
+        (Elf, Aarch64, elf::R_AARCH64_ADR_PREL_PG_HI21, "adrp x{d}, {sum}", 4),
+        (Elf, Aarch64, elf::R_AARCH64_ADD_ABS_LO12_NC, "add x{d}, x{n}, :lo12:{sum}", 4),
+        (Elf, Aarch64, elf::R_AARCH64_ADR_GOT_PAGE, "adrp x{d}, :got:{target}", 4),
+        (Elf, Aarch64, elf::R_AARCH64_LD64_GOT_LO12_NC, "ldr x{d}, [x{n}, :got_lo12:{target}]", 4),
+        (Coff, X86_64, pe::IMAGE_REL_AMD64_ADDR64 as u32, ".quad {sum}", 8),
+        (Coff, X86_64, pe::IMAGE_REL_AMD64_ADDR32NB as u32, ".rva {sum}", 4),
+        (Coff, X86_64, pe::IMAGE_REL_AMD64_SECREL as u32, ".secrel32 {sum}", 4),
+        (Coff, X86_64, pe::IMAGE_REL_AMD64_REL32 as u32, ".long {sum}-.", 4),
+        (Coff, Aarch64, pe::IMAGE_REL_ARM64_ADDR64 as u32, ".quad {sum}", 8),
+        (Coff, Aarch64, pe::IMAGE_REL_ARM64_ADDR32NB as u32, ".rva {sum}", 4),
+        (Coff, Aarch64, pe::IMAGE_REL_ARM64_SECREL as u32, ".secrel32 {sum}", 4),
+        (Coff, Aarch64, pe::IMAGE_REL_ARM64_BRANCH26 as u32, "bl {target}", 4),
+        (Coff, Aarch64, pe::IMAGE_REL_ARM64_PAGEBASE_REL21 as u32, "adrp x{d}, {target}", 4),
+        (Coff, Aarch64, pe::IMAGE_REL_ARM64_PAGEOFFSET_12A as u32, "add x{d}, x{n}, :lo12:{target}", 4),
+        (MachO, X86_64, macho::X86_64_RELOC_UNSIGNED as u32, ".quad {sum}", 8),
+        (MachO, X86_64, macho::X86_64_RELOC_GOT_LOAD as u32, ".long {target}@GOTPCREL", 4),
+        (MachO, X86_64, macho::X86_64_RELOC_GOT as u32, ".long {target}@GOTPCREL", 4),
+        (MachO, X86_64, macho::X86_64_RELOC_BRANCH as u32, "{branch} {target}", 5),
+        (MachO, X86_64, macho::X86_64_RELOC_SIGNED as u32, ".long {sum}-.", 4),
+        (MachO, Aarch64, macho::ARM64_RELOC_UNSIGNED as u32, ".quad {sum}", 8),
+        (MachO, Aarch64, macho::ARM64_RELOC_BRANCH26 as u32, "bl {target}", 4),
+        (MachO, Aarch64, macho::ARM64_RELOC_PAGE21 as u32, "adrp x{d}, {target}@PAGE", 4),
+        (MachO, Aarch64, macho::ARM64_RELOC_PAGEOFF12 as u32, "add x{d}, x{n}, {target}@PAGEOFF", 4),
+        (MachO, Aarch64, macho::ARM64_RELOC_GOT_LOAD_PAGE21 as u32, "adrp x{d}, {target}@GOTPAGE", 4),
+        (
+            MachO,
+            Aarch64,
+            macho::ARM64_RELOC_GOT_LOAD_PAGEOFF12 as u32,
+            "ldr x{d}, [x{n}, {target}@GOTPAGEOFF]",
+            4,
+        ),
+    ]
+};
 
 fn bug(e: String) -> Failure {
     Failure::bug("assembler text", e)
@@ -245,98 +294,50 @@ impl Text<'_> {
         let targets = list.iter().map(|r| self.target(r)).collect::<Result<Vec<_>>>()?;
         let unknown = || bug(format!("relocation {:?} in {:?}", list[0].flags(), s.name()));
         let (r, target) = (list[0], &targets[0]);
-        let word = || u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        let (d, n) = (word() & 31, word() >> 5 & 31);
-        let implicit = if r.has_implicit_addend() {
-            match r.size() {
-                64 => i64::from_le_bytes(bytes[..8].try_into().map_err(|_| unknown())?),
-                32 => i64::from(word() as i32),
-                _ => 0,
-            }
-        } else {
-            0
-        };
-        let with = |a: i64| if a == 0 { target.clone() } else { format!("{target}{a:+}") };
-        let sum = with(r.addend() + implicit);
-        let arm = self.file.architecture() == Architecture::Aarch64;
-        let (directive, size) = match r.flags() {
-            RelocationFlags::Elf { r_type } if self.file.architecture() == Architecture::X86_64 => {
-                match r_type {
-                    elf::R_X86_64_64 => (format!(".quad {sum}"), 8),
-                    elf::R_X86_64_32 => (format!(".long {sum}"), 4),
-                    elf::R_X86_64_PC32 | elf::R_X86_64_PLT32 => (format!(".long {sum}-."), 4),
-                    elf::R_X86_64_GOTPCREL => (format!(".long {target}@GOTPCREL{:+}", r.addend()), 4),
-                    _ => return Err(unknown()),
-                }
-            }
-            RelocationFlags::Elf { r_type } if arm => match r_type {
-                elf::R_AARCH64_ABS64 => (format!(".quad {sum}"), 8),
-                elf::R_AARCH64_ABS32 => (format!(".word {sum}"), 4),
-                elf::R_AARCH64_PREL32 => (format!(".word {sum}-."), 4),
-                elf::R_AARCH64_CALL26 => (format!("bl {sum}"), 4),
-                elf::R_AARCH64_ADR_PREL_PG_HI21 => (format!("adrp x{d}, {sum}"), 4),
-                elf::R_AARCH64_ADD_ABS_LO12_NC => (format!("add x{d}, x{n}, :lo12:{sum}"), 4),
-                elf::R_AARCH64_ADR_GOT_PAGE => (format!("adrp x{d}, :got:{target}"), 4),
-                elf::R_AARCH64_LD64_GOT_LO12_NC => (format!("ldr x{d}, [x{n}, :got_lo12:{target}]"), 4),
-                _ => return Err(unknown()),
-            },
-            RelocationFlags::Elf { .. } => {
-                for (r, target) in list.iter().zip(&targets) {
-                    let RelocationFlags::Elf { r_type } = r.flags() else { return Err(unknown()) };
-                    let kind = riscv_name(r_type).ok_or_else(unknown)?;
-                    let addend = if r.addend() == 0 { String::new() } else { format!("{:+}", r.addend()) };
-                    self.put(&format!(".reloc ., {kind}, {target}{addend}"));
-                }
-                let size = bytes.len().min(if r.size() == 64 { 8 } else { 4 });
-                (format!(".byte {}", hex(&bytes[..size])), size as u64)
-            }
-            RelocationFlags::Coff { typ } if arm => match typ {
-                pe::IMAGE_REL_ARM64_ADDR64 => (format!(".quad {sum}"), 8),
-                pe::IMAGE_REL_ARM64_ADDR32NB => (format!(".rva {sum}"), 4),
-                pe::IMAGE_REL_ARM64_SECREL => (format!(".secrel32 {sum}"), 4),
-                pe::IMAGE_REL_ARM64_BRANCH26 => (format!("bl {target}"), 4),
-                pe::IMAGE_REL_ARM64_PAGEBASE_REL21 => (format!("adrp x{d}, {target}"), 4),
-                pe::IMAGE_REL_ARM64_PAGEOFFSET_12A => (format!("add x{d}, x{n}, :lo12:{target}"), 4),
-                _ => return Err(unknown()),
-            },
-            RelocationFlags::Coff { typ } => match typ {
-                pe::IMAGE_REL_AMD64_ADDR64 => (format!(".quad {sum}"), 8),
-                pe::IMAGE_REL_AMD64_ADDR32NB => (format!(".rva {sum}"), 4),
-                pe::IMAGE_REL_AMD64_SECREL => (format!(".secrel32 {sum}"), 4),
-                pe::IMAGE_REL_AMD64_REL32 => (format!(".long {sum}-."), 4),
-                _ => return Err(unknown()),
-            },
-            // A distance: the first relocation is of what is taken away.
-            RelocationFlags::MachO { .. } if list.len() == 2 => {
-                let value = i64::from_le_bytes(bytes[..8].try_into().map_err(|_| unknown())?);
-                (format!(".quad {}-{target}{value:+}", targets[1]), 8)
-            }
-            // The same number for both machines.
-            RelocationFlags::MachO { r_type: macho::ARM64_RELOC_UNSIGNED, .. } => (format!(".quad {sum}"), 8),
-            RelocationFlags::MachO { r_type, .. } if arm => match r_type {
-                macho::ARM64_RELOC_BRANCH26 => (format!("bl {target}"), 4),
-                macho::ARM64_RELOC_PAGE21 => (format!("adrp x{d}, {target}@PAGE"), 4),
-                macho::ARM64_RELOC_PAGEOFF12 => (format!("add x{d}, x{n}, {target}@PAGEOFF"), 4),
-                macho::ARM64_RELOC_GOT_LOAD_PAGE21 => (format!("adrp x{d}, {target}@GOTPAGE"), 4),
-                macho::ARM64_RELOC_GOT_LOAD_PAGEOFF12 => {
-                    (format!("ldr x{d}, [x{n}, {target}@GOTPAGEOFF]"), 4)
-                }
-                _ => return Err(unknown()),
-            },
-            RelocationFlags::MachO { r_type, .. } => match r_type {
-                macho::X86_64_RELOC_GOT_LOAD | macho::X86_64_RELOC_GOT => {
-                    (format!(".long {target}@GOTPCREL"), 4)
-                }
-                macho::X86_64_RELOC_BRANCH => {
-                    (format!("{} {target}", if bytes[0] == 0xe8 { "call" } else { "jmp" }), 5)
-                }
-                macho::X86_64_RELOC_SIGNED => (format!(".long {sum}-."), 4),
-                _ => return Err(unknown()),
-            },
+        let (format, kind) = match r.flags() {
+            RelocationFlags::Elf { r_type } => (BinaryFormat::Elf, r_type),
+            RelocationFlags::Coff { typ } => (BinaryFormat::Coff, u32::from(typ)),
+            RelocationFlags::MachO { r_type, .. } => (BinaryFormat::MachO, u32::from(r_type)),
             _ => return Err(unknown()),
         };
-        self.put(&directive);
-        Ok(size)
+        let machine = self.file.architecture();
+        if !matches!(machine, Architecture::X86_64 | Architecture::Aarch64) {
+            for (r, target) in list.iter().zip(&targets) {
+                let RelocationFlags::Elf { r_type } = r.flags() else { return Err(unknown()) };
+                let kind = riscv_name(r_type).ok_or_else(unknown)?;
+                let addend = if r.addend() == 0 { String::new() } else { format!("{:+}", r.addend()) };
+                self.put(&format!(".reloc ., {kind}, {target}{addend}"));
+            }
+            let size = bytes.len().min(if r.size() == 64 { 8 } else { 4 });
+            self.put(&format!(".byte {}", hex(&bytes[..size])));
+            return Ok(size as u64);
+        }
+        let long = || bytes[..8].try_into().map(i64::from_le_bytes).map_err(|_| unknown());
+        if format == BinaryFormat::MachO && list.len() == 2 {
+            // A distance: the first relocation is of what is taken away.
+            self.put(&format!(".quad {}-{target}{:+}", targets[1], long()?));
+            return Ok(8);
+        }
+        let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let implicit = match r.size() {
+            _ if !r.has_implicit_addend() => 0,
+            64 => long()?,
+            32 => i64::from(word as i32),
+            _ => 0,
+        };
+        let addend = r.addend() + implicit;
+        let sum = if addend == 0 { target.clone() } else { format!("{target}{addend:+}") };
+        let row = FORMS.iter().find(|row| (row.0, row.1, row.2) == (format, machine, kind));
+        let (.., form, size) = row.ok_or_else(unknown)?;
+        let text = form
+            .replace("{d}", &(word & 31).to_string())
+            .replace("{n}", &(word >> 5 & 31).to_string())
+            .replace("{branch}", if bytes[0] == 0xe8 { "call" } else { "jmp" })
+            .replace("{addend}", &format!("{:+}", r.addend()))
+            .replace("{target}", target)
+            .replace("{sum}", &sum);
+        self.put(&text);
+        Ok(*size)
     }
     /// The name of what a relocation refers to.
     fn target(&self, r: &Relocation) -> Result<String> {

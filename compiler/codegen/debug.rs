@@ -1,5 +1,6 @@
 //! Debug information: DWARF 4 that maps functions and their instructions to lines of a text of the model
-//! (`-g`): the graph, where a kernel has the line of its node, or the nests, where every statement has its own.
+//! (`-g`): the graph, where a kernel has the line of its node, or the nests, where every statement has its
+//! own.
 //!
 //! Code generators record [`Rows`]; the object gets `.debug_info` with a subprogram for each function and
 //! `.debug_line`. Mach-O objects have the same in their segment `__DWARF`, COFF objects as MinGW's compilers

@@ -101,9 +101,15 @@ pub(super) fn build(
 /// callers; those of libm would take theirs in registers that this ABI does not use.
 fn soft_float(o: &mut object::write::Object<'_>, imports: &[&str], target: &str) -> Result<()> {
     if let Some(f) = imports.iter().find(|n| clif::is_math(n)) {
-        return Error::new(codes::TARGET, format!("the model needs {f} of libm, which the ABI of \"{target}\" calls without floating-point registers"))
-            .found_expected(target, "riscv64gc-unknown-none-elf, if the program can have the ABI lp64d")
-            .fail();
+        return Error::new(
+            codes::TARGET,
+            format!(
+                "the model needs {f} of libm, which the ABI \
+            of \"{target}\" calls without floating-point registers"
+            ),
+        )
+        .found_expected(target, "riscv64gc-unknown-none-elf, if the program can have the ABI lp64d")
+        .fail();
     }
     if let object::FileFlags::Elf { e_flags, .. } = &mut o.flags {
         *e_flags &= !object::elf::EF_RISCV_FLOAT_ABI;

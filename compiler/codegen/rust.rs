@@ -196,10 +196,13 @@ impl Rust<'_> {
         o.push_str(
             "#[allow(non_upper_case_globals, non_snake_case, dead_code)]
 mod sys {
-    pub type ParallelFor = unsafe extern \"C\" fn(*mut core::ffi::c_void, usize, unsafe extern \"C\" fn(*mut core::ffi::c_void, usize), *mut core::ffi::c_void);
+    pub type ParallelFor = unsafe extern \"C\" fn(*mut core::ffi::c_void, usize, unsafe extern \"C\" \
+    fn(*mut core::ffi::c_void, usize), *mut core::ffi::c_void);
     pub type OnNode = unsafe extern \"C\" fn(*mut core::ffi::c_void, u32, i32) -> i32;
-    #[repr(C)] pub struct Exec { pub struct_size: usize, pub user: *mut core::ffi::c_void, pub parallel_for: Option<ParallelFor>,
-        pub max_tasks: usize, pub on_node: Option<OnNode>, pub workspace_size: u64, pub fault: *mut Fault }\n",
+    #[repr(C)] pub struct Exec { pub struct_size: usize, pub user: *mut core::ffi::c_void, pub \
+    parallel_for: Option<ParallelFor>,
+        pub max_tasks: usize, pub on_node: Option<OnNode>, pub workspace_size: u64, pub fault: *mut Fault \
+        }\n",
         );
         o.push_str(FAULT_TYPES);
         o.push_str("    unsafe extern \"C\" {\n");
@@ -210,7 +213,8 @@ mod sys {
         let exec = local(i, "exec");
         let _ = writeln!(
             o,
-            "        pub static {m}_model: Model;\n        pub fn {m}_infer({all}) -> i32;\n        pub fn {m}_infer_exec({all}, {exec}: *const Exec) -> i32;"
+            "        pub static {m}_model: Model;\n        pub fn {m}_infer({all}) -> i32;\n        pub fn \
+                {m}_infer_exec({all}, {exec}: *const Exec) -> i32;"
         );
         if self.dynamic {
             let _ = writeln!(
@@ -228,7 +232,8 @@ mod sys {
             let d = p.ident.to_ascii_uppercase();
             let _ = writeln!(
                 o,
-                "/// Smallest dimension `{0}`.\npub const {d}_MIN: usize = {1};\n/// Largest dimension `{0}`.\npub const {d}_MAX: usize = {2};",
+                "/// Smallest dimension `{0}`.\npub const {d}_MIN: usize = {1};\n/// Largest dimension \
+                    `{0}`.\npub const {d}_MAX: usize = {2};",
                 plain(&p.name),
                 p.lo.max(0),
                 dim_max(p)
@@ -262,7 +267,8 @@ mod sys {
             if let Some(n) = len.and_then(|n| t.ty.bytes_for(n)).filter(|_| t.ty.bytes().is_none()) {
                 let _ = writeln!(
                     o,
-                    "/// {text}bytes of {what} `\"{}\"`, several elements in each\npub const {p}_{bound}SIZE: usize = {n};",
+                    "/// {text}bytes of {what} `\"{}\"`, several elements in each\npub const \
+                        {p}_{bound}SIZE: usize = {n};",
                     plain(&t.name)
                 );
             }
@@ -275,7 +281,8 @@ mod sys {
                 .collect();
             let _ = writeln!(
                 o,
-                "/// Name and operator of each node, by the number that [`Exec::on_node`] gets.\npub const NODES: &[(&str, &str)] = &[\n{list}];"
+                "/// Name and operator of each node, by the number that [`Exec::on_node`] gets.\npub const \
+                    NODES: &[(&str, &str)] = &[\n{list}];"
             );
         }
         let _ = match (fixed_workspace(i), i.workspace_max) {
@@ -293,7 +300,8 @@ mod sys {
         if i.weights.external {
             let _ = writeln!(
                 o,
-                "/// Bytes of the file `{}` that a call may read, from its beginning.\npub const WEIGHTS_SIZE: usize = {};",
+                "/// Bytes of the file `{}` that a call may read, from its beginning.\npub const \
+                    WEIGHTS_SIZE: usize = {};",
                 plain(&i.weights.file),
                 weights_size(i)
             );
@@ -304,7 +312,9 @@ mod sys {
             );
             let _ = writeln!(
                 o,
-                "/// The plan of the object: 32 bytes of the weights file at {}. A file with the same plan and other\n/// values fits, too: `onnxc weights MODEL --fits {}`.\npub const WEIGHTS_PLAN: &str =\n    \"{}\";",
+                "/// The plan of the object: 32 bytes of the weights file at {}. A file with the same plan \
+                    and other\n/// values fits, too: `onnxc weights MODEL --fits {}`.\npub const \
+                    WEIGHTS_PLAN: &str =\n    \"{}\";",
                 plan_at(i),
                 plain(&i.weights.file),
                 hex(&i.weights.plan)
@@ -315,9 +325,11 @@ mod sys {
         let (i, values) = (self.i, &self.values);
         let args = self.args();
         o.push_str(if tensors(i).all(|(_, t)| t.len().is_some()) {
-            "\n/// Runs the model once. The array types carry the lengths, so a wrong size does not compile.\n"
+            "\n/// Runs the model once. The array types carry the lengths, so a wrong size does not \
+                compile.\n"
         } else {
-            "\n/// Runs the model once. An input must have the length that the dims imply; an output may be longer, its rest is not touched.\n"
+            "\n/// Runs the model once. An input must have the length that the dims imply; an output may be \
+                longer, its rest is not touched.\n"
         });
         for t in i.outputs.iter().filter(|t| from_data(i, t)) {
             let _ = writeln!(
@@ -338,7 +350,8 @@ mod sys {
             if let Some(x) = t.aliases_input.map(|k| &i.inputs[k as usize]) {
                 let _ = writeln!(
                     o,
-                    "/// `{}`: holds input `\"{}\"`; what is there stays, and what is new is stored behind it.",
+                    "/// `{}`: holds input `\"{}\"`; what is there stays, and what is new is stored behind \
+                        it.",
                     t.ident,
                     plain(&x.name)
                 );
@@ -375,7 +388,8 @@ mod sys {
         }
         let _ = writeln!(
             o,
-            "pub fn infer{lifetimes}({}) -> Result<(), Error> {{\n    infer_exec({}, &mut Exec::default())\n}}",
+            "pub fn infer{lifetimes}({}) -> Result<(), Error> {{\n    infer_exec({}, &mut \
+                Exec::default())\n}}",
             params.join(", "),
             names.join(", ")
         );
@@ -397,7 +411,8 @@ mod sys {
                     let text = format!("input {} has the length %lld: these sizes take %lld", named(&t.name));
                     writeln!(
                         o,
-                        "    if {x}.len() != {0}.{x}_len()? {{ return Err(Error::local(Status::Dim, {text:?}, {x}.len() as i64, {0}.{x}_len()? as i64)); }}",
+                        "    if {x}.len() != {0}.{x}_len()? {{ return Err(Error::local(Status::Dim, \
+                            {text:?}, {x}.len() as i64, {0}.{x}_len()? as i64)); }}",
                         self.dims
                     )
                 }
@@ -406,7 +421,8 @@ mod sys {
                         format!("output {} has the length %lld: these sizes take %lld", named(&t.name));
                     writeln!(
                         o,
-                        "    if {x}.len() < {0}.{x}_len()? {{ return Err(Error::local(Status::Capacity, {text:?}, {x}.len() as i64, {0}.{x}_len()? as i64)); }}",
+                        "    if {x}.len() < {0}.{x}_len()? {{ return Err(Error::local(Status::Capacity, \
+                            {text:?}, {x}.len() as i64, {0}.{x}_len()? as i64)); }}",
                         self.dims
                     )
                 }
@@ -424,7 +440,11 @@ mod sys {
                         format!("output {} has the length %lld: its capacity takes %lld", named(&t.name));
                     writeln!(
                         o,
-                        "    {{\n        let n = {}.iter().try_fold(1i64, |n, d| if *d < 0 {{ None }} else {{ n.checked_mul(*d) }});\n        let n = size::index({count}, {large:?})?;\n        if {x}.len() < n {{ return Err(Error::local(Status::Capacity, {text:?}, {x}.len() as i64, n as i64)); }}\n    }}",
+                        "    {{\n        let n = {}.iter().try_fold(1i64, |n, d| if *d < 0 {{ None }} else \
+                            {{ n.checked_mul(*d) }});\n        let n = size::index({count}, \
+                            {large:?})?;\n        if {x}.len() < n {{ return \
+                            Err(Error::local(Status::Capacity, {text:?}, {x}.len() as i64, n as i64)); \
+                            }}\n    }}",
                         self.out_dims(t)
                     )
                 }
@@ -434,7 +454,8 @@ mod sys {
             let text = format!("the weights have %lld bytes: those of {} have %lld", named(&i.weights.file));
             let _ = writeln!(
                 o,
-                "    if weights.len() < WEIGHTS_SIZE {{ return Err(Error::local(Status::Weights, {text:?}, weights.len() as i64, WEIGHTS_SIZE as i64)); }}"
+                "    if weights.len() < WEIGHTS_SIZE {{ return Err(Error::local(Status::Weights, {text:?}, \
+                    weights.len() as i64, WEIGHTS_SIZE as i64)); }}"
             );
         }
         let size = if self.fixed() { "WORKSPACE_SIZE" } else { "workspace.size()" };
@@ -445,7 +466,10 @@ mod sys {
         for (t, k) in i.outputs.iter().filter_map(|t| Some((t, t.aliases_input?))) {
             let _ = writeln!(o, "    let {} = {}.as_mut_ptr();", i.inputs[k as usize].ident, t.ident);
         }
-        o.push_str("    // SAFETY: lengths and alignment are fixed by the types or checked above and by the call; the borrows exclude overlap.\n");
+        o.push_str(
+            "    // SAFETY: lengths and alignment are fixed by the types or checked above and by the \
+            call; the borrows exclude overlap.\n",
+        );
         given.push(format!("&{exec}"));
         let _ = writeln!(
             o,

@@ -6,11 +6,15 @@ use super::rust::sentence;
 use std::fmt::Write;
 
 /// What the functions of the object tell, in `mod sys`.
-pub(super) const FAULT_TYPES: &str = "    #[repr(C)] pub struct Fault { pub check: u32, pub status: i32, pub values: [i64; 4], pub workspace_size: u64 }
-    #[repr(C)] pub struct Check { pub node: *const core::ffi::c_char, pub op_type: *const core::ffi::c_char, pub text: *const core::ffi::c_char,
+pub(super) const FAULT_TYPES: &str = "    #[repr(C)] pub struct Fault { pub check: u32, pub status: i32, \
+    pub values: [i64; 4], pub workspace_size: u64 }
+    #[repr(C)] pub struct Check { pub node: *const core::ffi::c_char, pub op_type: *const \
+    core::ffi::c_char, pub text: *const core::ffi::c_char,
         pub tensors: [*const core::ffi::c_char; 4], pub dims: [i32; 4], pub status: i32, pub n_values: u32 }
-    #[repr(C)] pub struct Model { abi_version: u32, struct_size: u32, names: [*const core::ffi::c_char; 4], model_sha256: [u8; 32],
-        sizes: [u64; 4], tables: [*const core::ffi::c_void; 4], counts: [u32; 4], functions: [*const core::ffi::c_void; 2],
+    #[repr(C)] pub struct Model { abi_version: u32, struct_size: u32, names: [*const core::ffi::c_char; 4], \
+    model_sha256: [u8; 32],
+        sizes: [u64; 4], tables: [*const core::ffi::c_void; 4], counts: [u32; 4], functions: [*const \
+        core::ffi::c_void; 2],
         pub checks: *const Check, pub n_checks: u32, reserved: u32 }
 ";
 
@@ -61,11 +65,18 @@ impl core::error::Error for Error {}
 
 /// `Status`, `Error` and what makes them.
 pub(super) fn error(o: &mut String, model: &str) {
-    o.push_str("\n/// What kind of error it is.\n#[derive(Clone, Copy, Debug, PartialEq, Eq)]\n#[non_exhaustive]\npub enum Status {\n");
+    o.push_str(
+        "\n/// What kind of error it is.\n#[derive(Clone, Copy, Debug, PartialEq, \
+        Eq)]\n#[non_exhaustive]\npub enum Status {\n",
+    );
     for (_, _, variant, _, doc) in STATUS {
         let _ = writeln!(o, "    /// {}.\n    {variant},", sentence(doc));
     }
-    o.push_str("    /// A status of a later version.\n    Unknown(i32),\n}\nimpl core::fmt::Display for Status {\n    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {\n        f.write_str(match self {\n");
+    o.push_str(
+        "    /// A status of a later version.\n    Unknown(i32),\n}\nimpl core::fmt::Display for \
+        Status {\n    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result \
+        {\n        f.write_str(match self {\n",
+    );
     for (_, _, variant, text, _) in STATUS {
         let _ = writeln!(o, "            Status::{variant} => \"{text}\",");
     }
@@ -73,9 +84,15 @@ pub(super) fn error(o: &mut String, model: &str) {
         "            Status::Unknown(n) => return write!(f, \"unknown status {n}\"),\n        })\n    }\n}",
     );
     o.push_str(&ERROR.replace("sys::MODEL", &format!("sys::{model}_model")));
-    o.push_str("fn status(rc: i32, fault: &sys::Fault) -> Result<(), Error> {\n    let status = match rc {\n        0 => return Ok(()),\n");
+    o.push_str(
+        "fn status(rc: i32, fault: &sys::Fault) -> Result<(), Error> {\n    let status = match rc \
+        {\n        0 => return Ok(()),\n",
+    );
     for (n, _, variant, _, _) in STATUS {
         let _ = writeln!(o, "        {n} => Status::{variant},");
     }
-    o.push_str("        n => Status::Unknown(n),\n    };\n    Err(Error { status, check: Some(fault.check), text: \"\", values: fault.values, workspace_size: fault.workspace_size })\n}\n");
+    o.push_str(
+        "        n => Status::Unknown(n),\n    };\n    Err(Error { status, check: Some(fault.check), \
+        text: \"\", values: fault.values, workspace_size: fault.workspace_size })\n}\n",
+    );
 }

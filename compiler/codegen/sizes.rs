@@ -1,4 +1,5 @@
-//! What the bytes of an object are (`--emit sizes`): weights by the CPU levels that read them, code by level, tables.
+//! What the bytes of an object are (`--emit sizes`): weights by the CPU levels that read them, code by level,
+//! tables.
 
 use super::assemble::{Defined, Unit};
 use super::object::build;

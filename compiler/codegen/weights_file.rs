@@ -125,7 +125,10 @@ impl Constant {
 
 impl Made {
     fn json(&self) -> Value {
-        let constant = |c: &Constant| json!({ "name": c.name, "type": c.ty, "value": c.value.as_deref().map(super::header::hex) });
+        let constant = |c: &Constant| {
+            json!({ "name": c.name, "type": c.ty,
+            "value": c.value.as_deref().map(super::header::hex) })
+        };
         json!({
             "model": self.model,
             "compiler": self.compiler,

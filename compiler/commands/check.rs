@@ -42,7 +42,8 @@ fn text(name: &str, c: &Compiled) -> String {
     let (nodes, weights, workspace) =
         (c.model.graph.order.len(), c.weights.size, i.workspace.display(&i.syms));
     format!(
-        "{name}: ok\n{inputs}{outputs}  {nodes} nodes, {} kernels, weights {weights} bytes, workspace {workspace} bytes\n",
+        "{name}: ok\n{inputs}{outputs}  {nodes} nodes, {} kernels, weights {weights} bytes, workspace \
+            {workspace} bytes\n",
         kernels(c)
     )
 }

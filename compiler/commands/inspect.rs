@@ -158,16 +158,27 @@ impl Findings {
                 .map(|t| json!({ "name": t.name, "ident": t.ident, "type": type_text(i, t) }))
                 .collect::<Vec<_>>()
         };
+        let opsets = self.opsets.iter().map(|(d, v)| json!({ "domain": d, "version": v }));
+        let dimensions = i.dim_params.iter().map(|p| json!({ "name": p.name, "min": p.lo, "max": p.hi }));
+        let operators =
+            self.operators.iter().map(|((op, v), n)| json!({ "operator": op, "version": v, "nodes": n }));
+        let constants = self
+            .weights
+            .iter()
+            .map(|(ty, (t, n, b))| json!({ "type": ty, "tensors": t, "elements": n, "bytes": b }));
+        let sizes = self.sizes.iter().map(|(n, v)| (n.clone(), json!(v)));
         json!({
             "file": name, "ir_version": self.ir_version, "producer": self.producer,
-            "opsets": self.opsets.iter().map(|(d, v)| json!({ "domain": d, "version": v })).collect::<Vec<_>>(),
+            "opsets": opsets.collect::<Vec<_>>(),
             "inputs": list(&i.inputs), "outputs": list(&i.outputs),
-            "dimensions": i.dim_params.iter().map(|p| json!({ "name": p.name, "min": p.lo, "max": p.hi })).collect::<Vec<_>>(),
+            "dimensions": dimensions.collect::<Vec<_>>(),
             "nodes": self.nodes(),
-            "operators": self.operators.iter().map(|((op, v), n)| json!({ "operator": op, "version": v, "nodes": n })).collect::<Vec<_>>(),
-            "constants": self.weights.iter().map(|(ty, (t, n, b))| json!({ "type": ty, "tensors": t, "elements": n, "bytes": b })).collect::<Vec<_>>(),
-            "target": i.target, "cpu": i.cpu, "weights_bytes": c.weights.size, "workspace": i.workspace.display(&i.syms).to_string(),
-            "sizes": self.sizes.iter().map(|(n, v)| (n.clone(), json!(v))).collect::<serde_json::Map<_, _>>(), "workspace_bytes": self.workspace, "stack_bytes": self.stack,
+            "operators": operators.collect::<Vec<_>>(),
+            "constants": constants.collect::<Vec<_>>(),
+            "target": i.target, "cpu": i.cpu, "weights_bytes": c.weights.size,
+            "workspace": i.workspace.display(&i.syms).to_string(),
+            "sizes": sizes.collect::<serde_json::Map<_, _>>(),
+            "workspace_bytes": self.workspace, "stack_bytes": self.stack,
             "flops": self.amounts.map(|a| a.flops), "bytes": self.amounts.map(|a| a.bytes),
         })
     }

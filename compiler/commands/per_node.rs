@@ -373,12 +373,14 @@ fn report(a: &VerifyArgs, rows: Vec<Row>) -> Result<()> {
 
 fn as_json(r: &Row, first: bool) -> serde_json::Value {
     let o = &r.origin;
-    let mut v = json!({ "tensor": r.tensor, "type": r.shape, "node": o.node, "name": o.name, "op": o.op, "ok": !r.is_bad(), "first": first });
+    let mut v = json!({ "tensor": r.tensor, "type": r.shape, "node": o.node, "name": o.name, "op": o.op,
+        "ok": !r.is_bad(), "first": first });
     let more = match &r.result {
         Outcome::Absent => json!({ "reference": null }),
         Outcome::Unlike(want) => json!({ "reference": want }),
         Outcome::Compared(d) => {
-            json!({ "max_abs": d.max_abs, "max_rel": d.max_rel, "ulp": d.ulp, "cosine": d.cosine, "outside": d.outside, "count": d.count })
+            json!({ "max_abs": d.max_abs, "max_rel": d.max_rel, "ulp": d.ulp, "cosine": d.cosine,
+                "outside": d.outside, "count": d.count })
         }
     };
     if let (Some(v), Some(more)) = (v.as_object_mut(), more.as_object()) {

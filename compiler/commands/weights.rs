@@ -104,7 +104,8 @@ impl Refused<'_> {
             return e;
         }
         e.note(format!(
-            "\"{}\" is shared by the models {}: write a file for the first one, then add each of the others with --weights-from",
+            "\"{}\" is shared by the models {}: write a file for the first one, then add each of the others \
+                with --weights-from",
             self.fits,
             models(all)
         ))

@@ -35,7 +35,8 @@ pub fn json(e: &Error) -> String {
     json!({
         "severity": match e.severity { Severity::Error => "error", Severity::Warning => "warning", Severity::Note => "note" },
         "code": e.code.to_string(), "title": e.title,
-        "origin": { "file": o.file, "graph": o.graph, "node": o.node, "name": o.name, "op": o.op, "opset": o.opset, "output": o.output, "element": o.element },
+        "origin": { "file": o.file, "graph": o.graph, "node": o.node, "name": o.name, "op": o.op,
+            "opset": o.opset, "output": o.output, "element": o.element },
         "rows": e.rows.iter().map(|(l, v)| json!({"label": l, "text": v})).collect::<Vec<_>>(),
         "notes": e.notes, "help": e.help,
     })
@@ -53,7 +54,8 @@ pub fn failure_text(f: &Failure) -> String {
         }
         Failure::Io(path, reason) => format!("error: {path}: {reason}\n"),
         Failure::Bug(b) => format!(
-            "internal error in {}: this is a fault of onnxc, not of your model\n{}\nplease report it, with the model if you can\n",
+            "internal error in {}: this is a fault of onnxc, not of your model\n{}\nplease report it, with \
+                the model if you can\n",
             b.stage, b.message
         ),
     }

@@ -10,7 +10,8 @@ use std::fmt::Write;
 /// Text of the whole model.
 pub fn dot(m: &Model) -> String {
     let mut o = String::from(
-        "digraph model {\n  node [shape=box, style=rounded, fontname=\"sans-serif\", fontsize=10];\n  edge [fontname=\"sans-serif\", fontsize=8];\n",
+        "digraph model {\n  node [shape=box, style=rounded, fontname=\"sans-serif\", fontsize=10];\n  edge \
+            [fontname=\"sans-serif\", fontsize=8];\n",
     );
     let mut w = Writer { out: &mut o, syms: &m.syms, next: 0 };
     w.graph(&m.graph, "  ", &HashMap::new());

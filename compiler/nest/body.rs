@@ -1,23 +1,28 @@
 //! The body of a kernel, with what it is.
 
 use super::Stmt;
-use super::form::Form;
+use super::form::{Form, Images};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-/// Statements of a kernel. Their form is found out when it is first asked for, and kept until they may change:
-/// whoever takes them to be changed makes it be found out again.
+/// Statements of a kernel. Their form is found out when it is first asked for, and kept until they may
+/// change: whoever takes them to be changed makes it be found out again.
 #[derive(Clone, Default)]
 pub struct Body {
     stmts: Vec<Stmt>,
     form: OnceLock<Box<Form>>,
+    images: OnceLock<Box<Images>>,
 }
 
 impl Body {
     /// What the nest is.
     pub(crate) fn form(&self) -> &Form {
         self.form.get_or_init(|| Box::new(Form::of(&self.stmts)))
+    }
+    /// What it reads and writes as images.
+    pub(crate) fn images(&self) -> &Images {
+        self.images.get_or_init(|| Box::new(Images::of(&self.stmts, self.form())))
     }
     /// True unless a form is kept that is not the one of the statements.
     pub(crate) fn knows_itself(&self) -> bool {
@@ -35,13 +40,20 @@ impl Deref for Body {
 impl DerefMut for Body {
     fn deref_mut(&mut self) -> &mut Vec<Stmt> {
         self.form.take();
+        self.images.take();
         &mut self.stmts
     }
 }
 
 impl From<Vec<Stmt>> for Body {
     fn from(stmts: Vec<Stmt>) -> Body {
-        Body { stmts, form: OnceLock::new() }
+        Body { stmts, ..Body::default() }
+    }
+}
+
+impl From<Body> for Vec<Stmt> {
+    fn from(body: Body) -> Vec<Stmt> {
+        body.stmts
     }
 }
 

@@ -80,7 +80,7 @@ impl Bounds {
         let (Expr::Cast(ElemType::I32, byte), Place::Const(_)) = (&**byte, &m.bufs[*buf].place) else {
             return None;
         };
-        let small = matches!(&**byte, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8));
+        let small = byte.loaded().is_some_and(|b| matches!(m.bufs[b].ty, ElemType::U8 | ElemType::I8));
         (*reg == sum && small).then_some(())?;
         let (lo, hi) = self.of(m, b)?;
         Some(hi.max(-lo) * 255.0)

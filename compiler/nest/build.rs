@@ -91,6 +91,10 @@ impl Module {
     pub fn is_packed(&self, b: Buf) -> bool {
         self.element_bits(b) < 8
     }
+    /// True if the memory of a buffer holds a constant.
+    pub fn is_constant(&self, b: Buf) -> bool {
+        matches!(self.bufs[self.storage(b)].place, Place::Const(_))
+    }
     /// True if a view shows its memory as another type than the buffer that owns it has.
     pub fn is_recast(&self, b: Buf) -> bool {
         self.bufs[b].ty != self.bufs[self.storage(b)].ty
@@ -234,6 +238,28 @@ pub struct KernelBuilder<'m> {
     /// The module, for types, symbols and buffers.
     pub m: &'m mut Module,
     body: Vec<Stmt>,
+}
+
+impl Stmt {
+    /// A loop from 0 of iterations one after the other.
+    pub fn seq(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
+        Stmt::from_zero(LoopKind::Seq, var, hi.into(), body)
+    }
+    /// A loop from 0 of iterations in any order.
+    pub fn par(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
+        Stmt::from_zero(LoopKind::Par, var, hi.into(), body)
+    }
+    /// A loop from 0 that is written out.
+    pub fn unroll(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
+        Stmt::from_zero(LoopKind::Unroll, var, hi.into(), body)
+    }
+    /// A loop from 0 in vectors of so many lanes.
+    pub fn vector(lanes: i64, var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
+        Stmt::from_zero(LoopKind::Vec(lanes as u32), var, hi.into(), body)
+    }
+    fn from_zero(kind: LoopKind, var: Sym, hi: Dim, body: Vec<Stmt>) -> Stmt {
+        Stmt::For { kind, var, lo: Dim::constant(0), hi, body }
+    }
 }
 
 impl KernelBuilder<'_> {

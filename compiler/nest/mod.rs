@@ -61,11 +61,12 @@
 //!     buffer.
 //! 11. A complex number (`c64`, `c128`) is opaque: it moves, and nothing else, and stands in buffers only,
 //!     not in `Const`. What computes with its parts sees them through a view of floats.
-//! 12. `private q of s` names what the iteration `s` of the `par` loop that is the whole kernel has to itself.
-//!     Buffers whose first subscript is `q` are private: scratch of this kernel alone, each of whose elements
-//!     an iteration writes before it reads it. Since nobody else looks there, `q` may be any iteration that
-//!     runs in the same task: code takes the task's first one, whose part then stays in the cache. `q` stands
-//!     nowhere but in these first subscripts. (In memory, the statement is a loop over `s..s + 1`.)
+//! 12. `private q of s` names what the iteration `s` of the `par` loop that is the whole kernel has to
+//!     itself. Buffers whose first subscript is `q` are private: scratch of this kernel alone, each of whose
+//!     elements an iteration writes before it reads it. Since nobody else looks there, `q` may be any
+//!     iteration that runs in the same task: code takes the task's first one, whose part then stays in the
+//!     cache. `q` stands nowhere but in these first subscripts. (In memory, the statement is a loop over
+//!     `s..s + 1`.)
 //! 13. `tile { .. }` sets statements of a scheduled kernel apart that are one function of the tile backend:
 //!     loops, values, accumulators, branches, stores, with a vector loop among them. What it defines ends
 //!     with it. It means what stands in it, and is a list of statements where there are no tiles.
@@ -493,8 +494,9 @@ pub enum Expr {
     Bin(BinOp, Box<Expr>, Box<Expr>),
     /// a * b + c, rounded once where the target has fma (`--math strict`: twice), floats only.
     Fma(Box<Expr>, Box<Expr>, Box<Expr>),
-    /// a . b + c: the parts of a, an i32 (an i64 of eight bytes), times those of b, each with its counterpart,
-    /// all products added to c. Parts lie side by side in memory and come together by way of views.
+    /// a . b + c: the parts of a, an i32 (an i64 of eight bytes), times those of b, each with its
+    /// counterpart, all products added to c. Parts lie side by side in memory and come together by way of
+    /// views.
     Dot(DotKind, Box<Expr>, Box<Expr>, Box<Expr>),
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).

@@ -43,5 +43,8 @@ fn error(at: &Origin, what: &str) -> Error {
     let e = Error::new(codes::DIM_OVERFLOW, format!("{what} does not fit 63 bits"))
         .at(at)
         .found_expected("more than 2^63 - 1", "sizes, indices and positions in bits below 2^63");
-    e.help("bound or fix the dimensions: --dim 'N<=...' or --dim N=...; or correct the attribute or constant that is so large")
+    e.help(
+        "bound or fix the dimensions: --dim 'N<=...' or --dim N=...; or correct the attribute or \
+        constant that is so large",
+    )
 }

@@ -117,7 +117,11 @@ pub fn print(m: &Module) -> String {
 
 fn kernel(m: &Module, k: &KernelData, out: &mut String) {
     let origin = k.origin.short().replace(char::is_control, " ");
-    *out += format!("kernel {} work {} ; {origin}", k.name, k.work.display(&m.syms)).trim_end();
+    // Statements that are set apart as one function of vectors each.
+    let mut apart = 0;
+    visit::walk(&k.body, &mut |s| apart += usize::from(matches!(s, Stmt::Tile { .. })));
+    let tiles = if apart > 0 { format!(" tiles {apart}") } else { String::new() };
+    *out += format!("kernel {} work {}{tiles} ; {origin}", k.name, k.work.display(&m.syms)).trim_end();
     *out += "\n";
     k.schedules.iter().for_each(|s| schedule(m, s, 1, out));
 }

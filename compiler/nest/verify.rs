@@ -195,7 +195,11 @@ impl Verifier<'_> {
             Place::View(of) => {
                 let base = &m.bufs[*of];
                 if !(row_major(base) && row_major(d) || in_order_of(d, base)) {
-                    self.fault(format!("view \"{name}\" of \"{}\": both must be row-major, or differ in the innermost dimension only", base.name));
+                    self.fault(format!(
+                        "view \"{name}\" of \"{}\": both must be row-major, or differ in the \
+                        innermost dimension only",
+                        base.name
+                    ));
                 }
                 if matches!(base.place, Place::View(_)) {
                     self.fault(format!("view \"{name}\" is a view of the view \"{}\"", base.name));

@@ -1,6 +1,6 @@
 //! Walking and rewriting nests.
 
-use super::{BinOp, Buf, Expr, Kernel, LoopKind, Scalar, Stmt, TextOp, UnOp};
+use super::{BinOp, Buf, Expr, Kernel, LoopKind, Reg, Scalar, Stmt, TextOp, UnOp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use rustc_hash::FxBuildHasher;
@@ -34,6 +34,22 @@ impl Expr {
     /// True if `f` holds for this or an expression in it.
     pub fn any<'a>(&'a self, f: &mut dyn FnMut(&'a Expr) -> bool) -> bool {
         f(self) || self.children().into_iter().any(|c| c.any(f))
+    }
+    /// True for the value of an accumulator.
+    pub fn is_acc(&self, acc: Reg) -> bool {
+        matches!(self, Expr::Acc { reg, .. } if *reg == acc)
+    }
+    /// What a load reads.
+    pub fn loaded(&self) -> Option<Buf> {
+        if let Expr::Load { buf, .. } = self { Some(*buf) } else { None }
+    }
+    /// Calls `f` for each load: its buffer and subscripts.
+    pub fn each_load<'a>(&'a self, f: &mut dyn FnMut(Buf, &'a [Dim])) {
+        self.walk(&mut |e| {
+            if let Expr::Load { buf, at } = e {
+                f(*buf, at);
+            }
+        });
     }
     /// Rebuilds bottom-up: `f` gets every expression after its operands were rebuilt.
     pub fn rewrite(self, f: &mut dyn FnMut(Expr) -> Expr) -> Expr {
@@ -158,11 +174,7 @@ impl Stmt {
     /// Calls `f` for each load and store of the statement itself, the loads first.
     pub fn accesses(&self, f: &mut dyn FnMut(Buf, &[Dim])) {
         if let Some(e) = self.expr() {
-            e.walk(&mut |e| {
-                if let Expr::Load { buf, at } = e {
-                    f(*buf, at);
-                }
-            });
+            e.each_load(&mut |buf, at| f(buf, at));
         }
         if let Stmt::Store { buf, at, .. } = self {
             f(*buf, at);
@@ -357,6 +369,15 @@ pub fn has_opaque(m: &super::Module, body: &[Stmt]) -> bool {
 /// Every store and load: its buffer and subscripts.
 pub fn accesses(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
     walk(body, &mut |s| s.accesses(f));
+}
+
+/// Every load: its buffer and subscripts.
+pub fn each_load<'a>(body: &'a [Stmt], f: &mut dyn FnMut(Buf, &'a [Dim])) {
+    walk_exprs(body, &mut |e| {
+        if let Expr::Load { buf, at } = e {
+            f(*buf, at);
+        }
+    });
 }
 
 /// Every store: its buffer and subscripts.

@@ -80,7 +80,8 @@ pub fn decode(source: &Source) -> Result<Decoded> {
     let odd = checked.map_err(|f| undecodable(source, &f))?;
     if odd.obsolete_graph {
         return fail(
-            "the obsolete GraphProto layout of before October 2017, with inputs and outputs as strings in fields 3 and 4",
+            "the obsolete GraphProto layout of before October 2017, with inputs and outputs as strings in \
+                fields 3 and 4",
             "such files tell no types: export the model again",
         );
     }

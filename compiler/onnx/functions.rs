@@ -312,7 +312,11 @@ impl Functions {
                 .filter_map(|a| Some((a.name.as_deref().unwrap_or(""), attributes::reference(a)?)))
             {
                 if !attrs.contains_key(r) {
-                    notes.push(format!("attribute {a} is \"{r}\" of function {}, which the call leaves out and which has no default", show(&key)));
+                    notes.push(format!(
+                        "attribute {a} is \"{r}\" of function {}, which the call leaves out \
+                        and which has no default",
+                        show(&key)
+                    ));
                 }
             }
             let proto = rename.node(node);

@@ -430,8 +430,15 @@ impl Import {
             }) {
                 let mut have: Vec<&str> = of_inputs.iter().map(|s| self.syms.name(*s)).collect();
                 have.dedup();
-                let e =
-                    Error::warning(codes::DIM_OPTION, format!("--dim: no input has the dimension \"{name}\": the option fixes no input, and only asserts what the model computes")).at(&self.origin);
+                let e = Error::warning(
+                    codes::DIM_OPTION,
+                    format!(
+                        "--dim: no input has the \
+                        dimension \"{name}\": the option fixes no input, and only asserts what the model \
+                        computes"
+                    ),
+                )
+                .at(&self.origin);
                 self.findings.push(e.found_expected(
                     format!("\"{name}\" of an output or an inner value"),
                     if have.is_empty() {

@@ -278,7 +278,10 @@ impl Import {
                         format!("Gradient names the tensor \"{name}\", which is not defined before it"),
                     )
                     .at(origin);
-                    self.findings.push(e.help("xs, zs and y must be inputs, initializers or earlier results of the graph that the node stands in"));
+                    self.findings.push(e.help(
+                        "xs, zs and y must be inputs, initializers or earlier results \
+                        of the graph that the node stands in",
+                    ));
                 }
             }
         }
@@ -327,7 +330,10 @@ impl Import {
                 format!("{n} node{}, first: {first}; {why}", if *n == 1 { "" } else { "s" }),
             );
         }
-        self.findings.push(e.help("docs/operators.md lists the supported operators; a model-local function with this domain and name is used if the model has one, and --custom calls a function of yours"));
+        self.findings.push(e.help(
+            "docs/operators.md lists the supported operators; a model-local function \
+            with this domain and name is used if the model has one, and --custom calls a function of yours",
+        ));
     }
     fn constant_node(
         &mut self,
@@ -425,7 +431,10 @@ fn operands_fit(schema: &ops::Schema, p: &super::proto::NodeProto, origin: &Orig
             let e = Error::new(codes::OP_ARITY, format!("wrong number of {what}s"))
                 .at(origin)
                 .found_expected(found, format!("{expected}, as {shown} has it"));
-            errors.push(e.help("the operator's specification lists them; the model may have been written for another version"));
+            errors.push(e.help(
+                "the operator's specification lists them; the model may have been written \
+                for another version",
+            ));
         }
         let missing =
             formals.list.iter().zip(names).position(|(f, s)| s.is_empty() && !f.optional && !f.variadic);

@@ -317,7 +317,8 @@ impl<'a> Scopes<'a, '_> {
             _ => Error::warning(
                 codes::GRAPH_INVALID,
                 format!(
-                    "\"{name}\" of a nested graph hides a value of the graph around; inside, the inner one counts"
+                    "\"{name}\" of a nested graph hides a value of the graph around; inside, the inner one \
+                        counts"
                 ),
             ),
         };

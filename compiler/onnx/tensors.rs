@@ -37,7 +37,7 @@ pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Resu
                 .found_expected(format!("data_location EXTERNAL and {field}"), "external data only")
                 .fail();
         }
-        return external_tensor(t, elem, n, external, origin);
+        return Data { t, elem, n, external, origin }.external();
     }
     if !t.external_data.is_empty() {
         external.warnings.push(
@@ -70,10 +70,11 @@ pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Resu
             .found_expected(format!("{} in {field}", elem.onnx_name()), format!("{want} or raw_data"))
             .fail();
     }
+    let data = Data { t, elem, n, external, origin };
     match field {
-        "raw_data" => raw(t, elem, n, external, origin),
-        "string_data" => strings(t, n, external, origin),
-        _ => typed(t, elem, n, external, origin),
+        "raw_data" => data.raw(),
+        "string_data" => data.strings(),
+        _ => data.typed(),
     }
 }
 
@@ -104,12 +105,6 @@ fn typed_field(elem: ElemType) -> &'static str {
     }
 }
 
-fn mismatch(origin: &Origin, t: &TensorProto, elem: ElemType, found: String, expected: String) -> Error {
-    invalid(origin, "the tensor's data does not fit its shape")
-        .row("tensor", format!("{}{:?}", elem.onnx_name(), t.dims))
-        .found_expected(found, expected)
-}
-
 /// Bytes of a tensor in raw_data and in external files: 6-bit floats are a bit stream there, in which an
 /// element may lie in two bytes. Elsewhere each has a byte.
 fn raw_size(elem: ElemType, n: u64) -> u64 {
@@ -120,178 +115,153 @@ fn six_bits(elem: ElemType) -> bool {
     matches!(elem, ElemType::F6E2M3 | ElemType::F6E3M2)
 }
 
-fn raw(
-    t: &TensorProto,
+/// A tensor of which its data is to be read.
+struct Data<'a> {
+    t: &'a TensorProto,
     elem: ElemType,
+    /// How many elements it has.
     n: u64,
-    external: &mut External,
-    origin: &Origin,
-) -> Result<ConstData> {
-    let raw = t.raw_data.clone().unwrap_or_default();
-    let want = raw_size(elem, n);
-    if raw.len() as u64 != want {
-        return mismatch(
-            origin,
-            t,
-            elem,
-            format!("{} bytes in raw_data", raw.len()),
-            format!("{want} bytes"),
-        )
-        .fail();
-    }
-    from_raw(t, elem, n, raw, external, origin)
+    external: &'a mut External,
+    origin: &'a Origin,
 }
 
-/// Data of the right size, as it lies in raw_data.
-fn from_raw(
-    t: &TensorProto,
-    elem: ElemType,
-    n: u64,
-    raw: Bytes,
-    external: &mut External,
-    origin: &Origin,
-) -> Result<ConstData> {
-    let data = if six_bits(elem) {
-        let used = n * 6 % 8;
-        if used > 0 && raw.last().is_some_and(|b| b >> used != 0) {
-            return invalid(origin, "the bits behind the last 6-bit float are not zero")
-                .found_expected(format!("a last byte of {:#04x}", raw[raw.len() - 1]), "zeros there")
-                .fail();
+impl Data<'_> {
+    /// Data that does not fit the shape.
+    fn mismatch(&self, found: String, expected: String) -> Error {
+        let (t, elem) = (self.t, self.elem);
+        invalid(self.origin, "the tensor's data does not fit its shape")
+            .row("tensor", format!("{}{:?}", elem.onnx_name(), t.dims))
+            .found_expected(found, expected)
+    }
+    fn raw(self) -> Result<ConstData> {
+        let raw = self.t.raw_data.clone().unwrap_or_default();
+        let want = raw_size(self.elem, self.n);
+        if raw.len() as u64 != want {
+            return self.mismatch(format!("{} bytes in raw_data", raw.len()), format!("{want} bytes")).fail();
         }
-        let word = |at: usize| u16::from(raw[at]) | u16::from(raw.get(at + 1).copied().unwrap_or(0)) << 8;
-        (0..n as usize).map(|i| (word(i * 6 / 8) >> (i * 6 % 8)) as u8 & 0x3f).collect::<Vec<u8>>().into()
-    } else if elem == ElemType::Bool && raw.iter().any(|b| *b > 1) {
-        not_a_bool(external, origin);
-        raw.iter().map(|b| u8::from(*b != 0)).collect::<Vec<u8>>().into()
-    } else {
-        raw
-    };
-    ConstData::new(elem, t.dims.clone(), data).ok_or_else(|| Failure::bug("tensors", "data of another size"))
-}
-
-fn not_a_bool(external: &mut External, origin: &Origin) {
-    external.warnings.push(
-        Error::warning(codes::TENSOR_INVALID, "a bool that is neither 0 nor 1 counts as true").at(origin),
-    );
-}
-
-fn strings(t: &TensorProto, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
-    if let Some(i) = t.string_data.iter().position(|s| std::str::from_utf8(s).is_err()) {
-        let e = invalid(origin, format!("string {i} of the tensor is no UTF-8"));
-        return e
-            .found_expected(
-                format!("\"{}\"", super::wire::escaped(&t.string_data[i])),
-                "UTF-8, which operators on strings rely on",
-            )
-            .fail();
+        self.from_raw(raw)
     }
-    if let Some(i) = t.string_data.iter().position(|s| s.starts_with(b"\xef\xbb\xbf")) {
-        external.warnings.push(
-            Error::warning(
-                codes::TENSOR_INVALID,
-                format!("string {i} of the tensor begins with a byte order mark"),
-            )
-            .at(origin),
+    /// Data of the right size, as it lies in raw_data.
+    fn from_raw(mut self, raw: Bytes) -> Result<ConstData> {
+        let Data { t, elem, n, origin, .. } = self;
+        let data = if six_bits(elem) {
+            let used = n * 6 % 8;
+            if used > 0 && raw.last().is_some_and(|b| b >> used != 0) {
+                return invalid(origin, "the bits behind the last 6-bit float are not zero")
+                    .found_expected(format!("a last byte of {:#04x}", raw[raw.len() - 1]), "zeros there")
+                    .fail();
+            }
+            let word = |at: usize| u16::from(raw[at]) | u16::from(raw.get(at + 1).copied().unwrap_or(0)) << 8;
+            (0..n as usize).map(|i| (word(i * 6 / 8) >> (i * 6 % 8)) as u8 & 0x3f).collect::<Vec<u8>>().into()
+        } else if elem == ElemType::Bool && raw.iter().any(|b| *b > 1) {
+            self.not_a_bool();
+            raw.iter().map(|b| u8::from(*b != 0)).collect::<Vec<u8>>().into()
+        } else {
+            raw
+        };
+        ConstData::new(elem, t.dims.clone(), data)
+            .ok_or_else(|| Failure::bug("tensors", "data of another size"))
+    }
+    fn not_a_bool(&mut self) {
+        let origin = self.origin;
+        self.external.warnings.push(
+            Error::warning(codes::TENSOR_INVALID, "a bool that is neither 0 nor 1 counts as true").at(origin),
         );
     }
-    let len = t.string_data.len();
-    let unfit =
-        || mismatch(origin, t, ElemType::Str, format!("{len} strings"), format!("{n} strings")).into();
-    ConstData::strings(t.dims.clone(), t.string_data.clone()).ok_or_else(unfit)
-}
-
-fn external_tensor(
-    t: &TensorProto,
-    elem: ElemType,
-    n: u64,
-    external: &mut External,
-    origin: &Origin,
-) -> Result<ConstData> {
-    let want = raw_size(elem, n);
-    let range = external.range(&t.external_data, origin)?;
-    if let Some(length) = range.length.filter(|l| *l != want) {
-        return mismatch(
-            origin,
-            t,
-            elem,
-            format!("{length} bytes in the external file"),
-            format!("{want} bytes"),
-        )
-        .fail();
+    fn strings(self) -> Result<ConstData> {
+        let Data { t, n, origin, .. } = self;
+        if let Some(i) = t.string_data.iter().position(|s| std::str::from_utf8(s).is_err()) {
+            let e = invalid(origin, format!("string {i} of the tensor is no UTF-8"));
+            return e
+                .found_expected(
+                    format!("\"{}\"", super::wire::escaped(&t.string_data[i])),
+                    "UTF-8, which operators on strings rely on",
+                )
+                .fail();
+        }
+        if let Some(i) = t.string_data.iter().position(|s| s.starts_with(b"\xef\xbb\xbf")) {
+            self.external.warnings.push(
+                Error::warning(
+                    codes::TENSOR_INVALID,
+                    format!("string {i} of the tensor begins with a byte order mark"),
+                )
+                .at(origin),
+            );
+        }
+        let len = t.string_data.len();
+        let unfit = || self.mismatch(format!("{len} strings"), format!("{n} strings")).into();
+        ConstData::strings(t.dims.clone(), t.string_data.clone()).ok_or_else(unfit)
     }
-    // Without elements there is nothing to read, and the file need not be there.
-    let data = if want == 0 { Bytes::new() } else { external.slice(&range, want, origin)? };
-    from_raw(t, elem, n, data, external, origin)
-}
-
-/// Data from the typed fields.
-fn typed(
-    t: &TensorProto,
-    elem: ElemType,
-    n: u64,
-    external: &mut External,
-    origin: &Origin,
-) -> Result<ConstData> {
-    use ElemType::*;
-    let field = typed_field(elem);
-    let entries = match field {
-        "float_data" => t.float_data.len(),
-        "double_data" => t.double_data.len(),
-        "int64_data" => t.int64_data.len(),
-        "uint64_data" => t.uint64_data.len(),
-        _ => t.int32_data.len(),
-    } as u64;
-    // Packed types have a byte in each entry, complex ones an entry for each part.
-    let want = match elem {
-        C64 | C128 => n.saturating_mul(2),
-        _ if elem.is_packed() => elem.bytes_for(n).unwrap_or(u64::MAX),
-        _ => n,
-    };
-    if entries != want {
-        let e = mismatch(origin, t, elem, format!("{entries} values in {field}"), format!("{want} values"));
-        let dense = n.saturating_mul(u64::from(elem.bits())).div_ceil(32);
-        return if elem.is_packed() && entries == dense {
-            e.note("ambiguous packing: an entry holds one byte of elements, not four").fail()
-        } else {
-            e.fail()
+    fn external(self) -> Result<ConstData> {
+        let want = raw_size(self.elem, self.n);
+        let range = self.external.range(&self.t.external_data, self.origin)?;
+        if let Some(length) = range.length.filter(|l| *l != want) {
+            return self
+                .mismatch(format!("{length} bytes in the external file"), format!("{want} bytes"))
+                .fail();
+        }
+        // Without elements there is nothing to read, and the file need not be there.
+        let data = if want == 0 { Bytes::new() } else { self.external.slice(&range, want, self.origin)? };
+        self.from_raw(data)
+    }
+    /// Data from the typed fields.
+    fn typed(mut self) -> Result<ConstData> {
+        use ElemType::*;
+        let Data { t, elem, n, origin, .. } = self;
+        let field = typed_field(elem);
+        let entries = filled(t).iter().find(|f| f.0 == field).map_or(0, |f| f.1 as u64);
+        // Packed types have a byte in each entry, complex ones an entry for each part.
+        let want = match elem {
+            C64 | C128 => n.saturating_mul(2),
+            _ if elem.is_packed() => elem.bytes_for(n).unwrap_or(u64::MAX),
+            _ => n,
         };
+        if entries != want {
+            let e = self.mismatch(format!("{entries} values in {field}"), format!("{want} values"));
+            let dense = n.saturating_mul(u64::from(elem.bits())).div_ceil(32);
+            return if elem.is_packed() && entries == dense {
+                e.note("ambiguous packing: an entry holds one byte of elements, not four").fail()
+            } else {
+                e.fail()
+            };
+        }
+        let out_of_range = |i: usize, v: String, lo: i64, hi: i64| -> Result<ConstData> {
+            let e = invalid(origin, format!("value {i} of {field} does not fit {}", elem.onnx_name()));
+            e.found_expected(v, format!("{lo} to {hi}")).fail()
+        };
+        // Bit patterns may be written signed or unsigned.
+        let (lo, hi) = match elem {
+            I16 | U16 | F16 | BF16 => (-0x8000, 0xffff),
+            F6E2M3 | F6E3M2 => (0, 0x3f),
+            I32 | Bool => (i32::MIN, i32::MAX),
+            _ => (-0x80, 0xff),
+        };
+        if field == "int32_data"
+            && let Some(i) = t.int32_data.iter().position(|v| !(lo..=hi).contains(v))
+        {
+            return out_of_range(i, t.int32_data[i].to_string(), lo.into(), hi.into());
+        }
+        if elem == U32
+            && let Some(i) = t.uint64_data.iter().position(|v| *v > u64::from(u32::MAX))
+        {
+            return out_of_range(i, t.uint64_data[i].to_string(), 0, u32::MAX.into());
+        }
+        if elem == Bool && t.int32_data.iter().any(|v| !matches!(v, 0 | 1)) {
+            self.not_a_bool();
+        }
+        let v: Vec<u8> = match elem {
+            F32 | C64 => t.float_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            F64 | C128 => t.double_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            I64 => t.int64_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            U64 => t.uint64_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            U32 => t.uint64_data.iter().flat_map(|x| (*x as u32).to_le_bytes()).collect(),
+            I32 => t.int32_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            I16 | U16 | F16 | BF16 => t.int32_data.iter().flat_map(|x| (*x as u16).to_le_bytes()).collect(),
+            Bool => t.int32_data.iter().map(|x| u8::from(*x != 0)).collect(),
+            _ => t.int32_data.iter().map(|x| *x as u8).collect(),
+        };
+        ConstData::new(elem, t.dims.clone(), v).ok_or_else(|| Failure::bug("tensors", "data of another size"))
     }
-    let out_of_range = |i: usize, v: String, lo: i64, hi: i64| -> Result<ConstData> {
-        let e = invalid(origin, format!("value {i} of {field} does not fit {}", elem.onnx_name()));
-        e.found_expected(v, format!("{lo} to {hi}")).fail()
-    };
-    // Bit patterns may be written signed or unsigned.
-    let (lo, hi) = match elem {
-        I16 | U16 | F16 | BF16 => (-0x8000, 0xffff),
-        F6E2M3 | F6E3M2 => (0, 0x3f),
-        I32 | Bool => (i32::MIN, i32::MAX),
-        _ => (-0x80, 0xff),
-    };
-    if field == "int32_data"
-        && let Some(i) = t.int32_data.iter().position(|v| !(lo..=hi).contains(v))
-    {
-        return out_of_range(i, t.int32_data[i].to_string(), lo.into(), hi.into());
-    }
-    if elem == U32
-        && let Some(i) = t.uint64_data.iter().position(|v| *v > u64::from(u32::MAX))
-    {
-        return out_of_range(i, t.uint64_data[i].to_string(), 0, u32::MAX.into());
-    }
-    if elem == Bool && t.int32_data.iter().any(|v| !matches!(v, 0 | 1)) {
-        not_a_bool(external, origin);
-    }
-    let v: Vec<u8> = match elem {
-        F32 | C64 => t.float_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        F64 | C128 => t.double_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        I64 => t.int64_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        U64 => t.uint64_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        U32 => t.uint64_data.iter().flat_map(|x| (*x as u32).to_le_bytes()).collect(),
-        I32 => t.int32_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        I16 | U16 | F16 | BF16 => t.int32_data.iter().flat_map(|x| (*x as u16).to_le_bytes()).collect(),
-        Bool => t.int32_data.iter().map(|x| u8::from(*x != 0)).collect(),
-        _ => t.int32_data.iter().map(|x| *x as u8).collect(),
-    };
-    ConstData::new(elem, t.dims.clone(), v).ok_or_else(|| Failure::bug("tensors", "data of another size"))
 }
 
 /// Largest sparse tensor that is made dense, in bytes.

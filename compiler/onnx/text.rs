@@ -107,7 +107,8 @@ impl Parser<'_> {
         Ok((at, key))
     }
     fn model_field(&mut self, m: &mut ModelProto) -> Result<()> {
-        const KEYS: &str = "ir_version, opset_import, producer_name, producer_version, domain, model_version, doc_string or metadata_props";
+        const KEYS: &str = "ir_version, opset_import, producer_name, producer_version, domain, \
+            model_version, doc_string or metadata_props";
         let all = i128::from(i64::MIN)..=i128::from(i64::MAX);
         let (at, key) = self.key(KEYS)?;
         match key.as_str() {

@@ -27,9 +27,7 @@ impl Operator for AffineGrid {
             Some(5) => 3,
             _ => return cx.error(codes::OP_SHAPE, "size must have four or five values").fail(),
         };
-        if theta.rank() != 3 {
-            return cx.error(codes::OP_SHAPE, "theta must have rank 3").fail();
-        }
+        cx.require(theta.rank() == 3, codes::OP_SHAPE, "theta must have rank 3")?;
         cx.require_eq(theta.dims[1], Dim::constant(n), "theta does not fit the size")?;
         cx.require_eq(theta.dims[2], Dim::constant(n + 1), "theta does not fit the size")?;
         let dims = match runtime::late(cx, 1) {

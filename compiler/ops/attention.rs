@@ -41,11 +41,12 @@ impl Operator for Attention {
     const OPS: &'static [&'static str] = &["Attention"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let precision = a.elem_type_opt("softmax_precision")?;
-        if precision
-            .is_some_and(|t| !matches!(t, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F64))
-        {
-            return a.error("attribute \"softmax_precision\" is not a floating-point type").fail();
-        }
+        a.require(
+            !precision.is_some_and(|t| {
+                !matches!(t, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F64)
+            }),
+            "attribute \"softmax_precision\" is not a floating-point type",
+        )?;
         let op = Attention {
             q_heads: a.int_opt("q_num_heads")?,
             kv_heads: a.int_opt("kv_num_heads")?,
@@ -69,19 +70,20 @@ impl Operator for Attention {
                 .found_expected(format!("{}, {}", op.left, op.right), "-1 (unbounded), or 0 and more")
                 .fail();
         }
-        if [op.q_heads, op.kv_heads].into_iter().flatten().any(|h| h < 1) {
-            return a.error("the number of heads must be positive").fail();
-        }
+        a.require(
+            ![op.q_heads, op.kv_heads].into_iter().flatten().any(|h| h < 1),
+            "the number of heads must be positive",
+        )?;
         Ok(op)
     }
 
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (q, k, v) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
-        if !matches!(q.rank(), 3 | 4) || k.rank() != q.rank() || v.rank() != q.rank() {
-            return cx
-                .error(codes::OP_SHAPE, "query, key and value must have rank 3, or all of them rank 4")
-                .fail();
-        }
+        cx.require(
+            matches!(q.rank(), 3 | 4) && k.rank() == q.rank() && v.rank() == q.rank(),
+            codes::OP_SHAPE,
+            "query, key and value must have rank 3, or all of them rank 4",
+        )?;
         if q.rank() == 3 && (self.q_heads.is_none() || self.kv_heads.is_none()) {
             return cx
                 .error(
@@ -91,11 +93,11 @@ impl Operator for Attention {
                 .fail();
         }
         let past = (cx.tensor_opt(4)?.cloned(), cx.tensor_opt(5)?.cloned());
-        if past.0.is_some() != past.1.is_some() {
-            return cx
-                .error(codes::OP_ARITY, "past_key and past_value are given together or not at all")
-                .fail();
-        }
+        cx.require(
+            past.0.is_some() == past.1.is_some(),
+            codes::OP_ARITY,
+            "past_key and past_value are given together or not at all",
+        )?;
         if cx.has(6) && past.0.is_some() {
             return cx.error(codes::OP_ARITY, "nonpad_kv_seqlen can not be combined with past_key").fail();
         }
@@ -130,9 +132,7 @@ impl Operator for Attention {
         cx.require_eq(key_size, s.size, "query and key have different head sizes")?;
         for (p, size) in [(&past.0, s.size), (&past.1, s.value_size)] {
             let Some(p) = p else { continue };
-            if p.rank() != 4 {
-                return cx.error(codes::OP_SHAPE, "past_key and past_value must have rank 4").fail();
-            }
+            cx.require(p.rank() == 4, codes::OP_SHAPE, "past_key and past_value must have rank 4")?;
             for (a, b) in p.dims.iter().zip([s.batch, s.kv_heads, s.keys - positions(&k), size]) {
                 cx.require_eq(*a, b, "the past does not fit query, key and value")?;
             }
@@ -163,30 +163,10 @@ impl Operator for Attention {
         let s = self.sizes(&cx.dims(q), &cx.dims(k), &cx.dims(v), past.as_deref());
         let [q, k, v] =
             [(q, s.size), (k, s.size), (v, s.value_size)].map(|(b, size)| Operand::of_rank(cx, b, size));
-        let key = core::present(
-            cx,
-            "present_key",
-            cx.output_opt(1),
-            past_key,
-            k,
-            s.batch,
-            s.kv_heads,
-            s.keys,
-            s.size,
-        )
-        .unwrap_or(k);
-        let value = core::present(
-            cx,
-            "present_value",
-            cx.output_opt(2),
-            past_value,
-            v,
-            s.batch,
-            s.kv_heads,
-            s.keys,
-            s.value_size,
-        )
-        .unwrap_or(v);
+        let dims = |size: Dim| [s.batch, s.kv_heads, s.keys, size];
+        let (wanted_key, wanted_value) = (cx.output_opt(1), cx.output_opt(2));
+        let key = core::present(cx, "present_key", wanted_key, past_key, k, dims(s.size));
+        let value = core::present(cx, "present_value", wanted_value, past_value, v, dims(s.value_size));
         let out = cx.output_opt(3);
         if cx.output_opt(0).is_none() && out.is_none() {
             return Ok(());
@@ -271,9 +251,7 @@ impl Attention {
 
     fn check_mask(&self, cx: &mut InferCx, m: &TensorType, s: &Sizes) -> Result<()> {
         let full = s.scores();
-        if m.rank() > 4 || m.rank() == 0 {
-            return cx.error(codes::OP_SHAPE, "attn_mask must have rank 1 to 4").fail();
-        }
+        cx.require(m.rank() <= 4 && m.rank() != 0, codes::OP_SHAPE, "attn_mask must have rank 1 to 4")?;
         let n = m.rank();
         let shape = cx.broadcast(&[&full[..3], &m.dims[..n - 1]])?;
         for (a, b) in shape.iter().zip(&full) {

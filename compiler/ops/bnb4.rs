@@ -82,9 +82,10 @@ impl Operator for Bnb4 {
             transposed: a.flag("transB", true)?,
         };
         let small = |v: i64| (1..=1 << 28).contains(&v);
-        if !small(b.rows) || !small(b.columns) {
-            return a.error("attributes \"K\" and \"N\" must be positive, below 2^28").fail();
-        }
+        a.require(
+            small(b.rows) && small(b.columns),
+            "attributes \"K\" and \"N\" must be positive, below 2^28",
+        )?;
         if !matches!(kind, 0 | 1) {
             return a
                 .error(format!("attribute \"quant_type\" is {kind}"))

@@ -114,8 +114,15 @@ fn rank(cx: &InferCx, columns: Dim) -> Result<usize> {
     match columns.as_const().and_then(|c| usize::try_from(c - HEAD).ok()) {
         Some(r) => Ok(r),
         None => cx
-            .error(codes::OP_FEATURE, "the members of the sequence have several ranks, or one that only run time knows: a single member has no type")
-            .help("declare the shape of the sequence's members with its rank, or insert members of one rank only")
+            .error(
+                codes::OP_FEATURE,
+                "the members of the sequence have several ranks, or one that only run \
+                time knows: a single member has no type",
+            )
+            .help(
+                "declare the shape of the sequence's members with its rank, or insert members of one rank \
+                only",
+            )
             .fail(),
     }
 }
@@ -264,7 +271,7 @@ impl Operator for Bundle {
                 cx.set(0, data.elem, dims);
             }
             Bundle::Unpack(b) => boundary::infer_unpack(cx, b)?,
-            Bundle::Publish(list) => boundary::infer_publish(cx, list)?,
+            Bundle::Publish(list) => boundary::publish::infer(cx, list)?,
             Bundle::Rows(n) => {
                 let t = cx.tensor(0)?.clone();
                 let dims = match t.dims[..] {
@@ -303,7 +310,7 @@ impl Operator for Bundle {
             Bundle::Split(s) => parts::split(cx, *s),
             Bundle::Concat(c) => parts::concat(cx, *c),
             Bundle::Unpack(b) => return boundary::unpack(cx, b),
-            Bundle::Publish(list) => return boundary::publish(cx, list),
+            Bundle::Publish(list) => return boundary::publish::lower(cx, list),
         }
         Ok(())
     }

@@ -45,9 +45,7 @@ impl Operator for CenterCropPad {
             }
         } else {
             for (a, d) in axes.into_iter().zip(cx.need_dims(1, "shape")?) {
-                if d.as_const().is_some_and(|d| d < 0) {
-                    return cx.error(codes::OP_SHAPE, "a size is negative").fail();
-                }
+                cx.require(d.as_const().is_none_or(|d| d >= 0), codes::OP_SHAPE, "a size is negative")?;
                 cx.syms.require_at_most(Dim::constant(0), d);
                 dims[a] = d;
             }

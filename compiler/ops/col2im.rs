@@ -44,9 +44,12 @@ impl Operator for Col2Im {
                 .error(codes::OP_SHAPE, "the lengths of image_shape and block_shape must be known")
                 .fail();
         };
-        if n != blocks || n == 0 || x.rank() != 3 {
-            return cx.error(codes::OP_SHAPE, "the input must have rank 3, and image_shape and block_shape as many values as the image dimensions").fail();
-        }
+        cx.require(
+            n == blocks && n != 0 && x.rank() == 3,
+            codes::OP_SHAPE,
+            "the input must have rank 3, and image_shape and block_shape \
+                as many values as the image dimensions",
+        )?;
         for (name, v, want) in
             [("dilations", &self.dilations, n), ("pads", &self.pads, 2 * n), ("strides", &self.strides, n)]
         {

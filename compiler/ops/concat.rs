@@ -34,9 +34,7 @@ impl Operator for Concat {
         let mut known = cx.dims_value(0);
         for i in 1..cx.inputs.len() {
             let u = cx.tensor(i)?.clone();
-            if u.rank() != t.rank() {
-                return cx.error(codes::OP_SHAPE, "the operands have different ranks").fail();
-            }
+            cx.require(u.rank() == t.rank(), codes::OP_SHAPE, "the operands have different ranks")?;
             for d in 0..t.rank() {
                 if d == axis {
                     dims[d] = dims[d] + u.dims[d];

@@ -153,9 +153,7 @@ impl Operator for Conv {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let window = Window::parse(a)?;
         let group = a.int("group", 1)?;
-        if group < 1 {
-            return a.error("attribute \"group\" must be positive").fail();
-        }
+        a.require(group >= 1, "attribute \"group\" must be positive")?;
         let transpose = if a.op() == "ConvTranspose" {
             Some((a.ints_opt("output_padding")?, a.ints_opt("output_shape")?))
         } else {
@@ -268,14 +266,11 @@ impl Conv {
     /// Shape of the result; the numbers of the inputs with image, weights and bias.
     pub fn shape(&self, cx: &mut InferCx, x: usize, w: usize, bias: usize) -> Result<Vec<Dim>> {
         let (x, w) = (cx.tensor(x)?.clone(), cx.tensor(w)?.clone());
-        if x.rank() < 3 || w.rank() != x.rank() {
-            return cx
-                .error(
-                    codes::OP_SHAPE,
-                    "the input must have batch, channel and spatial dimensions, and the weights as many",
-                )
-                .fail();
-        }
+        cx.require(
+            x.rank() >= 3 && w.rank() == x.rank(),
+            codes::OP_SHAPE,
+            "the input must have batch, channel and spatial dimensions, and the weights as many",
+        )?;
         let g = self.group;
         let axes = self.axes(cx, &x.dims[2..], &w.dims[2..])?;
         let channels = if self.transpose.is_some() {
@@ -369,9 +364,11 @@ pub fn padded(cx: &mut LowerCx, x: Buf, axes: &[Axis], fill: Option<Expr>) -> Bu
 impl Conv {
     fn size(&self, cx: &mut InferCx, d: Dim) -> Result<Dim> {
         let d = cx.syms.simplify(d);
-        if d.as_const().is_some_and(|d| d < 0) {
-            return cx.error(codes::OP_SHAPE, "the kernel is larger than the padded input").fail();
-        }
+        cx.require(
+            d.as_const().is_none_or(|d| d >= 0),
+            codes::OP_SHAPE,
+            "the kernel is larger than the padded input",
+        )?;
         if !cx.syms.is_nonneg(d) {
             cx.syms.require_at_most(Dim::constant(0), d);
         }

@@ -36,14 +36,11 @@ impl Operator for CropAndResize {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, rois, images) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
-        if x.rank() != 4 || rois.rank() != 2 || images.rank() != 1 || runtime::length(cx, 3) != Some(2) {
-            return cx
-                .error(
-                    codes::OP_SHAPE,
-                    "images of rank 4, boxes of rank 2, a list of their images, and two sizes are needed",
-                )
-                .fail();
-        }
+        cx.require(
+            x.rank() == 4 && rois.rank() == 2 && images.rank() == 1 && runtime::length(cx, 3) == Some(2),
+            codes::OP_SHAPE,
+            "images of rank 4, boxes of rank 2, a list of their images, and two sizes are needed",
+        )?;
         cx.require_eq(rois.dims[1], Dim::constant(4), "a box has four corners")?;
         cx.require_eq(rois.dims[0], images.dims[0], "there are not as many images as boxes")?;
         let sizes = match cx.dims_value(3) {

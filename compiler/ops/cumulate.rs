@@ -31,9 +31,7 @@ impl Operator for Cumulate {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        if runtime::length(cx, 1) != Some(1) {
-            return cx.error(codes::OP_SHAPE, "the axis must be one number").fail();
-        }
+        cx.require(runtime::length(cx, 1) == Some(1), codes::OP_SHAPE, "the axis must be one number")?;
         match cx.ints_value(1).as_deref() {
             Some([a]) => cx.axis(*a, t.rank()).map(|_| ())?,
             _ if t.rank() == 0 => return cx.error(codes::OP_SHAPE, "a scalar has no axis").fail(),

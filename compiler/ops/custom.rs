@@ -124,7 +124,8 @@ impl Operator for Custom {
                     .error(codes::OP_SHAPE, title)
                     .found_expected(
                         "a result of a custom operator without a declared shape",
-                        "value_info with a type and a size, over those of the model's inputs, for each dimension",
+                        "value_info with a type and a size, over those of the model's inputs, for each \
+                            dimension",
                     )
                     .help(format!(
                         "declare it in the model, or say which input it is like: --custom {}:{}={},like=0",

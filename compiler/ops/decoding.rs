@@ -41,9 +41,11 @@ impl Operator for Decoding {
         match self {
             Decoding::NGramRepeatBlock { .. } => {
                 let scores = cx.tensor(1)?.clone();
-                if x.rank() != 2 || scores.rank() != 2 {
-                    return cx.error(codes::OP_SHAPE, "tokens and scores must be matrices").fail();
-                }
+                cx.require(
+                    x.rank() == 2 && scores.rank() == 2,
+                    codes::OP_SHAPE,
+                    "tokens and scores must be matrices",
+                )?;
                 cx.require_eq(x.dims[0], scores.dims[0], "the batches of tokens and scores differ")?;
                 cx.set(0, scores.elem, scores.dims);
             }

@@ -25,31 +25,29 @@ impl Operator for DeformConv {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let window = Window::parse(a)?;
         let (group, offset_group) = (a.int("group", 1)?, a.int("offset_group", 1)?);
-        if group < 1 || offset_group < 1 {
-            return a.error("attributes \"group\" and \"offset_group\" must be positive").fail();
-        }
+        a.require(
+            group >= 1 && offset_group >= 1,
+            "attributes \"group\" and \"offset_group\" must be positive",
+        )?;
         Ok(DeformConv { window: Window { auto: Auto::NotSet, ..window }, group, offset_group })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, w, offset) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
-        if x.rank() < 3 || w.rank() != x.rank() || offset.rank() != x.rank() {
-            return cx
-                .error(
-                    codes::OP_SHAPE,
-                    "the input must have batch, channel and spatial dimensions, weights and offset as many",
-                )
-                .fail();
-        }
+        cx.require(
+            x.rank() >= 3 && w.rank() == x.rank() && offset.rank() == x.rank(),
+            codes::OP_SHAPE,
+            "the input must have batch, channel and spatial dimensions, weights and offset as many",
+        )?;
         let Some(kernel) =
             w.dims[2..].iter().map(|d| d.as_const().filter(|k| *k > 0)).collect::<Option<Vec<_>>>()
         else {
             return cx.error(codes::DYNAMIC_VALUE, "the kernel's size must be known at compile time").fail();
         };
-        if self.window.kernel.as_ref().is_some_and(|k| *k != kernel) {
-            return cx
-                .error(codes::OP_ATTRIBUTE, "attribute \"kernel_shape\" contradicts the weights")
-                .fail();
-        }
+        cx.require(
+            self.window.kernel.as_ref().is_none_or(|k| *k == kernel),
+            codes::OP_ATTRIBUTE,
+            "attribute \"kernel_shape\" contradicts the weights",
+        )?;
         let axes = self.window.axes(&kernel, &x.dims[2..]).map_err(|m| cx.error(codes::OP_ATTRIBUTE, m))?;
         let zero = Dim::constant(0);
         cx.require_eq(
@@ -76,20 +74,22 @@ impl Operator for DeformConv {
         let mut dims = vec![x.dims[0], w.dims[0]];
         for (a, d) in axes.iter().zip(&x.dims[2..]) {
             let size = cx.syms.simplify((*d + a.before + a.after - a.extent()).floor_div(a.stride) + 1);
-            if size.as_const().is_some_and(|d| d < 0) {
-                return cx.error(codes::OP_SHAPE, "the kernel is larger than the padded input").fail();
-            }
+            cx.require(
+                size.as_const().is_none_or(|d| d >= 0),
+                codes::OP_SHAPE,
+                "the kernel is larger than the padded input",
+            )?;
             cx.syms.require_at_most(zero, size);
             dims.push(size);
         }
         let mut like = vec![(&offset, "offset")];
         let mask = cx.tensor_opt(4)?.cloned();
         if let Some(m) = &mask {
-            if m.rank() != x.rank() {
-                return cx
-                    .error(codes::OP_SHAPE, "the mask must have as many dimensions as the input")
-                    .fail();
-            }
+            cx.require(
+                m.rank() == x.rank(),
+                codes::OP_SHAPE,
+                "the mask must have as many dimensions as the input",
+            )?;
             cx.require_eq(m.dims[1], elements, "the mask does not have one value for each kernel element")?;
             like.push((m, "mask"));
         }

@@ -2,11 +2,11 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__DFT.html>, `STFT`.
 //!
-//! | operator | version | change                                                                              |
-//! |----------|---------|-------------------------------------------------------------------------------------|
-//! | DFT      | 17      | attribute `axis`, by default 1                                                      |
-//! |          | 20      | input `axis`, by default the one before the last                                    |
-//! | STFT     | 17      |                                                                                     |
+//! | operator | version | change                                                                            |
+//! |----------|---------|-----------------------------------------------------------------------------------|
+//! | DFT      | 17      | attribute `axis`, by default 1                                                    |
+//! |          | 20      | input `axis`, by default the one before the last                                  |
+//! | STFT     | 17      |                                                                                   |
 //!
 //! A transform is a contraction with a matrix of cosines and sines: over signal position and real or
 //! imaginary part, to frequency and part. The matrix is a constant where sizes are known and it is not too
@@ -57,14 +57,11 @@ impl Operator for Dft {
         let x = cx.tensor(0)?.clone();
         let last = x.dims.last().copied().unwrap_or_default();
         let real = self.frames && x.rank() == 2;
-        if x.rank() < 2 || !(real || matches!(last.as_const(), Some(1 | 2))) {
-            return cx
-                .error(
-                    codes::OP_SHAPE,
-                    "the last dimension of the signal must be 1 (real) or 2 (real and imaginary part)",
-                )
-                .fail();
-        }
+        cx.require(
+            x.rank() >= 2 && (real || matches!(last.as_const(), Some(1 | 2))),
+            codes::OP_SHAPE,
+            "the last dimension of the signal must be 1 (real) or 2 (real and imaginary part)",
+        )?;
         if self.frames {
             return self.infer_frames(cx, &x.dims, x.elem);
         }
@@ -90,14 +87,11 @@ impl Operator for Dft {
             return Ok(());
         };
         let axis = cx.axis(axis, x.rank())?;
-        if axis + 1 == x.rank() {
-            return cx
-                .error(
-                    codes::OP_ATTRIBUTE,
-                    "the last axis holds the parts of a number and can not be transformed",
-                )
-                .fail();
-        }
+        cx.require(
+            axis + 1 != x.rank(),
+            codes::OP_ATTRIBUTE,
+            "the last axis holds the parts of a number and can not be transformed",
+        )?;
         let out = if late { cx.size(0, axis, x.rank()) } else { self.sizes(x.dims[axis], length).1 };
         cx.syms.require_at_most(Dim::constant(1), x.dims[axis]);
         if let Some(l) = length {
@@ -379,11 +373,11 @@ impl Dft {
         };
         let step = one(cx.dims_value(1));
         let (Some(step), Some(length)) = (step, length) else {
-            if [1, 3].iter().any(|i| cx.has(*i) && runtime::length(cx, *i) != Some(1)) {
-                return cx
-                    .error(codes::OP_SHAPE, "frame_step and frame_length must be one number each")
-                    .fail();
-            }
+            cx.require(
+                ![1, 3].iter().any(|i| cx.has(*i) && runtime::length(cx, *i) != Some(1)),
+                codes::OP_SHAPE,
+                "frame_step and frame_length must be one number each",
+            )?;
             let frames = cx.size(0, 1, 4);
             cx.bound(&[frames], n);
             let bins = match length {

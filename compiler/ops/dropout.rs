@@ -2,12 +2,12 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__Dropout.html>.
 //!
-//! | version | when it trains                                                                                 |
-//! |---------|------------------------------------------------------------------------------------------------|
-//! | 1, 6    | unless `is_test` is set; the mask has the type of the data                                     |
-//! | 7, 10   | never; 10: the mask is boolean                                                                 |
-//! | 12      | if the input `training_mode` says so; `ratio` is an input, `seed` an attribute                 |
-//! | 13, 22  | more types                                                                                     |
+//! | version | when it trains                                                                               |
+//! |---------|----------------------------------------------------------------------------------------------|
+//! | 1, 6    | unless `is_test` is set; the mask has the type of the data                                   |
+//! | 7, 10   | never; 10: the mask is boolean                                                               |
+//! | 12      | if the input `training_mode` says so; `ratio` is an input, `seed` an attribute               |
+//! | 13, 22  | more types                                                                                   |
 //!
 //! In training, elements whose random number is below the ratio become 0, and the others are scaled by
 //! 1 / (1 - ratio). With a seed and a known shape the numbers are those of `numpy.random.RandomState(seed)`,

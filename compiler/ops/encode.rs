@@ -124,12 +124,12 @@ impl Operator for Encode {
                 Categories::Ints(v) => (v.len(), twice(v)),
                 Categories::Strings(v) => (v.len(), twice(v)),
             };
-            if twice {
-                return cx.error(codes::OP_FEATURE, "OneHotEncoder has the same category twice").fail();
-            }
-            if (t.elem == ElemType::Str) != matches!(categories, Categories::Strings(_)) {
-                return cx.error(codes::OP_TYPE, "the categories have another type than the input").fail();
-            }
+            cx.require(!twice, codes::OP_FEATURE, "OneHotEncoder has the same category twice")?;
+            cx.require(
+                (t.elem == ElemType::Str) == matches!(categories, Categories::Strings(_)),
+                codes::OP_TYPE,
+                "the categories have another type than the input",
+            )?;
             cx.set(0, ElemType::F32, [t.dims.as_slice(), &[Dim::from(n)]].concat());
             return Ok(());
         }

@@ -96,9 +96,11 @@ impl Operator for Features {
                 cx.set(0, ElemType::F32, t.dims);
             }
             Features::Normalizer(_) => {
-                if !matches!(t.rank(), 1 | 2) {
-                    return cx.error(codes::OP_SHAPE, "Normalizer takes a vector or a matrix").fail();
-                }
+                cx.require(
+                    matches!(t.rank(), 1 | 2),
+                    codes::OP_SHAPE,
+                    "Normalizer takes a vector or a matrix",
+                )?;
                 cx.set(0, ElemType::F32, t.dims);
             }
             Features::Imputer { floats, ints, .. } => {
@@ -118,11 +120,11 @@ impl Operator for Features {
             }
             Features::Binarizer { .. } => cx.set(0, t.elem, t.dims),
             Features::Vectorizer { sizes } => {
-                if sizes.as_ref().is_some_and(|s| s.len() != cx.inputs.len() || s.iter().any(|n| *n < 0)) {
-                    return cx
-                        .error(codes::OP_ATTRIBUTE, "inputdimensions must hold one size for each input")
-                        .fail();
-                }
+                cx.require(
+                    !sizes.as_ref().is_some_and(|s| s.len() != cx.inputs.len() || s.iter().any(|n| *n < 0)),
+                    codes::OP_ATTRIBUTE,
+                    "inputdimensions must hold one size for each input",
+                )?;
                 let (mut rows, mut total) = (None, Dim::constant(0));
                 for i in 0..cx.inputs.len() {
                     let t = cx.tensor(i)?.clone();

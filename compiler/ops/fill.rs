@@ -27,9 +27,10 @@ impl Operator for Fill {
         Ok(match a.op() {
             "ConstantOfShape" => {
                 let v = a.tensor_opt("value")?;
-                if v.as_ref().is_some_and(|v| v.count() != 1) {
-                    return a.error("attribute \"value\" must hold one element").fail();
-                }
+                a.require(
+                    v.as_ref().is_none_or(|v| v.count() == 1),
+                    "attribute \"value\" must hold one element",
+                )?;
                 Fill::ConstantOfShape(v)
             }
             "Expand" => Fill::Expand,
@@ -67,9 +68,11 @@ impl Operator for Fill {
             }
             Fill::ConstantOfShape(value) => {
                 let dims = cx.need_dims(0, "the shape")?;
-                if dims.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {
-                    return cx.error(codes::OP_SHAPE, "the shape holds a negative size").fail();
-                }
+                cx.require(
+                    !dims.iter().any(|d| d.as_const().is_some_and(|d| d < 0)),
+                    codes::OP_SHAPE,
+                    "the shape holds a negative size",
+                )?;
                 let elem = value.as_ref().map_or(ElemType::F32, |v| v.elem());
                 let known = match (value.as_ref().and_then(|v| v.to_i64s()), dims.as_slice()) {
                     (Some(v), []) => Known::Dims(vec![Dim::constant(v[0])]),
@@ -100,9 +103,7 @@ impl Operator for Fill {
             Fill::Range => infer_range(cx)?,
             Fill::EyeLike { dtype, .. } => {
                 let t = cx.tensor(0)?;
-                if t.rank() != 2 {
-                    return cx.error(codes::OP_SHAPE, "EyeLike needs a matrix").fail();
-                }
+                cx.require(t.rank() == 2, codes::OP_SHAPE, "EyeLike needs a matrix")?;
                 cx.set(0, dtype.unwrap_or(t.elem), t.dims.clone());
             }
         }
@@ -243,13 +244,9 @@ fn infer_range(cx: &mut InferCx) -> Result<()> {
         let Some(v) = v else {
             return cx.error(codes::DYNAMIC_VALUE, "the bounds of Range are only known at run time").fail();
         };
-        if v[2] == 0.0 {
-            return cx.error(codes::OP_SHAPE, "delta must not be 0").fail();
-        }
+        cx.require(v[2] != 0.0, codes::OP_SHAPE, "delta must not be 0")?;
         let n = ((v[1] - v[0]) / v[2]).ceil().max(0.0);
-        if !n.is_finite() || n > 1e15 {
-            return cx.error(codes::OP_SHAPE, "the bounds of Range are not finite").fail();
-        }
+        cx.require(n.is_finite() && n <= 1e15, codes::OP_SHAPE, "the bounds of Range are not finite")?;
         cx.set(0, elem, vec![Dim::constant(n as i64)]);
         return Ok(());
     }

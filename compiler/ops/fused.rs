@@ -88,11 +88,11 @@ impl Operator for Fused {
                 };
                 let dims = if *nhwc { to_last(&t.dims) } else { t.dims };
                 if let Some(z) = cx.tensor_opt(3)?.cloned() {
-                    if z.rank() != dims.len() {
-                        return cx
-                            .error(codes::OP_SHAPE, "the summand Z must have the shape of the result")
-                            .fail();
-                    }
+                    cx.require(
+                        z.rank() == dims.len(),
+                        codes::OP_SHAPE,
+                        "the summand Z must have the shape of the result",
+                    )?;
                     for (a, b) in z.dims.iter().zip(&dims) {
                         cx.require_eq(*a, *b, "the summand Z must have the shape of the result")?;
                     }
@@ -104,9 +104,7 @@ impl Operator for Fused {
                 let mut views = vec![];
                 for i in 0..2 {
                     let t = cx.tensor(i)?;
-                    if t.rank() == 0 {
-                        return cx.error(codes::OP_SHAPE, "a product does not take scalars").fail();
-                    }
+                    cx.require(t.rank() != 0, codes::OP_SHAPE, "a product does not take scalars")?;
                     views.push(
                         order(t.rank(), trans[i], batch[i])
                             .into_iter()

@@ -110,9 +110,7 @@ impl Operator for Gated {
 
 fn same(cx: &mut InferCx, i: usize, dims: &[crate::sym::Dim]) -> Result<()> {
     let t = cx.tensor(i)?.clone();
-    if t.rank() != dims.len() {
-        return cx.error(codes::OP_SHAPE, "the operands must have one shape").fail();
-    }
+    cx.require(t.rank() == dims.len(), codes::OP_SHAPE, "the operands must have one shape")?;
     for (a, b) in t.dims.iter().zip(dims) {
         cx.require_eq(*a, *b, "the operands must have one shape")?;
     }

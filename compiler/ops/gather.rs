@@ -53,9 +53,11 @@ impl Operator for Gather {
             }
             Gather::Elements(axis) => {
                 let axis = cx.axis(*axis, t.rank())?;
-                if i.rank() != t.rank() {
-                    return cx.error(codes::OP_SHAPE, "data and indices must have the same rank").fail();
-                }
+                cx.require(
+                    i.rank() == t.rank(),
+                    codes::OP_SHAPE,
+                    "data and indices must have the same rank",
+                )?;
                 for d in (0..t.rank()).filter(|d| *d != axis) {
                     cx.syms.require_at_most(i.dims[d], t.dims[d]);
                 }
@@ -64,11 +66,26 @@ impl Operator for Gather {
             Gather::Nd { batch_dims } => {
                 let b = usize::try_from(*batch_dims).ok().filter(|b| *b < i.rank().min(t.rank()));
                 let (Some(b), Some(last)) = (b, i.dims.last().and_then(|d| d.as_const())) else {
-                    return cx.error(codes::OP_SHAPE, "batch_dims must be smaller than both ranks, and the last dimension of the indices a number").fail();
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            "batch_dims must be smaller than both ranks, and the \
+                        last dimension of the indices a number",
+                        )
+                        .fail();
                 };
                 let last = last as usize;
                 if last == 0 || b + last > t.rank() {
-                    return cx.error(codes::OP_SHAPE, format!("indices of {last} positions do not fit data of rank {} with {b} batch dimensions", t.rank())).fail();
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            format!(
+                                "indices of {last} positions do not fit data \
+                        of rank {} with {b} batch dimensions",
+                                t.rank()
+                            ),
+                        )
+                        .fail();
                 }
                 for d in 0..b {
                     cx.require_eq(i.dims[d], t.dims[d], "the batch dimensions differ")?;

@@ -105,9 +105,7 @@ impl Operator for GatherBlocks {
             }
         }
         if let Some(z) = cx.tensor_opt(3)?.cloned() {
-            if float {
-                return cx.error(codes::OP_ARITY, "data of floats has no zero points").fail();
-            }
+            cx.require(!float, codes::OP_ARITY, "data of floats has no zero points")?;
             if z.rank() != rank {
                 let found = z.rank().to_string();
                 return cx

@@ -91,9 +91,7 @@ impl Operator for Integer {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let r = self.roles();
         let (a, b) = (cx.tensor(0)?.clone(), cx.tensor(r.b)?.clone());
-        if a.rank() == 0 || b.rank() == 0 {
-            return cx.error(codes::OP_SHAPE, "matrices are multiplied, not scalars").fail();
-        }
+        cx.require(a.rank() != 0 && b.rank() != 0, codes::OP_SHAPE, "matrices are multiplied, not scalars")?;
         if matches!(self, Integer::QGemm { .. }) && (a.rank() != 2 || b.rank() != 2) {
             return cx.error(codes::OP_SHAPE, "QGemm multiplies matrices").fail();
         }

@@ -87,7 +87,13 @@ impl Operator for Linear {
         let columns = match (rows, labels.as_ref().map(|l| l.len() as i64)) {
             (1, Some(2)) => 2,
             (1, Some(1)) => {
-                return cx.error(codes::OP_FEATURE, "LinearClassifier with one label is not supported: nothing says which label the other class has").fail();
+                return cx
+                    .error(
+                        codes::OP_FEATURE,
+                        "LinearClassifier with one label is not supported: \
+                    nothing says which label the other class has",
+                    )
+                    .fail();
             }
             (r, Some(l)) if r != l => {
                 return cx.error(codes::OP_ATTRIBUTE, format!("{l} labels for {r} scores")).fail();

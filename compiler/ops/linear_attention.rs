@@ -98,9 +98,11 @@ fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delt
                 .fail();
         }
     }
-    if [&q, &k, &v].iter().any(|t| t.rank() != 3) {
-        return cx.error(codes::OP_SHAPE, "query, key and value must have rank 3").fail();
-    }
+    cx.require(
+        ![&q, &k, &v].iter().any(|t| t.rank() != 3),
+        codes::OP_SHAPE,
+        "query, key and value must have rank 3",
+    )?;
     let (size, value) = (q.dims[2].floor_div(q_heads), v.dims[2].floor_div(kv_heads));
     cx.require_eq(size * q_heads, q.dims[2], "the heads do not divide the query")?;
     cx.require_eq(value * kv_heads, v.dims[2], "the heads do not divide the value")?;
@@ -112,9 +114,7 @@ fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delt
     let heads = Dim::constant(kv_heads);
     for i in [4, 5] {
         let Some(t) = cx.tensor_opt(i)?.cloned() else { continue };
-        if t.rank() != 3 {
-            return cx.error(codes::OP_SHAPE, "decay and beta must have rank 3").fail();
-        }
+        cx.require(t.rank() == 3, codes::OP_SHAPE, "decay and beta must have rank 3")?;
         cx.require_eq(t.dims[0], q.dims[0], "the batches differ")?;
         cx.require_eq(t.dims[1], q.dims[1], "the lengths differ")?;
         let what = format!("the last dimension of input {i} does not fit the heads");
@@ -131,9 +131,7 @@ fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delt
     let mut elem = q.elem;
     if let Some(s) = cx.tensor_opt(3)?.cloned() {
         elem = s.elem;
-        if s.rank() != 4 {
-            return cx.error(codes::OP_SHAPE, "the state must have rank 4").fail();
-        }
+        cx.require(s.rank() == 4, codes::OP_SHAPE, "the state must have rank 4")?;
         for (a, b) in s.dims.iter().zip(&state) {
             cx.require_eq(*a, *b, "the state does not fit")?;
         }
@@ -222,9 +220,7 @@ fn lower_linear(
 
 fn infer_conv(cx: &mut InferCx) -> Result<()> {
     let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
-    if x.rank() != 3 || w.rank() != 3 {
-        return cx.error(codes::OP_SHAPE, "input and weight must have rank 3").fail();
-    }
+    cx.require(x.rank() == 3 && w.rank() == 3, codes::OP_SHAPE, "input and weight must have rank 3")?;
     cx.require_eq(w.dims[0], x.dims[1], "the weight does not have one kernel for each channel")?;
     cx.require_eq(w.dims[1], Dim::constant(1), "the second dimension of the weight must be 1")?;
     if let Some(b) = cx.tensor_opt(2)? {
@@ -234,9 +230,7 @@ fn infer_conv(cx: &mut InferCx) -> Result<()> {
     let state = vec![x.dims[0], x.dims[1], w.dims[2] - 1];
     cx.syms.require_at_most(Dim::constant(1), w.dims[2]);
     if let Some(s) = cx.tensor_opt(3)?.cloned() {
-        if s.rank() != 3 {
-            return cx.error(codes::OP_SHAPE, "the state must have rank 3").fail();
-        }
+        cx.require(s.rank() == 3, codes::OP_SHAPE, "the state must have rank 3")?;
         for (a, b) in s.dims.iter().zip(&state) {
             cx.require_eq(*a, *b, "the state does not fit")?;
         }

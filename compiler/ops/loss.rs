@@ -46,16 +46,16 @@ impl Operator for Loss {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, c) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
-        if x.rank() < 2 || c.rank() + 1 != x.rank() {
-            return cx.error(codes::OP_SHAPE, "the scores must be [N, C, ...], the classes [N, ...]").fail();
-        }
+        cx.require(
+            x.rank() >= 2 && c.rank() + 1 == x.rank(),
+            codes::OP_SHAPE,
+            "the scores must be [N, C, ...], the classes [N, ...]",
+        )?;
         for (a, b) in x.dims[..1].iter().chain(&x.dims[2..]).zip(&c.dims) {
             cx.require_eq(*a, *b, "scores and classes differ in shape")?;
         }
         if let Some(w) = cx.tensor_opt(2)? {
-            if w.rank() != 1 {
-                return cx.error(codes::OP_SHAPE, "the weights must be [C]").fail();
-            }
+            cx.require(w.rank() == 1, codes::OP_SHAPE, "the weights must be [C]")?;
             cx.require_eq(w.dims[0], x.dims[1], "there must be one weight for each class")?;
         }
         let dims = if self.reduction == Reduction::None { c.dims } else { vec![] };

@@ -104,11 +104,11 @@ impl Operator for Maps {
                     Keys::Numbers(v) => (v.len(), ElemType::I64),
                     Keys::Strings(v) => (v.len(), ElemType::Str),
                 };
-                if keys.elem != key {
-                    return cx
-                        .error(codes::OP_TYPE, "the keys of the map and the vocabulary have different types")
-                        .fail();
-                }
+                cx.require(
+                    keys.elem == key,
+                    codes::OP_TYPE,
+                    "the keys of the map and the vocabulary have different types",
+                )?;
                 cx.set(0, values.elem, vec![Dim::constant(1), Dim::from(n)]);
             }
             Maps::Zip(_) => {

@@ -26,22 +26,23 @@ impl Operator for MaxUnpool {
         let n = kernel.len();
         let (strides, pads) =
             (a.ints_opt("strides")?.unwrap_or(vec![1; n]), a.ints_opt("pads")?.unwrap_or(vec![0; 2 * n]));
-        if strides.len() != n || pads.len() != 2 * n {
-            return a.error("strides and pads do not fit kernel_shape").fail();
-        }
+        a.require(strides.len() == n && pads.len() == 2 * n, "strides and pads do not fit kernel_shape")?;
         let small = |v: &i64| (0..1 << 30).contains(v);
-        if kernel.iter().chain(&strides).any(|v| *v < 1)
-            || !kernel.iter().chain(&strides).chain(&pads).all(small)
-        {
-            return a.error("kernel_shape and strides must be positive, and pads not negative").fail();
-        }
+        a.require(
+            kernel.iter().chain(&strides).all(|v| *v >= 1)
+                && kernel.iter().chain(&strides).chain(&pads).all(small),
+            "kernel_shape and strides must be positive, and pads not negative",
+        )?;
         Ok(MaxUnpool { kernel, strides, pads })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, at) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
-        if x.rank() != self.kernel.len() + 2 || at.rank() != x.rank() {
-            return cx.error(codes::OP_SHAPE, "input and indices must have batch, channel and as many spatial dimensions as kernel_shape").fail();
-        }
+        cx.require(
+            x.rank() == self.kernel.len() + 2 && at.rank() == x.rank(),
+            codes::OP_SHAPE,
+            "input and indices must have batch, channel and as many \
+                spatial dimensions as kernel_shape",
+        )?;
         for (a, b) in x.dims.iter().zip(&at.dims) {
             cx.require_eq(*a, *b, "the indices do not have the shape of the input")?;
         }
@@ -52,20 +53,20 @@ impl Operator for MaxUnpool {
         let dims = match cx.has(2) {
             false => implied,
             true => {
-                if runtime::length(cx, 2) != Some(x.rank()) {
-                    return cx
-                        .error(codes::OP_SHAPE, "output_shape does not have one value for each dimension")
-                        .fail();
-                }
+                cx.require(
+                    runtime::length(cx, 2) == Some(x.rank()),
+                    codes::OP_SHAPE,
+                    "output_shape does not have one value for each dimension",
+                )?;
                 let d = match cx.dims_value(2) {
                     Some(d) => d,
                     None => cx.sizes(0, x.rank(), None),
                 };
-                if d.len() != x.rank() {
-                    return cx
-                        .error(codes::OP_SHAPE, "output_shape does not have one value for each dimension")
-                        .fail();
-                }
+                cx.require(
+                    d.len() == x.rank(),
+                    codes::OP_SHAPE,
+                    "output_shape does not have one value for each dimension",
+                )?;
                 for (a, b) in implied.iter().zip(&d) {
                     if cx.syms.le(*a, *b) == crate::sym::Answer::No {
                         return cx

@@ -11,6 +11,7 @@
 
 mod group;
 mod masks;
+mod multi_head;
 mod present;
 
 use super::attention::core::{self, Form, Operand, Sizes};
@@ -151,9 +152,7 @@ impl Operator for MsAttention {
             }
             _ => op.causal = a.flag("unidirectional", false)?,
         }
-        if heads < 1 {
-            return a.error("attribute \"num_heads\" must be positive").fail();
-        }
+        a.require(heads >= 1, "attribute \"num_heads\" must be positive")?;
         Ok(op)
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
@@ -196,9 +195,11 @@ struct Given {
 impl MsAttention {
     fn infer_attention(&self, cx: &mut InferCx, sizes: Option<&[i64]>, shared: bool) -> Result<()> {
         let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
-        if x.rank() != 3 || w.rank() != 2 {
-            return cx.error(codes::OP_SHAPE, "the input must have rank 3 and the weights rank 2").fail();
-        }
+        cx.require(
+            x.rank() == 3 && w.rank() == 2,
+            codes::OP_SHAPE,
+            "the input must have rank 3 and the weights rank 2",
+        )?;
         cx.require_eq(w.dims[0], x.dims[2], "the weights do not fit the input")?;
         let [q, k, v] = self.hidden(w.dims[1], sizes);
         cx.require_eq(q + k + v, w.dims[1], "the hidden sizes do not add up to the weights' columns")?;
@@ -213,9 +214,7 @@ impl MsAttention {
         let mut keys = x.dims[1];
         let size = q.floor_div(self.heads);
         if let Some(p) = cx.tensor_opt(4)?.cloned() {
-            if p.rank() != 5 {
-                return cx.error(codes::OP_SHAPE, "the past must have rank 5").fail();
-            }
+            cx.require(p.rank() == 5, codes::OP_SHAPE, "the past must have rank 5")?;
             keys = if shared { p.dims[3] } else { keys + p.dims[3] };
             for (a, b) in
                 p.dims.iter().zip([Dim::constant(2), x.dims[0], Dim::constant(self.heads), p.dims[3], size])
@@ -301,9 +300,8 @@ impl MsAttention {
                 present::append(cx, new, to, &before, [dx[0], heads, dx[1], size], keys);
             }
         }
-        let Some(y) = cx.output_opt(0) else { return Ok(()) };
-        let (mask, bias) = (cx.input_opt(3), cx.input_opt(5));
-        self.attend(cx, &s, queries, key, value, y, &before, mask, bias)
+        let added = Added { mask: cx.input_opt(3), bias: cx.input_opt(5) };
+        self.attend(cx, &s, [queries, key, value], &before, added)
     }
 
     fn given(&self, q: &[Dim], k: Option<&[Dim]>, v: Option<&[Dim]>) -> Option<Given> {
@@ -325,196 +323,17 @@ impl MsAttention {
             _ => return None,
         })
     }
-    fn infer_multi_head(&self, cx: &mut InferCx) -> Result<()> {
-        let [q, k, v] = [0, 1, 2].map(|i| cx.tensor_opt(i).ok().flatten().cloned());
-        let Some(q) = q else { return cx.error(codes::OP_ARITY, "the query is missing").fail() };
-        let Some(g) =
-            self.given(&q.dims, k.as_ref().map(|t| t.dims.as_slice()), v.as_ref().map(|t| t.dims.as_slice()))
-        else {
-            return cx
-                .error(
-                    codes::OP_SHAPE,
-                    "the shapes of query, key and value are none of the combinations that the operator knows",
-                )
-                .fail();
-        };
-        let heads = Dim::constant(self.heads);
-        let parts = |cx: &mut InferCx, d: &[Dim], n: i64| -> Result<()> {
-            cx.require_eq(d[2], heads, "the packed input has another number of heads")?;
-            cx.require_eq(d[3], Dim::constant(n), "the packed input has another number of parts")
-        };
-        if q.rank() == 5 {
-            parts(cx, &q.dims, 3)?;
-        } else {
-            cx.require_eq(q.dims[2], heads * g.size, "the heads do not divide the query")?;
-        }
-        match (&k, &v) {
-            (Some(k), None) => {
-                parts(cx, &k.dims, 2)?;
-                cx.require_eq(k.dims[4], g.size, "query and key have different head sizes")?;
-            }
-            (Some(k), Some(v)) if k.rank() == 3 => {
-                cx.require_eq(k.dims[2], q.dims[2], "query and key have different hidden sizes")?;
-                cx.require_eq(v.dims[2], heads * g.value_size, "the heads do not divide the value")?;
-                cx.require_eq(v.dims[1], g.keys, "key and value have different lengths")?;
-            }
-            (Some(k), Some(v)) => {
-                for (a, b) in k.dims.iter().chain(&v.dims).zip([
-                    g.batch,
-                    heads,
-                    g.keys,
-                    g.size,
-                    g.batch,
-                    heads,
-                    g.keys,
-                    g.value_size,
-                ]) {
-                    cx.require_eq(*a, b, "key and value do not fit the query")?;
-                }
-            }
-            _ => {}
-        }
-        for t in [&k, &v].into_iter().flatten() {
-            cx.require_eq(t.dims[0], g.batch, "the batches differ")?;
-        }
-        if let Some(b) = cx.tensor_opt(3)? {
-            let n = b.count();
-            cx.require_eq(n, heads * (g.size * 2 + g.value_size), "the bias does not fit the hidden sizes")?;
-        }
-        let mut keys = g.keys;
-        let past = [cx.tensor_opt(6)?.cloned(), cx.tensor_opt(7)?.cloned()];
-        if past[0].is_some() != past[1].is_some() {
-            return cx
-                .error(codes::OP_ARITY, "past_key and past_value are given together or not at all")
-                .fail();
-        }
-        for (p, size) in past.iter().zip([g.size, g.value_size]) {
-            let Some(p) = p else { continue };
-            if p.rank() != 4 {
-                return cx.error(codes::OP_SHAPE, "the past must have rank 4").fail();
-            }
-            keys = if cx.has(8) { p.dims[2] } else { g.keys + p.dims[2] };
-            for (a, b) in p.dims.iter().zip([g.batch, heads, p.dims[2], size]) {
-                cx.require_eq(*a, b, "the past does not fit")?;
-            }
-        }
-        let shared = cx.has(8);
-        if shared {
-            present::check_shared(cx, 6, 8)?;
-        }
-        self.check_mask(cx, 4, g.batch, g.queries, keys, shared)?;
-        let columns = present::columns(cx, 5, keys, shared)?;
-        self.check_bias(cx, 5, g.batch, g.queries, columns)?;
-        if cx.outputs.len() > 3 {
-            if shared {
-                return cx
-                    .error(codes::OP_FEATURE, "the output qk is not supported with past_sequence_length")
-                    .fail();
-            }
-            cx.set(3, q.elem, vec![g.batch, heads, g.queries, keys]);
-        }
-        cx.set(2, q.elem, vec![g.batch, heads, keys, g.value_size]);
-        cx.set(1, q.elem, vec![g.batch, heads, keys, g.size]);
-        cx.set(0, q.elem, vec![g.batch, g.queries, heads * g.value_size]);
-        Ok(())
-    }
-    fn lower_multi_head(&self, cx: &mut LowerCx) -> Result<()> {
-        let (q, k, v, bias) = (cx.input(0), cx.input_opt(1), cx.input_opt(2), cx.input_opt(3));
-        let dims = [Some(q), k, v].map(|b| b.map(|b| cx.dims(b)));
-        let [Some(dq), dk, dv] = &dims else { return cx.bug("the query is missing") };
-        let Some(g) = self.given(dq, dk.as_deref(), dv.as_deref()) else {
-            return cx.bug("the shapes changed");
-        };
-        let heads = Dim::constant(self.heads);
-        let hidden = |buf: Buf, size: Dim| {
-            let form = Form::Hidden { size, offset: Dim::constant(0) };
-            Operand { buf, form }
-        };
-        let part = |buf: Buf, i: i64| Operand { buf, form: Form::Parts(i) };
-        let [mut query, mut key, mut value] = match (k, v) {
-            (None, _) => [part(q, 0), part(q, 1), part(q, 2)],
-            (Some(k), None) => [hidden(q, g.size), part(k, 0), part(k, 1)],
-            (Some(k), Some(v)) => {
-                [hidden(q, g.size), Operand::of_rank(cx, k, g.size), Operand::of_rank(cx, v, g.value_size)]
-            }
-        };
-        if let Some(b) = bias {
-            let hq = heads * g.size;
-            query = biased(cx, "query", query, b, Dim::constant(0), [g.batch, heads, g.queries, g.size]);
-            // Keys and values of rank 4 have been projected before.
-            if !matches!(key.form, Form::Heads) {
-                key = biased(cx, "key", key, b, hq, [g.batch, heads, g.keys, g.size]);
-                value = biased(cx, "value", value, b, hq * 2, [g.batch, heads, g.keys, g.value_size]);
-            }
-        }
-        let past = [cx.input_opt(6), cx.input_opt(7)];
-        let room = past[0].map_or(Dim::constant(0), |p| cx.dims(p)[2]);
-        let (keys, before) = match cx.input_opt(8) {
-            Some(_) => {
-                let before = Before::counted(cx, 8);
-                for (i, (o, size)) in [(&mut key, g.size), (&mut value, g.value_size)].into_iter().enumerate()
-                {
-                    let Some(p) = past[i] else { return cx.bug("the past is missing") };
-                    *o = present::shared(
-                        cx,
-                        cx.output_opt(1 + i),
-                        p,
-                        *o,
-                        &before,
-                        [g.batch, heads, g.keys, size],
-                        room,
-                    );
-                }
-                (room, before)
-            }
-            None => {
-                let keys = g.keys + room;
-                let [k1, v1] = [1, 2].map(|i| cx.output_opt(i));
-                key = core::present(cx, "present_key", k1, past[0], key, g.batch, heads, keys, g.size)
-                    .unwrap_or(key);
-                value = core::present(
-                    cx,
-                    "present_value",
-                    v1,
-                    past[1],
-                    value,
-                    g.batch,
-                    heads,
-                    keys,
-                    g.value_size,
-                )
-                .unwrap_or(value);
-                (keys, Before::Known(room))
-            }
-        };
-        let s = Sizes {
-            batch: g.batch,
-            kv_heads: heads,
-            shared: Dim::constant(1),
-            queries: g.queries,
-            keys,
-            size: g.size,
-            value_size: g.value_size,
-        };
-        let Some(y) = cx.output_opt(0) else { return cx.bug("the first output is always there") };
-        let (mask, bias) = (cx.input_opt(4), cx.input_opt(5));
-        self.attend(cx, &s, query, key, value, y, &before, mask, bias)
-    }
 
     /// Scores, masks, softmax and values of Attention and MultiHeadAttention.
-    #[allow(clippy::too_many_arguments)]
     fn attend(
         &self,
         cx: &mut LowerCx,
         s: &Sizes,
-        q: Operand,
-        key: Operand,
-        value: Operand,
-        y: Buf,
+        [q, key, value]: [Operand; 3],
         before: &Before,
-        mask: Option<Buf>,
-        bias: Option<Buf>,
+        Added { mask, bias }: Added,
     ) -> Result<()> {
+        let Some(y) = cx.output_opt(0) else { return Ok(()) };
         let ty = cx.elem(y).compute();
         let scale = self.scale(s.size, ty);
         let mut x = core::scores(cx, s, q, key, scale, ty);
@@ -576,6 +395,12 @@ impl MsAttention {
             (None, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::count(ty, size)),
         }
     }
+}
+
+/// What is added to scores, if given.
+struct Added {
+    mask: Option<Buf>,
+    bias: Option<Buf>,
 }
 
 /// Operand plus bias from `offset` on, as [batch, head, position, element].

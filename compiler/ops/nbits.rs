@@ -54,9 +54,10 @@ impl Operator for NBits {
             narrow: a.int("accuracy_level", 0)? == 4,
         };
         let small = |v: i64| (1..=1 << 28).contains(&v);
-        if !small(n.depth) || !small(n.columns) {
-            return a.error("attributes \"K\" and \"N\" must be positive, below 2^28").fail();
-        }
+        a.require(
+            small(n.depth) && small(n.columns),
+            "attributes \"K\" and \"N\" must be positive, below 2^28",
+        )?;
         let packed = a.int("weight_prepacked", 0)?;
         if packed != 0 {
             let e = a.error(format!("attribute \"weight_prepacked\" is {packed}: B is laid out for one GPU"));

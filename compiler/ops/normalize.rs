@@ -101,11 +101,11 @@ impl Operator for Normalize {
                 }
                 self.per_channel(cx, &t.dims, 4)?;
                 if updates {
-                    if t.rank() < 2 {
-                        return cx
-                            .error(codes::OP_SHAPE, "the input must have batch and channel dimensions")
-                            .fail();
-                    }
+                    cx.require(
+                        t.rank() >= 2,
+                        codes::OP_SHAPE,
+                        "the input must have batch and channel dimensions",
+                    )?;
                     for (k, i) in [(1, 3), (2, 4)] {
                         let s = cx.tensor(i)?.clone();
                         cx.set(k, s.elem, s.dims);
@@ -113,22 +113,19 @@ impl Operator for Normalize {
                 }
             }
             Normalize::Instance { .. } => {
-                if t.rank() < 3 {
-                    return cx
-                        .error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions")
-                        .fail();
-                }
+                cx.require(
+                    t.rank() >= 3,
+                    codes::OP_SHAPE,
+                    "the input must have batch, channel and spatial dimensions",
+                )?;
                 self.per_channel(cx, &t.dims, 2)?;
             }
             Normalize::Group { groups, .. } => {
-                if t.rank() < 3 || *groups < 1 {
-                    return cx
-                        .error(
-                            codes::OP_SHAPE,
-                            "GroupNormalization needs rank 3 or more and a positive number of groups",
-                        )
-                        .fail();
-                }
+                cx.require(
+                    t.rank() >= 3 && *groups >= 1,
+                    codes::OP_SHAPE,
+                    "GroupNormalization needs rank 3 or more and a positive number of groups",
+                )?;
                 cx.require_eq(
                     t.dims[1].modulo(*groups),
                     Dim::constant(0),
@@ -145,11 +142,11 @@ impl Operator for Normalize {
                 for i in 1..cx.inputs.len() {
                     if let Some(s) = cx.tensor_opt(i)? {
                         let shape = cx.broadcast(&[&t.dims, &s.dims])?;
-                        if shape.len() != t.rank() {
-                            return cx
-                                .error(codes::OP_SHAPE, "scale and bias must broadcast to the input")
-                                .fail();
-                        }
+                        cx.require(
+                            shape.len() == t.rank(),
+                            codes::OP_SHAPE,
+                            "scale and bias must broadcast to the input",
+                        )?;
                         for (d, x) in shape.into_iter().zip(&t.dims) {
                             cx.require_eq(d, *x, "scale and bias must broadcast to the input")?;
                         }
@@ -171,9 +168,7 @@ impl Operator for Normalize {
             }
             Normalize::Lp { axis, p } => {
                 cx.axis(*axis, t.rank())?;
-                if !matches!(p, 1 | 2) {
-                    return cx.error(codes::OP_ATTRIBUTE, "attribute \"p\" must be 1 or 2").fail();
-                }
+                cx.require(matches!(p, 1 | 2), codes::OP_ATTRIBUTE, "attribute \"p\" must be 1 or 2")?;
             }
             Normalize::MeanVariance { axes } => {
                 for a in axes {

@@ -84,11 +84,12 @@ impl Operator for Pad {
                     .error(codes::OP_SHAPE, "negative pads leave nothing that could be repeated")
                     .fail();
             }
-            if d.as_const().is_some_and(|d| d < 0)
-                || (self.mode != Mode::Constant && n.as_const() == Some(0) && d.as_const() != Some(0))
-            {
-                return cx.error(codes::OP_SHAPE, "the padding does not fit the input").fail();
-            }
+            cx.require(
+                d.as_const().is_none_or(|d| d >= 0)
+                    && (self.mode == Mode::Constant || n.as_const() != Some(0) || d.as_const() == Some(0)),
+                codes::OP_SHAPE,
+                "the padding does not fit the input",
+            )?;
             if !cx.syms.is_nonneg(*d) {
                 cx.syms.require_at_most(Dim::constant(0), *d);
             }

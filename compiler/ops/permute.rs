@@ -52,17 +52,19 @@ impl Operator for Permute {
                 };
                 let mut sorted = perm.clone();
                 sorted.sort_unstable();
-                if sorted != (0..t.rank()).collect::<Vec<_>>() {
-                    return cx
-                        .error(codes::OP_ATTRIBUTE, "attribute \"perm\" is not a permutation of the axes")
-                        .fail();
-                }
+                cx.require(
+                    sorted == (0..t.rank()).collect::<Vec<_>>(),
+                    codes::OP_ATTRIBUTE,
+                    "attribute \"perm\" is not a permutation of the axes",
+                )?;
                 perm.iter().map(|a| t.dims[*a]).collect()
             }
             Permute::Tile if cx.since > 1 && runtime::late(cx, 1) => {
-                if runtime::need_length(cx, 1, "repeats")? != t.rank() {
-                    return cx.error(codes::OP_SHAPE, "Tile needs one repeat count for every axis").fail();
-                }
+                cx.require(
+                    runtime::need_length(cx, 1, "repeats")? == t.rank(),
+                    codes::OP_SHAPE,
+                    "Tile needs one repeat count for every axis",
+                )?;
                 cx.sizes(0, t.rank(), None)
             }
             Permute::Tile => {
@@ -190,8 +192,10 @@ fn repeats(cx: &InferCx) -> Result<Vec<Dim>> {
         return Ok(v);
     }
     let v = cx.need_dims(1, "the repeats")?;
-    if v.len() != rank || v.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {
-        return cx.error(codes::OP_SHAPE, "Tile needs one repeat count, not negative, for every axis").fail();
-    }
+    cx.require(
+        v.len() == rank && !v.iter().any(|d| d.as_const().is_some_and(|d| d < 0)),
+        codes::OP_SHAPE,
+        "Tile needs one repeat count, not negative, for every axis",
+    )?;
     Ok(v)
 }

@@ -84,9 +84,10 @@ impl Operator for Pool {
         if window.as_ref().is_some_and(|w| w.kernel.is_none()) {
             return a.error(format!("{} needs the attribute kernel_shape", a.op())).fail();
         }
-        if window.as_ref().and_then(|w| w.pads.as_ref()).is_some_and(|p| p.iter().any(|p| *p < 0)) {
-            return a.error("attribute \"pads\" has a value below 0").fail();
-        }
+        a.require(
+            !window.as_ref().and_then(|w| w.pads.as_ref()).is_some_and(|p| p.iter().any(|p| *p < 0)),
+            "attribute \"pads\" has a value below 0",
+        )?;
         let column_major = kind == Kind::Max && !global && a.flag("storage_order", false)?;
         Ok(Pool {
             kind,
@@ -359,9 +360,11 @@ fn axes(w: &Window, spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
 /// An output size: an error if it is certainly negative, a check at entry if it may be.
 fn checked_size(cx: &mut InferCx, d: Dim) -> Result<Dim> {
     let d = cx.syms.simplify(d);
-    if d.as_const().is_some_and(|d| d < 0) {
-        return cx.error(codes::OP_SHAPE, "the window is larger than the padded input").fail();
-    }
+    cx.require(
+        d.as_const().is_none_or(|d| d >= 0),
+        codes::OP_SHAPE,
+        "the window is larger than the padded input",
+    )?;
     cx.syms.require_at_most(Dim::constant(0), d);
     Ok(d)
 }

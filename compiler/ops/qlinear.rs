@@ -178,19 +178,7 @@ impl Operator for QLinear {
         }
         let dims = self.inside(&cx.dims(y));
         let out = cx.temp("result", ElemType::F32, dims);
-        let known = vec![Known::No; inputs.len()];
-        let mut sub = LowerCx {
-            m: cx.m,
-            origin: cx.origin,
-            since: self.since,
-            inputs: &inputs,
-            known: &known,
-            defined: cx.defined,
-            outputs: vec![Some(out)],
-        };
-        self.op.lower(&mut sub)?;
-        // The operator may have handed back another buffer.
-        let out = sub.outputs.into_iter().next().flatten().unwrap_or(out);
+        let out = self.lower_on(cx, &inputs, out)?;
         cx.map_result(self.result(), y, |k, at| k.load(out, &self.inside(at)));
         Ok(())
     }
@@ -220,17 +208,22 @@ impl QLinear {
             });
             inputs.push(Some(t));
         }
+        self.lower_on(cx, &inputs, y).map(|_| ())
+    }
+    /// Lowers the operator on plain operands; the buffer with its result, `out` or one of its own.
+    fn lower_on(&self, cx: &mut LowerCx, inputs: &[Option<Buf>], out: Buf) -> Result<Buf> {
         let known = vec![Known::No; inputs.len()];
         let mut sub = LowerCx {
             m: cx.m,
             origin: cx.origin,
             since: self.since,
-            inputs: &inputs,
+            inputs,
             known: &known,
             defined: cx.defined,
-            outputs: vec![Some(y)],
+            outputs: vec![Some(out)],
         };
-        self.op.lower(&mut sub)
+        self.op.lower(&mut sub)?;
+        Ok(sub.outputs.into_iter().next().flatten().unwrap_or(out))
     }
 }
 

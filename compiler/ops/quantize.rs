@@ -43,9 +43,7 @@ pub struct Grain {
 impl Grain {
     fn parse(a: &mut Attrs) -> Result<Grain> {
         let block = a.int("block_size", 0)?;
-        if block < 0 {
-            return a.error("attribute \"block_size\" is negative").fail();
-        }
+        a.require(block >= 0, "attribute \"block_size\" is negative")?;
         Ok(Grain { axis: a.int("axis", 1)?, block })
     }
     /// Position of the scale that belongs to position `at` of a tensor. A scale with one element serves all.
@@ -69,9 +67,11 @@ impl Grain {
         if let Some(z) = cx.tensor_opt(2)? {
             let (z, one) = (z.clone(), |t: &TensorType| t.count().as_const() == Some(1));
             if !(one(&z) && one(&s)) {
-                if z.rank() != s.rank() {
-                    return cx.error(codes::OP_SHAPE, "scale and zero point must have the same shape").fail();
-                }
+                cx.require(
+                    z.rank() == s.rank(),
+                    codes::OP_SHAPE,
+                    "scale and zero point must have the same shape",
+                )?;
                 for (a, b) in z.dims.iter().zip(&s.dims) {
                     cx.require_eq(*a, *b, "scale and zero point must have the same shape")?;
                 }
@@ -80,21 +80,22 @@ impl Grain {
         if s.dims.iter().all(|d| d.as_const() == Some(1)) {
             return Ok(());
         }
-        if cx.since < 13 {
-            return cx.error(codes::OP_SHAPE, "this version takes one scale for the whole tensor").fail();
-        }
+        cx.require(cx.since >= 13, codes::OP_SHAPE, "this version takes one scale for the whole tensor")?;
         let axis = cx.axis(self.axis, x.rank())?;
         if self.block == 0 {
-            if s.rank() != 1 {
-                return cx.error(codes::OP_SHAPE, "the scale must be a number, or a vector along the axis; blocks need the attribute block_size").fail();
-            }
+            cx.require(
+                s.rank() == 1,
+                codes::OP_SHAPE,
+                "the scale must be a number, or a vector along the axis; \
+                    blocks need the attribute block_size",
+            )?;
             return cx.require_eq(s.dims[0], x.dims[axis], "the scale does not fit the axis");
         }
-        if s.rank() != x.rank() {
-            return cx
-                .error(codes::OP_SHAPE, "with block_size the scale must have the rank of the input")
-                .fail();
-        }
+        cx.require(
+            s.rank() == x.rank(),
+            codes::OP_SHAPE,
+            "with block_size the scale must have the rank of the input",
+        )?;
         for (i, (a, b)) in s.dims.iter().zip(&x.dims).enumerate() {
             let want = if i == axis { b.ceil_div(self.block) } else { *b };
             cx.require_eq(*a, want, "the scale does not fit the blocks of the input")?;

@@ -63,9 +63,7 @@ impl Operator for Random {
             "Bernoulli" => Kind::Bernoulli,
             "Multinomial" => {
                 let samples = a.int("sample_size", 1)?;
-                if samples < 0 {
-                    return a.error("attribute \"sample_size\" is negative").fail();
-                }
+                a.require(samples >= 0, "attribute \"sample_size\" is negative")?;
                 Kind::Multinomial { samples }
             }
             _ if name.starts_with("RandomUniform") => {
@@ -74,9 +72,10 @@ impl Operator for Random {
             _ => Kind::Normal { mean: a.float("mean", 0.0)?, scale: a.float("scale", 1.0)? },
         };
         let shape = if a.knows("shape") { a.ints_opt("shape")? } else { None };
-        if shape.as_ref().is_some_and(|s| s.iter().any(|d| *d < 0)) {
-            return a.error("attribute \"shape\" has a negative value").fail();
-        }
+        a.require(
+            !shape.as_ref().is_some_and(|s| s.iter().any(|d| *d < 0)),
+            "attribute \"shape\" has a negative value",
+        )?;
         let mut dtype = a.elem_type_opt("dtype")?;
         if shape.is_some() {
             dtype = dtype.or(Some(ElemType::F32));
@@ -110,9 +109,7 @@ impl Operator for Random {
         let elem = self.dtype.unwrap_or(t.elem);
         let dims = match self.kind {
             Kind::Multinomial { samples } => {
-                if t.rank() != 2 {
-                    return cx.error(codes::OP_SHAPE, "the input must have rank 2").fail();
-                }
+                cx.require(t.rank() == 2, codes::OP_SHAPE, "the input must have rank 2")?;
                 cx.syms.require_at_most(Dim::constant(1), t.dims[1]);
                 vec![t.dims[0], Dim::constant(samples)]
             }

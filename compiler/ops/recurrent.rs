@@ -99,9 +99,7 @@ impl Operator for Recurrent {
             .map(|(reverse, list)| Direction { reverse: *reverse, activations: list.to_vec() })
             .collect();
         let hidden = a.int_opt("hidden_size")?;
-        if hidden.is_some_and(|h| h < 1) {
-            return a.error("attribute \"hidden_size\" must be positive").fail();
-        }
+        a.require(hidden.is_none_or(|h| h >= 1), "attribute \"hidden_size\" must be positive")?;
         Ok(Recurrent {
             kind,
             directions,
@@ -112,11 +110,11 @@ impl Operator for Recurrent {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, w, r) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
-        if x.rank() != 3 || w.rank() != 3 || r.rank() != 3 {
-            return cx
-                .error(codes::OP_SHAPE, "input, weights and recurrence weights must have rank 3")
-                .fail();
-        }
+        cx.require(
+            x.rank() == 3 && w.rank() == 3 && r.rank() == 3,
+            codes::OP_SHAPE,
+            "input, weights and recurrence weights must have rank 3",
+        )?;
         let directions = Dim::from(self.directions.len());
         let hidden = self.hidden.map_or(r.dims[2], Dim::constant);
         let (steps, batch) = if self.batch_first { (x.dims[1], x.dims[0]) } else { (x.dims[0], x.dims[1]) };
@@ -137,11 +135,13 @@ impl Operator for Recurrent {
             (&[batch], "there must be one length for each sequence of the batch"),
             (
                 &states,
-                "the initial state must be [directions, batch, hidden size], with layout = 1 [batch, directions, hidden size]",
+                "the initial state must be [directions, batch, hidden size], with layout = 1 [batch, \
+                    directions, hidden size]",
             ),
             (
                 &states,
-                "the initial cell state must be [directions, batch, hidden size], with layout = 1 [batch, directions, hidden size]",
+                "the initial cell state must be [directions, batch, hidden size], with layout = 1 [batch, \
+                    directions, hidden size]",
             ),
             (&[directions, hidden * 3], "the peepholes must be [directions, 3 * hidden size]"),
         ];

@@ -124,9 +124,11 @@ impl Operator for Reduce {
             )
             .collect::<Vec<_>>();
         if let Kind::Arg { .. } = self.kind {
-            if list.iter().any(|a| t.dims[cx.axis(*a, t.rank()).unwrap_or(0)].as_const() == Some(0)) {
-                return cx.error(codes::OP_SHAPE, "the axis is empty").fail();
-            }
+            cx.require(
+                !list.iter().any(|a| t.dims[cx.axis(*a, t.rank()).unwrap_or(0)].as_const() == Some(0)),
+                codes::OP_SHAPE,
+                "the axis is empty",
+            )?;
             for a in &list {
                 let d = t.dims[cx.axis(*a, t.rank())?];
                 cx.syms.require_at_most(Dim::constant(1), d);

@@ -2,15 +2,15 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__Resize.html>, `Upsample`.
 //!
-//! | operator | version | change                                                                              |
-//! |----------|---------|-------------------------------------------------------------------------------------|
-//! | Upsample | 1       | `height_scale` and `width_scale` of an image                                        |
-//! |          | 7, 9    | scales of all axes: an attribute, then an input                                     |
-//! | Resize   | 10      | as Upsample, downwards too                                                          |
-//! |          | 11      | `sizes`, `roi`, coordinate and nearest modes, cubic, `exclude_outside`              |
-//! |          | 13      | inputs are optional; without `tf_half_pixel_for_nn`                                 |
-//! |          | 18      | `antialias`, `axes`, `keep_aspect_ratio_policy`                                     |
-//! |          | 19      | `half_pixel_symmetric`                                                              |
+//! | operator | version | change                                                                            |
+//! |----------|---------|-----------------------------------------------------------------------------------|
+//! | Upsample | 1       | `height_scale` and `width_scale` of an image                                      |
+//! |          | 7, 9    | scales of all axes: an attribute, then an input                                   |
+//! | Resize   | 10      | as Upsample, downwards too                                                        |
+//! |          | 11      | `sizes`, `roi`, coordinate and nearest modes, cubic, `exclude_outside`            |
+//! |          | 13      | inputs are optional; without `tf_half_pixel_for_nn`                               |
+//! |          | 18      | `antialias`, `axes`, `keep_aspect_ratio_policy`                                   |
+//! |          | 19      | `half_pixel_symmetric`                                                            |
 //!
 //! The versions before 11 map coordinates as `asymmetric` and round down. Axes are independent: along each
 //! one an element is a weighted sum of a few neighbours (`coords`). Where sizes are known, sources are index
@@ -157,7 +157,10 @@ impl Operator for Resize {
             } else {
                 "there is nothing between strings"
             };
-            return cx.error(codes::OP_FEATURE, format!("{} of strings: {what}", cx.origin.op)).help("use mode \"nearest\" and another coordinate_transformation_mode than \"tf_crop_and_resize\"").fail();
+            let title = format!("{} of strings: {what}", cx.origin.op);
+            let help = "use mode \"nearest\" and another coordinate_transformation_mode than \
+                \"tf_crop_and_resize\"";
+            return cx.error(codes::OP_FEATURE, title).help(help).fail();
         }
         let axes = self.resized(cx, x.rank())?;
         let mut dims = x.dims.clone();
@@ -192,9 +195,11 @@ impl Operator for Resize {
             }
         } else if sizes {
             let sizes = cx.need_dims(3, "sizes")?;
-            if sizes.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {
-                return cx.error(codes::OP_SHAPE, "a size is negative").fail();
-            }
+            cx.require(
+                !sizes.iter().any(|d| d.as_const().is_some_and(|d| d < 0)),
+                codes::OP_SHAPE,
+                "a size is negative",
+            )?;
             for (i, a) in axes.iter().enumerate() {
                 let d = self.fitted(&x.dims, &axes, &sizes, i);
                 dims[*a] = cx.syms.simplify(d);

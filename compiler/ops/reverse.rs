@@ -30,14 +30,11 @@ impl Operator for ReverseSequence {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (t, n) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
-        if t.rank() < 2 || n.rank() != 1 {
-            return cx
-                .error(
-                    codes::OP_SHAPE,
-                    "the input must have a time and a batch dimension, and the lengths one",
-                )
-                .fail();
-        }
+        cx.require(
+            t.rank() >= 2 && n.rank() == 1,
+            codes::OP_SHAPE,
+            "the input must have a time and a batch dimension, and the lengths one",
+        )?;
         cx.require_eq(
             n.dims[0],
             t.dims[1 - self.time_axis],

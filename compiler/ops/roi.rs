@@ -76,9 +76,11 @@ impl Operator for Roi {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, rois) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
-        if x.rank() != 4 || rois.rank() != 2 {
-            return cx.error(codes::OP_SHAPE, "the input must have rank 4 and the regions rank 2").fail();
-        }
+        cx.require(
+            x.rank() == 4 && rois.rank() == 2,
+            codes::OP_SHAPE,
+            "the input must have rank 4 and the regions rank 2",
+        )?;
         let columns = if self.align.is_some() { 4 } else { 5 };
         cx.require_eq(rois.dims[1], Dim::constant(columns), "a region has another number of values")?;
         if self.align.is_some() {

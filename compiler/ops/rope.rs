@@ -3,8 +3,8 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html>, and
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md> for com.microsoft.
 //!
-//! | operator                      | inputs                                                                     |
-//! |-------------------------------|----------------------------------------------------------------------------|
+//! | operator                      | inputs                                                                 |
+//! |-------------------------------|------------------------------------------------------------------------|
 //! | RotaryEmbedding 23            | X, cosines, sines (by position, or of each token), positions if the former |
 //! | com.microsoft:RotaryEmbedding | X, positions (of each token, or of the first), cosines, sines by position  |
 
@@ -30,13 +30,11 @@ impl Operator for Rope {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let microsoft = !a.domain().is_empty();
         if microsoft {
-            if a.flag("is_packed_batching", false)? {
-                return a
-                    .error(
-                        "batches of different lengths packed into one (is_packed_batching) are not supported",
-                    )
-                    .fail();
-            }
+            let packed = a.flag("is_packed_batching", false)?;
+            a.require(
+                !packed,
+                "batches of different lengths packed into one (is_packed_batching) are not supported",
+            )?;
             let scale = a.float("scale", 1.0)?;
             if scale != 1.0 {
                 return a
@@ -63,9 +61,7 @@ impl Operator for Rope {
         let x = cx.tensor(0)?.clone();
         let (cos, sin) = if self.microsoft { (2, 3) } else { (1, 2) };
         let caches = [cx.tensor(cos)?.clone(), cx.tensor(sin)?.clone()];
-        if !matches!(x.rank(), 3 | 4) {
-            return cx.error(codes::OP_SHAPE, "the input must have rank 3 or 4").fail();
-        }
+        cx.require(matches!(x.rank(), 3 | 4), codes::OP_SHAPE, "the input must have rank 3 or 4")?;
         if x.rank() == 3 && self.heads == 0 && (!self.microsoft || self.turning > 0) {
             return cx.error(codes::OP_ATTRIBUTE, "an input of rank 3 needs the attribute num_heads").fail();
         }

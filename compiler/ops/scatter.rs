@@ -67,11 +67,11 @@ impl Operator for Scatter {
             Scatter::Elements { axis, .. } => {
                 let (i, u) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
                 let axis = cx.axis(*axis, t.rank())?;
-                if i.rank() != t.rank() || u.rank() != t.rank() {
-                    return cx
-                        .error(codes::OP_SHAPE, "data, indices and updates must have the same rank")
-                        .fail();
-                }
+                cx.require(
+                    i.rank() == t.rank() && u.rank() == t.rank(),
+                    codes::OP_SHAPE,
+                    "data, indices and updates must have the same rank",
+                )?;
                 for d in 0..t.rank() {
                     cx.require_eq(i.dims[d], u.dims[d], "indices and updates differ in shape")?;
                     if d != axis {
@@ -88,12 +88,23 @@ impl Operator for Scatter {
                     .and_then(|n| usize::try_from(n).ok())
                     .filter(|n| (1..=t.rank()).contains(n));
                 let Some(last) = last else {
-                    return cx.error(codes::OP_SHAPE, format!("the last dimension of the indices must be a number from 1 to {}, the data's rank", t.rank())).fail();
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            format!(
+                                "the last dimension of the indices must be a \
+                        number from 1 to {}, the data's rank",
+                                t.rank()
+                            ),
+                        )
+                        .fail();
                 };
                 let want: Vec<Dim> = i.dims[..i.rank() - 1].iter().chain(&t.dims[last..]).copied().collect();
-                if u.rank() != want.len() {
-                    return cx.error(codes::OP_SHAPE, "the updates do not fit indices and data").fail();
-                }
+                cx.require(
+                    u.rank() == want.len(),
+                    codes::OP_SHAPE,
+                    "the updates do not fit indices and data",
+                )?;
                 for (a, b) in u.dims.iter().zip(want) {
                     cx.require_eq(*a, b, "the updates do not fit indices and data")?;
                 }
@@ -101,24 +112,21 @@ impl Operator for Scatter {
             Scatter::Tensor { axis, .. } => {
                 let u = cx.tensor(1)?.clone();
                 let axis = cx.axis(*axis, t.rank())?;
-                if axis == 0 || u.rank() != t.rank() {
-                    return cx
-                        .error(
-                            codes::OP_SHAPE,
-                            "cache and update must have the same rank, and the axis must not be the batch's",
-                        )
-                        .fail();
-                }
+                cx.require(
+                    axis != 0 && u.rank() == t.rank(),
+                    codes::OP_SHAPE,
+                    "cache and update must have the same rank, and the axis must not be the batch's",
+                )?;
                 for d in (0..t.rank()).filter(|d| *d != axis) {
                     cx.require_eq(u.dims[d], t.dims[d], "cache and update differ in shape")?;
                 }
                 cx.syms.require_at_most(u.dims[axis], t.dims[axis]);
                 if let Some(w) = cx.tensor_opt(2)? {
-                    if w.rank() != 1 {
-                        return cx
-                            .error(codes::OP_SHAPE, "there must be one position for each batch element")
-                            .fail();
-                    }
+                    cx.require(
+                        w.rank() == 1,
+                        codes::OP_SHAPE,
+                        "there must be one position for each batch element",
+                    )?;
                     cx.require_eq(w.dims[0], t.dims[0], "there must be one position for each batch element")?;
                 }
             }

@@ -83,9 +83,7 @@ impl Operator for Sequence {
                 new_axis: a.flag("new_axis", false)?,
             }),
             "SequenceMap" => {
-                if !a.subgraphs().iter().any(|s| s == "body") {
-                    return a.error("SequenceMap needs the graph body").fail();
-                }
+                a.require(a.subgraphs().iter().any(|s| s == "body"), "SequenceMap needs the graph body")?;
                 Sequence::Map
             }
             "Optional" => {

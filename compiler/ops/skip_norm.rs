@@ -69,9 +69,11 @@ impl Operator for SkipNorm {
         let beside = 1;
         if let Some(s) = cx.tensor_opt(beside)?.cloned() {
             let shape = cx.broadcast(&[&t.dims, &s.dims])?;
-            if shape.len() != t.rank() {
-                return cx.error(codes::OP_SHAPE, "the second input must broadcast to the first").fail();
-            }
+            cx.require(
+                shape.len() == t.rank(),
+                codes::OP_SHAPE,
+                "the second input must broadcast to the first",
+            )?;
             for (a, b) in shape.iter().zip(&t.dims) {
                 cx.require_eq(*a, *b, "the second input must broadcast to the first")?;
             }
@@ -98,7 +100,8 @@ impl Operator for SkipNorm {
                 let n = rank(x, cx);
                 let axis = if self.axis < 0 { self.axis + n } else { self.axis } as usize;
                 let (scale, y, inv) = (cx.input(1), cx.output_opt(0), cx.output_opt(1));
-                normalize(cx, x, axis, true, self.epsilon, Some(scale), None, y, [None, inv]);
+                let form = Normalization { axis, simple: true, epsilon: self.epsilon };
+                normalize(cx, x, form, [Some(scale), None], [y, None, inv]);
                 Ok(())
             }
             _ => {
@@ -118,9 +121,9 @@ impl Operator for SkipNorm {
                         None => v,
                     }
                 });
-                let (scale, y, statistics) =
-                    (cx.input(2), cx.output_opt(0), [cx.output_opt(1), cx.output_opt(2)]);
-                normalize(cx, sum, dims.len() - 1, simple, self.epsilon, Some(scale), beta, y, statistics);
+                let form = Normalization { axis: dims.len() - 1, simple, epsilon: self.epsilon };
+                let (scale, results) = (cx.input(2), [0, 1, 2].map(|i| cx.output_opt(i)));
+                normalize(cx, sum, form, [Some(scale), beta], results);
                 Ok(())
             }
         }
@@ -139,20 +142,20 @@ fn vector(cx: &mut InferCx, i: usize, n: Dim) -> Result<()> {
 fn infer_embed(cx: &mut InferCx) -> Result<()> {
     let ids = cx.tensor(0)?.clone();
     let words = cx.tensor(2)?.clone();
-    if ids.rank() != 2 || words.rank() != 2 || cx.tensor(3)?.rank() != 2 {
-        return cx.error(codes::OP_SHAPE, "the ids and the embeddings must have rank 2").fail();
-    }
-    if cx.has(1) != cx.has(4) {
-        return cx
-            .error(codes::OP_ARITY, "segment_ids and segment_embedding are given together or not at all")
-            .fail();
-    }
+    cx.require(
+        ids.rank() == 2 && words.rank() == 2 && cx.tensor(3)?.rank() == 2,
+        codes::OP_SHAPE,
+        "the ids and the embeddings must have rank 2",
+    )?;
+    cx.require(
+        cx.has(1) == cx.has(4),
+        codes::OP_ARITY,
+        "segment_ids and segment_embedding are given together or not at all",
+    )?;
     let hidden = words.dims[1];
     for i in [3, 4] {
         if let Some(t) = cx.tensor_opt(i)?.cloned() {
-            if t.rank() != 2 {
-                return cx.error(codes::OP_SHAPE, "the embeddings must have rank 2").fail();
-            }
+            cx.require(t.rank() == 2, codes::OP_SHAPE, "the embeddings must have rank 2")?;
             cx.require_eq(t.dims[1], hidden, "the embeddings have different hidden sizes")?;
         }
     }
@@ -219,7 +222,8 @@ impl SkipNorm {
             }
         });
         let y = cx.output_opt(0);
-        normalize(cx, sum, 2, false, self.epsilon, Some(scale), Some(beta), y, [None, None]);
+        let form = Normalization { axis: 2, simple: false, epsilon: self.epsilon };
+        normalize(cx, sum, form, [Some(scale), Some(beta)], [y, None, None]);
         if let Some(index) = cx.output_opt(1) {
             // Number of ones in the mask; none without a mask.
             cx.kernel(|k| {
@@ -244,18 +248,23 @@ impl SkipNorm {
     }
 }
 
-/// Normalizes the dimensions from `axis` on: by mean and variance, or by the mean square if `simple`.
-#[allow(clippy::too_many_arguments)]
+/// What is normalized, and by what.
+struct Normalization {
+    /// The dimensions from here on.
+    axis: usize,
+    /// By the mean square, not by mean and variance.
+    simple: bool,
+    epsilon: f32,
+}
+
+/// Normalizes `x`; results are the normalized values, the mean and the inverse deviation, where they are
+/// wanted.
 fn normalize(
     cx: &mut LowerCx,
     x: Buf,
-    axis: usize,
-    simple: bool,
-    epsilon: f32,
-    scale: Option<Buf>,
-    bias: Option<Buf>,
-    y: Option<Buf>,
-    statistics: [Option<Buf>; 2],
+    Normalization { axis, simple, epsilon }: Normalization,
+    [scale, bias]: [Option<Buf>; 2],
+    [y, mean_to, inverse_to]: [Option<Buf>; 3],
 ) {
     let dims = cx.dims(x);
     let ty = cx.elem(x).compute();
@@ -304,7 +313,8 @@ fn normalize(
                 });
             }
             let single = at(&vec![Dim::constant(0); row.len()]);
-            for (b, v) in statistics.into_iter().zip([mean.unwrap_or(Expr::num(ty, 0.0)), inv]) {
+            let mean = mean.unwrap_or(Expr::num(ty, 0.0));
+            for (b, v) in [(mean_to, mean), (inverse_to, inv)] {
                 if let Some(b) = b {
                     let to = k.m.bufs[b].ty.compute();
                     k.store(b, &single, Expr::cast(ty, to, v));

@@ -50,7 +50,13 @@ impl Operator for Slice {
             Slice::Slice { .. } if cx.since > 1 && windows_at_run_time(cx, &t.dims) => {
                 let n = runtime::need_length(cx, 1, "starts")?;
                 if (2..5).any(|i| cx.has(i) && runtime::length(cx, i) != Some(n)) {
-                    return cx.error(codes::OP_SHAPE, "starts, ends, axes and steps differ in length, or the length is only known at run time").fail();
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            "starts, ends, axes and steps differ in length, or the \
+                        length is only known at run time",
+                        )
+                        .fail();
                 }
                 let axes = match (cx.has(3), cx.ints_value(3)) {
                     (true, None) => None,

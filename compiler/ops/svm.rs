@@ -144,9 +144,12 @@ impl Operator for Svm {
             }
             Kind::Classifier { labels, per_class, prob } => {
                 let c = labels.len();
-                if c < 2 {
-                    return cx.error(codes::OP_FEATURE, "SVMClassifier with one label is not supported: nothing says which label the other class has").fail();
-                }
+                cx.require(
+                    c >= 2,
+                    codes::OP_FEATURE,
+                    "SVMClassifier with one label is not supported: \
+                        nothing says which label the other class has",
+                )?;
                 if !per_class.is_empty() {
                     if per_class.len() != c
                         || self.coefficients.len() != (c - 1) * supports
@@ -155,7 +158,8 @@ impl Operator for Svm {
                         return wrong(
                             cx,
                             format!(
-                                "{c} classes with {supports} support vectors need {} coefficients, {scores} values of rho and {c} of vectors_per_class",
+                                "{c} classes with {supports} support vectors need {} coefficients, {scores} \
+                                    values of rho and {c} of vectors_per_class",
                                 (c - 1) * supports
                             ),
                         );
@@ -164,9 +168,12 @@ impl Operator for Svm {
                         return wrong(cx, format!("prob_a and prob_b must have {scores} values"));
                     }
                 }
-                if self.swaps_labels() {
-                    return cx.error(codes::OP_FEATURE, "SVMClassifier for two classes whose coefficients are all positive is not supported: the rules for its label contradict each other").fail();
-                }
+                cx.require(
+                    !self.swaps_labels(),
+                    codes::OP_FEATURE,
+                    "SVMClassifier for two classes whose coefficients \
+                        are all positive is not supported: the rules for its label contradict each other",
+                )?;
                 labels.set(cx, 0, n)?;
                 cx.set(1, ElemType::F32, [n, Dim::from(self.columns(c))]);
             }

@@ -102,12 +102,12 @@ impl Operator for TfIdf {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        if t.rank() > 2 {
-            return cx.error(codes::OP_SHAPE, "TfIdfVectorizer takes a row, or a matrix of rows").fail();
-        }
-        if (t.elem == ElemType::Str) != matches!(self.pool, Pool::Strings(_)) {
-            return cx.error(codes::OP_TYPE, "the pool has another type than the input").fail();
-        }
+        cx.require(t.rank() <= 2, codes::OP_SHAPE, "TfIdfVectorizer takes a row, or a matrix of rows")?;
+        cx.require(
+            (t.elem == ElemType::Str) == matches!(self.pool, Pool::Strings(_)),
+            codes::OP_TYPE,
+            "the pool has another type than the input",
+        )?;
         let rows = if t.rank() == 2 { vec![t.dims[0]] } else { vec![] };
         cx.set(0, ElemType::F32, [rows, vec![Dim::constant(self.width())]].concat());
         Ok(())

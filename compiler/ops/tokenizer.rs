@@ -61,9 +61,7 @@ impl Operator for Tokenizer {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        if !(1..=2).contains(&t.rank()) {
-            return cx.error(codes::OP_SHAPE, "Tokenizer takes a vector or a matrix").fail();
-        }
+        cx.require((1..=2).contains(&t.rank()), codes::OP_SHAPE, "Tokenizer takes a vector or a matrix")?;
         if let How::Separators(list) = &self.how
             && limits::SEPARATORS.exceeded_by(list.len() as u64)
         {

@@ -57,9 +57,7 @@ impl Operator for TopK {
             }
             None => cx.need_dims(1, "K")?[0],
         };
-        if k.as_const().is_some_and(|k| k < 0) {
-            return cx.error(codes::OP_SHAPE, "K is negative").fail();
-        }
+        cx.require(k.as_const().is_none_or(|k| k >= 0), codes::OP_SHAPE, "K is negative")?;
         cx.syms.require_at_most(k, t.dims[axis]);
         if let (Some(k), Some(n)) = (k.as_const(), t.dims[axis].as_const())
             && k > n

@@ -135,20 +135,23 @@ impl Operator for Trees {
                 if labels.len() == 1 {
                     return refuse(
                         cx,
-                        "TreeEnsembleClassifier with one label is not supported: nothing says which label the other class has",
+                        "TreeEnsembleClassifier with one label is not supported: nothing says which label \
+                            the other class has",
                     );
                 }
                 match self.single(&f) {
                     Some(0) if self.base.len() > 1 => {
                         return refuse(
                             cx,
-                            "TreeEnsembleClassifier with two base values but weights of one class is not supported: nothing says which one counts",
+                            "TreeEnsembleClassifier with two base values but weights of one class is not \
+                                supported: nothing says which one counts",
                         );
                     }
                     Some(1) => {
                         return refuse(
                             cx,
-                            "TreeEnsembleClassifier with weights of the second of two classes alone is not supported: nothing says what the first one's score is",
+                            "TreeEnsembleClassifier with weights of the second of two classes alone is not \
+                                supported: nothing says what the first one's score is",
                         );
                     }
                     None if self.base.len() > 1 && self.base.len() != labels.len() => {

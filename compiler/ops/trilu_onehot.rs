@@ -34,9 +34,7 @@ impl Operator for TriluOnehot {
         let t = cx.tensor(0)?.clone();
         match self {
             TriluOnehot::Trilu { .. } => {
-                if t.rank() < 2 {
-                    return cx.error(codes::OP_SHAPE, "Trilu needs at least two dimensions").fail();
-                }
+                cx.require(t.rank() >= 2, codes::OP_SHAPE, "Trilu needs at least two dimensions")?;
                 if cx.has(1) && runtime::length(cx, 1) != Some(1) {
                     return cx.error(codes::OP_SHAPE, "the diagonal must be one number").fail();
                 }
@@ -45,12 +43,13 @@ impl Operator for TriluOnehot {
             TriluOnehot::OneHot { axis } => {
                 let axis = cx.axis(*axis, t.rank() + 1)?;
                 let values = cx.tensor(2)?.clone();
-                if runtime::length(cx, 1) != Some(1)
-                    || runtime::length(cx, 2) != Some(2)
-                    || values.rank() != 1
-                {
-                    return cx.error(codes::OP_SHAPE, "the depth must be one number, the values two").fail();
-                }
+                cx.require(
+                    runtime::length(cx, 1) == Some(1)
+                        && runtime::length(cx, 2) == Some(2)
+                        && values.rank() == 1,
+                    codes::OP_SHAPE,
+                    "the depth must be one number, the values two",
+                )?;
                 let whole = cx.constant(1).and_then(|c| c.scalar()).map(|d| Dim::constant(d as i64));
                 let depth = match whole {
                     Some(d) => d,
@@ -60,9 +59,11 @@ impl Operator for TriluOnehot {
                         _ => return cx.error(codes::OP_SHAPE, "the depth must be one number").fail(),
                     },
                 };
-                if depth.as_const().is_some_and(|d| d < 0) {
-                    return cx.error(codes::OP_SHAPE, "the depth is negative").fail();
-                }
+                cx.require(
+                    depth.as_const().is_none_or(|d| d >= 0),
+                    codes::OP_SHAPE,
+                    "the depth is negative",
+                )?;
                 let mut dims = t.dims;
                 dims.insert(axis, depth);
                 cx.set(0, values.elem, dims);

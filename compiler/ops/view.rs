@@ -240,13 +240,17 @@ fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) ->
     let others = Dim::product(dims.iter().copied());
     match rest {
         Some(i) => {
-            if others.as_const() == Some(0) {
-                return cx.error(codes::OP_SHAPE, "-1 can not be told: the other sizes hold a 0").fail();
-            }
+            cx.require(
+                others.as_const() != Some(0),
+                codes::OP_SHAPE,
+                "-1 can not be told: the other sizes hold a 0",
+            )?;
             dims[i] = exact_quotient(total, others).unwrap_or_else(|| total.floor_div(others));
-            if cx.syms.divides(others, total) == Answer::No {
-                return cx.error(codes::OP_SHAPE, "the input's size is not a multiple of the shape's").fail();
-            }
+            cx.require(
+                cx.syms.divides(others, total) != Answer::No,
+                codes::OP_SHAPE,
+                "the input's size is not a multiple of the shape's",
+            )?;
             if dims[i] * others != total {
                 cx.require_eq(dims[i] * others, total, "the input's size is not a multiple of the shape's")?;
             }
@@ -272,9 +276,7 @@ fn axes(cx: &InferCx, attr: &Option<Vec<i64>>, rank: usize) -> Result<Option<Vec
     let Some(list) = list else { return Ok(None) };
     let mut out = list.into_iter().map(|a| cx.axis(a, rank)).collect::<Result<Vec<_>>>()?;
     out.sort_unstable();
-    if out.windows(2).any(|w| w[0] == w[1]) {
-        return cx.error(codes::OP_ATTRIBUTE, "an axis is named twice").fail();
-    }
+    cx.require(!out.windows(2).any(|w| w[0] == w[1]), codes::OP_ATTRIBUTE, "an axis is named twice")?;
     Ok(Some(out))
 }
 

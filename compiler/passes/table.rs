@@ -144,7 +144,8 @@ pub const NEST_PASSES: &[NestPass] = &[
         group: Group::Fuse,
         level: O1,
         holds: "No kernel reads constants only.",
-        why: "Before whatever asks which operands are constants. Chains are one kernel by now: fewer of them to run.",
+        why: "Before whatever asks which operands are constants. Chains are one kernel by now: fewer of \
+            them to run.",
         run: |m, l| nest::fuse::fold_constants::run(m, l.facts.lanes > 1),
         ..SHARED
     },
@@ -152,7 +153,8 @@ pub const NEST_PASSES: &[NestPass] = &[
         name: "exact_sums",
         group: Group::Quantize,
         differs: Differs::By(nest::quantize::integer_dot::variant),
-        holds: "Integer contractions that remain are those that dot products take; the others are sums of floats, and exact.",
+        holds: "Integer contractions that remain are those that dot products take; the others are sums of \
+            floats, and exact.",
         why: "Before fusion: which element types buffers have decides what may share a kernel.",
         run: nest::quantize::exact_sums::run,
         ..SHARED
@@ -162,7 +164,8 @@ pub const NEST_PASSES: &[NestPass] = &[
         group: Group::Fuse,
         level: O1,
         holds: "Contractions, rows and windows store what the maps behind them compute.",
-        why: "Before producers are inlined: a map goes to the kernel before it rather than to the one behind.",
+        why: "Before producers are inlined: a map goes to the kernel before it rather than to the one \
+            behind.",
         run: |m, _| nest::fuse::fuse_epilogues::run(m),
         ..SHARED
     },
@@ -170,7 +173,8 @@ pub const NEST_PASSES: &[NestPass] = &[
         name: "inline_producers",
         group: Group::Fuse,
         level: O1,
-        holds: "Transposes, slices, padding and broadcasts that are cheap to compute again are part of their readers.",
+        holds: "Transposes, slices, padding and broadcasts that are cheap to compute again are part of \
+            their readers.",
         why: "After epilogues: what is left has no kernel before it to join.",
         run: |m, _| nest::fuse::inline_producers::run(m),
         ..SHARED
@@ -186,7 +190,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "split_rows",
         group: Group::Fuse,
-        holds: "Normalizations of long rows keep what a row has in common and leave its elements to the one map that reads them.",
+        holds: "Normalizations of long rows keep what a row has in common and leave its elements to the one \
+            map that reads them.",
         why: "After join_rows: the opposite for rows that are too long for it.",
         run: |m, _| nest::fuse::split_rows::run(m),
         ..SHARED
@@ -195,7 +200,8 @@ pub const NEST_PASSES: &[NestPass] = &[
         name: "widen_f16_scratch",
         group: Group::Layout,
         holds: "Scratch of 16-bit floats that is read over and over holds f32.",
-        why: "After fusion, when it is known what goes through memory; before algorithms, which know f32 only.",
+        why: "After fusion, when it is known what goes through memory; before algorithms, which know f32 \
+            only.",
         run: |m, _| nest::layout::widen_f16_scratch::run(m),
         ..SHARED
     },
@@ -226,7 +232,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "gate_weights",
         group: Group::Fuse,
-        holds: "Factors by channel of an image (squeeze-and-excite) are multiplied into the weights that read it.",
+        holds: "Factors by channel of an image (squeeze-and-excite) are multiplied into the weights that \
+            read it.",
         why: "After layouts: it pays where channels are innermost.",
         run: |m, _| nest::fuse::gate_weights::run(m),
         ..SHARED
@@ -267,7 +274,8 @@ pub const NEST_PASSES: &[NestPass] = &[
         name: "strassen",
         group: Group::Algorithm,
         holds: "Large products by constant matrices have seven products of halves instead of eight.",
-        why: "The first pass that asks how wide vectors are; before weights are rearranged for dot products or panels.",
+        why: "The first pass that asks how wide vectors are; before weights are rearranged for dot products \
+            or panels.",
         run: nest::algorithm::strassen::run,
         ..PER_LEVEL
     },
@@ -279,7 +287,8 @@ pub const NEST_PASSES: &[NestPass] = &[
             useful: nest::quantize::integer_dot::suit,
         }),
         counted: true,
-        holds: "Integer contractions are dot products of groups of bytes or words, or sums of floats whose range is known.",
+        holds: "Integer contractions are dot products of groups of bytes or words, or sums of floats whose \
+            range is known.",
         why: "After algorithms, which look at operands as operators have them.",
         run: nest::quantize::integer_dot::run,
         ..PER_LEVEL
@@ -291,7 +300,8 @@ pub const NEST_PASSES: &[NestPass] = &[
             level: |f| f.caps.dot.keeps_signs() || f.caps.dot == Dot::Quads && !f.caps.bf16,
             useful: nest::quantize::few_bits::suit,
         }),
-        holds: "Contractions whose weights are constants of 2, 4 or 8 bits with scales make floats of them where they use them.",
+        holds: "Contractions whose weights are constants of 2, 4 or 8 bits with scales make floats of them \
+            where they use them.",
         why: "Before widen_integers, which rewrites what the weights are made with; it emits tiles itself.",
         run: nest::quantize::few_bits::run,
         ..PER_LEVEL
@@ -307,7 +317,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "fold_requantize",
         group: Group::Quantize,
-        holds: "Between a sum and its store, constants by channel are folded, clamps joined, divisions by scales products.",
+        holds: "Between a sum and its store, constants by channel are folded, clamps joined, divisions by \
+            scales products.",
         why: "After widen_integers: it knows 32-bit integers and f32.",
         run: |m, _| nest::quantize::fold_requantize::run(m),
         ..PER_LEVEL
@@ -351,7 +362,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "attention",
         group: Group::Algorithm,
-        holds: "Two contractions with rows between them are one kernel over blocks of rows, which is scheduled.",
+        holds: "Two contractions with rows between them are one kernel over blocks of rows, which is \
+            scheduled.",
         why: "Right before schedule: it emits tiles itself.",
         run: nest::algorithm::attention::run,
         ..PER_LEVEL

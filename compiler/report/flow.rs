@@ -41,7 +41,8 @@ pub fn svg(d: &Data, groups: &[Group], rows: &[Row]) -> String {
     edges(&mut body, d, g, groups, &places);
     let width = LEFT + WIDTH + ARCS;
     format!(
-        "<svg id=\"graph\" role=\"img\" aria-label=\"graph with fused kernels\" width=\"{width}\" height=\"{:.0}\" \
+        "<svg id=\"graph\" role=\"img\" aria-label=\"graph with fused kernels\" width=\"{width}\" \
+            height=\"{:.0}\" \
          viewBox=\"0 0 {width} {:.0}\">\n{body}</svg>\n",
         y + 4.0,
         y + 4.0
@@ -53,7 +54,8 @@ fn terminal(o: &mut String, y: &mut f64, class: &str, lines: &[String]) -> Place
     let height = 8.0 + LINE * lines.len().max(1) as f64;
     let _ = writeln!(
         o,
-        "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{top:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"{:.0}\"/>",
+        "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{top:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" \
+            rx=\"{:.0}\"/>",
         height.min(24.0) / 2.0
     );
     for (i, l) in lines.iter().enumerate() {
@@ -81,7 +83,8 @@ fn draw(o: &mut String, y: &mut f64, d: &Data, group: &Group, rows: &[Row], tota
     };
     let _ = writeln!(
         o,
-        "<title>{}</title><rect x=\"{LEFT}\" y=\"{top:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"6\"/>",
+        "<title>{}</title><rect x=\"{LEFT}\" y=\"{top:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" \
+            rx=\"6\"/>",
         escape_lines(&title)
     );
     if let Some(s) = share {
@@ -179,7 +182,8 @@ fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]
             let (x, y0, y1) = (LEFT + WIDTH / 2.0, places[*from].bottom, places[*to].top);
             let _ = writeln!(
                 o,
-                "<path class=\"edge\" d=\"M{x:.0} {y0:.0}V{:.0}\" marker-end=\"url(#arrow)\"><title>{title}</title></path>",
+                "<path class=\"edge\" d=\"M{x:.0} {y0:.0}V{:.0}\" \
+                    marker-end=\"url(#arrow)\"><title>{title}</title></path>",
                 y1 - 1.0
             );
         } else {
@@ -189,7 +193,8 @@ fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]
             let out = x + reach;
             let _ = writeln!(
                 o,
-                "<path class=\"edge arc\" d=\"M{x:.0} {y0:.0}C{out:.0} {y0:.0} {out:.0} {y1:.0} {:.0} {y1:.0}\" \
+                "<path class=\"edge arc\" d=\"M{x:.0} {y0:.0}C{out:.0} {y0:.0} {out:.0} {y1:.0} {:.0} \
+                    {y1:.0}\" \
                  marker-end=\"url(#arrow)\"><title>{title}</title></path>",
                 x + 1.0
             );

@@ -45,7 +45,8 @@ pub fn svg(d: &Data) -> Option<String> {
     let x = |k: usize| LEFT + k as f64 / n * WIDTH;
     let y = |a: f64| 10.0 + HEIGHT * (1.0 - a / top);
     let mut o = format!(
-        "<svg id=\"memory\" role=\"img\" aria-label=\"memory plan over time\" width=\"{:.0}\" height=\"{:.0}\" viewBox=\"0 0 {:.0} {:.0}\">\n",
+        "<svg id=\"memory\" role=\"img\" aria-label=\"memory plan over time\" width=\"{:.0}\" \
+            height=\"{:.0}\" viewBox=\"0 0 {:.0} {:.0}\">\n",
         LEFT + WIDTH + 10.0,
         HEIGHT + 46.0,
         LEFT + WIDTH + 10.0,
@@ -55,7 +56,8 @@ pub fn svg(d: &Data) -> Option<String> {
         let a = top * f64::from(i) / 4.0;
         let _ = writeln!(
             o,
-            "<path class=\"grid\" d=\"M{LEFT} {:.1}H{:.0}\"/><text class=\"axis end\" x=\"{:.0}\" y=\"{:.1}\">{}</text>",
+            "<path class=\"grid\" d=\"M{LEFT} {:.1}H{:.0}\"/><text class=\"axis end\" x=\"{:.0}\" \
+                y=\"{:.1}\">{}</text>",
             y(a),
             LEFT + WIDTH,
             LEFT - 6.0,
@@ -71,7 +73,8 @@ pub fn svg(d: &Data) -> Option<String> {
         let kernel = |k: usize| calls.get(k).map_or("", |k| m.kernels[*k].name.as_str());
         let _ = writeln!(
             o,
-            "<rect class=\"buffer\" x=\"{left:.1}\" y=\"{high:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"hsl({hue} 60% 62%)\">\
+            "<rect class=\"buffer\" x=\"{left:.1}\" y=\"{high:.1}\" width=\"{:.1}\" height=\"{:.1}\" \
+                fill=\"hsl({hue} 60% 62%)\">\
              <title>{}: {} at {}\nfrom {} to {}</title></rect>",
             (right - left).max(1.0),
             (low - high).max(0.8),
@@ -110,7 +113,8 @@ pub fn svg(d: &Data) -> Option<String> {
     );
     let _ = writeln!(
         o,
-        "<text class=\"axis\" x=\"{LEFT}\" y=\"{:.0}\">kernel 0</text><text class=\"axis end\" x=\"{:.0}\" y=\"{:.0}\">kernel {}</text>\n</svg>",
+        "<text class=\"axis\" x=\"{LEFT}\" y=\"{:.0}\">kernel 0</text><text class=\"axis end\" x=\"{:.0}\" \
+            y=\"{:.0}\">kernel {}</text>\n</svg>",
         HEIGHT + 30.0,
         LEFT + WIDTH,
         HEIGHT + 30.0,

@@ -18,7 +18,8 @@ pub fn html(d: &Data) -> String {
     let groups = groups(&d.compiled.model.graph, d.module);
     let mut o = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     // Nothing may be loaded, whatever a model's names say.
-    o += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
+    o += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
+        'unsafe-inline'\">\n";
     o += "<meta name=\"viewport\" content=\"width=device-width\">\n";
     let name = std::path::Path::new(&d.name)
         .file_name()
@@ -26,8 +27,10 @@ pub fn html(d: &Data) -> String {
     let _ =
         writeln!(o, "<title>{} - onnxc</title>\n<style>\n{STYLE}</style>\n</head>\n<body>", escape(&name));
     let _ = writeln!(o, "<h1>{}</h1>", escape(&name));
-    o += "<nav><a href=\"#summary\">Summary</a> <a href=\"#kernels\">Kernels</a> <a href=\"#roof\">Roofline</a> \
-          <a href=\"#plan\">Memory</a> <a href=\"#constants\">Constants</a> <a href=\"#flow\">Graph</a></nav>\n";
+    o += "<nav><a href=\"#summary\">Summary</a> <a href=\"#kernels\">Kernels</a> <a \
+        href=\"#roof\">Roofline</a> \
+          <a href=\"#plan\">Memory</a> <a href=\"#constants\">Constants</a> <a \
+          href=\"#flow\">Graph</a></nav>\n";
     summary(&mut o, d, &rows, &groups);
     kernels(&mut o, d, &rows);
     section(&mut o, "roof", "Roofline");
@@ -35,8 +38,10 @@ pub fn html(d: &Data) -> String {
         || "<p>No kernel was timed with known arithmetic.</p>\n".into(),
         |svg| {
             format!(
-                "{svg}<p>Each disc is a kernel; its area is its share of the time. The lines are the limits of this machine: \
-                 the peak of multiply-adds, and the bandwidth of what holds the working set (solid) and of memory (dashed).</p>\n"
+                "{svg}<p>Each disc is a kernel; its area is its share of the time. The lines are the limits \
+                    of this machine: \
+                 the peak of multiply-adds, and the bandwidth of what holds the working set (solid) and of \
+                 memory (dashed).</p>\n"
             )
         },
     );
@@ -45,10 +50,13 @@ pub fn html(d: &Data) -> String {
         .unwrap_or_else(|| "<p>No buffer lies in the workspace, or sizes depend on data.</p>\n".into());
     constants(&mut o, d);
     section(&mut o, "flow", "Graph");
-    o += "<p>Boxes are groups of nodes that run together: one kernel, and those that pack or pad for it. The bar in the head of a \
+    o += "<p>Boxes are groups of nodes that run together: one kernel, and those that pack or pad for it. \
+        The bar in the head of a \
           box is its share of the time.</p>\n";
-    o += "<svg width=\"0\" height=\"0\" aria-hidden=\"true\"><defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" \
-          markerWidth=\"7\" markerHeight=\"7\" orient=\"auto-start-reverse\"><path d=\"M0 0L8 4L0 8z\"/></marker></defs></svg>\n";
+    o += "<svg width=\"0\" height=\"0\" aria-hidden=\"true\"><defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" \
+        refX=\"7\" refY=\"4\" \
+          markerWidth=\"7\" markerHeight=\"7\" orient=\"auto-start-reverse\"><path d=\"M0 0L8 4L0 \
+          8z\"/></marker></defs></svg>\n";
     o += &flow::svg(d, &groups, &rows);
     o += "</section>\n";
     let _ = writeln!(o, "<footer>onnxc {}</footer>\n</body>\n</html>", env!("CARGO_PKG_VERSION"));
@@ -145,15 +153,18 @@ fn kernels(o: &mut String, d: &Data, rows: &[Row]) {
     let total: f64 = rows.iter().filter_map(|r| r.time).sum();
     let mut order: Vec<(usize, &Row)> = rows.iter().enumerate().collect();
     order.sort_by(|a, b| b.1.time.unwrap_or(0.0).total_cmp(&a.1.time.unwrap_or(0.0)));
-    *o += "<div class=\"scroll\"><table class=\"list\">\n<thead><tr><th>#</th><th>kernel</th><th>node</th><th>time</th><th>share</th>\
-           <th>operations</th><th>bytes</th><th>op/byte</th><th>GFLOP/s</th><th>of limit</th></tr></thead>\n<tbody>\n";
+    *o += "<div class=\"scroll\"><table \
+        class=\"list\">\n<thead><tr><th>#</th><th>kernel</th><th>node</th><th>time</th><th>share</th>\
+           <th>operations</th><th>bytes</th><th>op/byte</th><th>GFLOP/s</th><th>of \
+           limit</th></tr></thead>\n<tbody>\n";
     for (k, r) in order {
         let (mut t, mut bar) = ("-".to_owned(), "<td class=\"bar\"></td>".to_owned());
         if let Some(x) = r.time {
             let share = if total > 0.0 { x / total * 100.0 } else { 0.0 };
             t = time(x);
             bar = format!(
-                "<td class=\"bar\"><svg width=\"120\" height=\"12\" aria-hidden=\"true\"><rect width=\"{:.1}\" height=\"12\"/></svg> {share:.1} %</td>",
+                "<td class=\"bar\"><svg width=\"120\" height=\"12\" aria-hidden=\"true\"><rect \
+                    width=\"{:.1}\" height=\"12\"/></svg> {share:.1} %</td>",
                 share * 1.2
             );
         }
@@ -178,7 +189,8 @@ fn kernels(o: &mut String, d: &Data, rows: &[Row]) {
         };
         let _ = writeln!(
             o,
-            "<tr><td>{k}</td><td title=\"{0}\"><code>{1}</code></td><td title=\"{2}\">{3}</td><td>{t}</td>{bar}{amounts}{rates}</tr>",
+            "<tr><td>{k}</td><td title=\"{0}\"><code>{1}</code></td><td \
+                title=\"{2}\">{3}</td><td>{t}</td>{bar}{amounts}{rates}</tr>",
             escape(&r.kernel),
             escape(&short(&r.kernel, 40)),
             escape(&r.origin),
@@ -206,7 +218,8 @@ fn constants(o: &mut String, d: &Data) {
     let all: u64 = list.iter().map(|c| c.0).sum();
     let _ = writeln!(
         o,
-        "<p>{} constants of the graph, {}. The object holds {} of weights: packed, for all its CPU levels.</p>",
+        "<p>{} constants of the graph, {}. The object holds {} of weights: packed, for all its CPU \
+            levels.</p>",
         list.len(),
         bytes(all as f64),
         bytes(d.compiled.weights.size as f64)
@@ -216,7 +229,8 @@ fn constants(o: &mut String, d: &Data) {
         let share = if all > 0 { *size as f64 / all as f64 * 100.0 } else { 0.0 };
         let _ = writeln!(
             o,
-            "<tr><td>{}</td><td class=\"bar\"><svg width=\"120\" height=\"12\" aria-hidden=\"true\"><rect width=\"{:.1}\" height=\"12\"/></svg> {share:.1} %</td>\
+            "<tr><td>{}</td><td class=\"bar\"><svg width=\"120\" height=\"12\" aria-hidden=\"true\"><rect \
+                width=\"{:.1}\" height=\"12\"/></svg> {share:.1} %</td>\
              <td title=\"{}\"><code>{}</code></td><td>{}</td></tr>",
             bytes(*size as f64),
             share * 1.2,

@@ -65,13 +65,15 @@ pub fn svg(d: &Data, rows: &[Row]) -> Option<String> {
     let y = |v: f64| TOP + HEIGHT * (1.0 - ys.at(v));
     let (w, h) = (LEFT + WIDTH + 20.0, TOP + HEIGHT + 48.0);
     let mut o = format!(
-        "<svg id=\"roofline\" role=\"img\" aria-label=\"roofline\" width=\"{w:.0}\" height=\"{h:.0}\" viewBox=\"0 0 {w:.0} {h:.0}\">\n"
+        "<svg id=\"roofline\" role=\"img\" aria-label=\"roofline\" width=\"{w:.0}\" height=\"{h:.0}\" \
+            viewBox=\"0 0 {w:.0} {h:.0}\">\n"
     );
     for e in xs.decades() {
         let v = 10f64.powi(e);
         let _ = writeln!(
             o,
-            "<path class=\"grid\" d=\"M{:.1} {TOP}V{:.0}\"/><text class=\"axis mid\" x=\"{:.1}\" y=\"{:.0}\">{v}</text>",
+            "<path class=\"grid\" d=\"M{:.1} {TOP}V{:.0}\"/><text class=\"axis mid\" x=\"{:.1}\" \
+                y=\"{:.0}\">{v}</text>",
             x(v),
             TOP + HEIGHT,
             x(v),
@@ -82,7 +84,8 @@ pub fn svg(d: &Data, rows: &[Row]) -> Option<String> {
         let v = 10f64.powi(e);
         let _ = writeln!(
             o,
-            "<path class=\"grid\" d=\"M{LEFT} {:.1}H{:.0}\"/><text class=\"axis end\" x=\"{:.0}\" y=\"{:.1}\">{v}</text>",
+            "<path class=\"grid\" d=\"M{LEFT} {:.1}H{:.0}\"/><text class=\"axis end\" x=\"{:.0}\" \
+                y=\"{:.1}\">{v}</text>",
             y(v),
             LEFT + WIDTH,
             LEFT - 6.0,
@@ -103,7 +106,8 @@ pub fn svg(d: &Data, rows: &[Row]) -> Option<String> {
         let corner = peak / bandwidth;
         let _ = writeln!(
             o,
-            "<path class=\"roof {class}\" d=\"M{:.1} {:.1}L{:.1} {:.1}H{:.0}\"><title>{what}: {bandwidth:.1} GB/s; peak {peak:.1} GFLOP/s</title></path>",
+            "<path class=\"roof {class}\" d=\"M{:.1} {:.1}L{:.1} {:.1}H{:.0}\"><title>{what}: \
+                {bandwidth:.1} GB/s; peak {peak:.1} GFLOP/s</title></path>",
             x(enter),
             y(enter * bandwidth),
             x(corner),
@@ -118,7 +122,8 @@ pub fn svg(d: &Data, rows: &[Row]) -> Option<String> {
         let limit = peak.min(near * intensity);
         let _ = writeln!(
             o,
-            "<circle class=\"kernel\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{:.1}\"><title>{} ({})\n{}, {:.1} % of all; {rate:.2} GFLOP/s, {:.0} % of the limit</title></circle>",
+            "<circle class=\"kernel\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{:.1}\"><title>{} ({})\n{}, {:.1} % of \
+                all; {rate:.2} GFLOP/s, {:.0} % of the limit</title></circle>",
             x(intensity),
             y(rate),
             3.0 + 18.0 * share.sqrt(),

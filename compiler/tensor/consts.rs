@@ -247,8 +247,8 @@ impl ConstData {
             h.finalize().into()
         })
     }
-    /// What `make` computes from this constant, under a name that tells all that it depends on: computed once,
-    /// though the modules of several CPU levels ask for it.
+    /// What `make` computes from this constant, under a name that tells all that it depends on: computed
+    /// once, though the modules of several CPU levels ask for it.
     pub fn derive(&self, name: String, make: impl FnOnce() -> Option<ConstData>) -> Option<Arc<ConstData>> {
         let one = {
             let mut all = self.derived.0.lock().unwrap_or_else(PoisonError::into_inner);

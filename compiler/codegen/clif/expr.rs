@@ -51,8 +51,7 @@ impl Emit<'_, '_> {
                 self.unary(*op, a)
             }
             // Against a number one comparison suffices: where it is false, NaN included, the value stays.
-            Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) if matches!(&**b, Expr::Const(c) if c.ty.is_float() && !c.to_f64().is_nan()) =>
-            {
+            Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) if is_number(b) => {
                 let a = self.value(a)?;
                 let b = self.value(b)?;
                 let (a, b) = self.level(a, b);
@@ -200,4 +199,9 @@ impl Emit<'_, '_> {
 
 pub(super) fn has_memory(e: &Expr) -> bool {
     e.any(&mut |e| matches!(e, Expr::Load { .. } | Expr::With { .. } | Expr::Text(..)))
+}
+
+/// True for a constant that is a float and not NaN.
+fn is_number(e: &Expr) -> bool {
+    matches!(e, Expr::Const(c) if c.ty.is_float() && !c.to_f64().is_nan())
 }

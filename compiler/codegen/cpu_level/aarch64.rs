@@ -1,5 +1,5 @@
-//! aarch64: FEAT_DotProd, FEAT_FP16, FEAT_I8MM and FEAT_BF16. Only the system can be asked: the registers that
-//! tell it are not readable everywhere.
+//! aarch64: FEAT_DotProd, FEAT_FP16, FEAT_I8MM and FEAT_BF16. Only the system can be asked: the registers
+//! that tell it are not readable everywhere.
 //!
 //! * ELF: `getauxval`, which Linux and Android have. The symbol is weak. Where a program has no such
 //!   function, the CPU is taken to have the base only; a program for bare metal may define it, with the

@@ -71,7 +71,8 @@ impl Rust<'_> {
         };
         let _ = writeln!(
             o,
-            "/// [`infer`] with the tensors in structs.\npub fn infer_io{}({}) -> Result<(), Error> {{\n{unused}    infer({})\n}}",
+            "/// [`infer`] with the tensors in structs.\npub fn infer_io{}({}) -> Result<(), Error> \
+                {{\n{unused}    infer({})\n}}",
             if self.lends() { "<'s>" } else { "" },
             params.join(", "),
             given.join(", ")

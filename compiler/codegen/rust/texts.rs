@@ -107,8 +107,10 @@ impl<'a> Str<'a> {
 impl<'a> From<&'a str> for Str<'a> { fn from(s: &'a str) -> Self { Str::new(s) } }
 impl Default for Str<'_> { fn default() -> Self { Str::EMPTY } }
 impl PartialEq for Str<'_> { fn eq(&self, o: &Self) -> bool { self.as_str() == o.as_str() } }
-impl core::fmt::Debug for Str<'_> { fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result { self.as_str().fmt(f) } }
-impl core::fmt::Display for Str<'_> { fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result { f.write_str(self.as_str()) } }
+impl core::fmt::Debug for Str<'_> { fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result { \
+self.as_str().fmt(f) } }
+impl core::fmt::Display for Str<'_> { fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result \
+{ f.write_str(self.as_str()) } }
 // SAFETY: it is a shared reference to a string.
 unsafe impl Send for Str<'_> {}
 // SAFETY: as above.

@@ -7,7 +7,10 @@ impl Rust<'_> {
     pub(super) fn dims(&self, o: &mut String) {
         let i = self.i;
         let n = i.dim_params.len();
-        o.push_str("\n/// Sizes that the caller chooses.\n#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]\npub struct Dims {\n");
+        o.push_str(
+            "\n/// Sizes that the caller chooses.\n#[derive(Clone, Copy, Debug, PartialEq, Eq, \
+            Hash)]\npub struct Dims {\n",
+        );
         for p in &i.dim_params {
             let _ = writeln!(
                 o,
@@ -24,7 +27,8 @@ impl Rust<'_> {
                 format!("dimension {} is %lld: it must be from {} to {}", named(&p.name), p.lo, dim_max(p));
             let _ = writeln!(
                 o,
-                "        if !i64::try_from(self.{0}).is_ok_and(|n| ({1}..={2}).contains(&n)) {{ return Err(Error::local(Status::Dim, {text:?}, self.{0} as i64, 0)); }}",
+                "        if !i64::try_from(self.{0}).is_ok_and(|n| ({1}..={2}).contains(&n)) {{ return \
+                    Err(Error::local(Status::Dim, {text:?}, self.{0} as i64, 0)); }}",
                 p.ident,
                 p.lo,
                 dim_max(p)
@@ -43,7 +47,8 @@ impl Rust<'_> {
                 writeln!(o, "    /// Dims of {what} `\"{}\"`: {}.", plain(&t.name), code(&type_text(i, t)));
             let _ = writeln!(
                 o,
-                "    pub fn {x}_dims(&self) -> Result<[usize; {rank}], Error> {{\n        let {} = self.values()?;",
+                "    pub fn {x}_dims(&self) -> Result<[usize; {rank}], Error> {{\n        let {} = \
+                    self.values()?;",
                 if used { "v" } else { "_" }
             );
             let text = |k: usize| {
@@ -74,18 +79,23 @@ impl Rust<'_> {
                 writeln!(o, "    /// {note} of {what} `\"{}\"`: the length of its slice.", plain(&t.name));
             let _ = writeln!(
                 o,
-                "    pub fn {x}_len(&self) -> Result<usize, Error> {{\n        let n = self.{x}_dims()?.iter().try_fold(1i64, |n, d| n.checked_mul(*d as i64)).ok_or(Error::local(Status::Dim, {large:?}, 0, 0))?;\n        size::index({count}, {large:?})\n    }}"
+                "    pub fn {x}_len(&self) -> Result<usize, Error> {{\n        let n = \
+                    self.{x}_dims()?.iter().try_fold(1i64, |n, d| n.checked_mul(*d as \
+                    i64)).ok_or(Error::local(Status::Dim, {large:?}, 0, 0))?;\n        size::index({count}, \
+                    {large:?})\n    }}"
             );
         }
         o.push_str("}\n");
         let list: Vec<String> = (0..n).map(|k| format!("v[{k}]")).collect();
         let _ = writeln!(
             o,
-            "/// Bytes of workspace that [`infer`] needs for these dims.\npub fn workspace_size(dims: &Dims) -> Result<usize, Error> {{\n    let v = dims.values()?;\n    let mut bytes = 0u64;"
+            "/// Bytes of workspace that [`infer`] needs for these dims.\npub fn workspace_size(dims: \
+                &Dims) -> Result<usize, Error> {{\n    let v = dims.values()?;\n    let mut bytes = 0u64;"
         );
         let _ = writeln!(
             o,
-            "    // SAFETY: the pointer is to a live `u64`; all else are numbers.\n    let rc = unsafe {{ sys::{}_workspace_size({}, &mut bytes) }};",
+            "    // SAFETY: the pointer is to a live `u64`; all else are numbers.\n    let rc = unsafe {{ \
+                sys::{}_workspace_size({}, &mut bytes) }};",
             i.name,
             list.join(", ")
         );
@@ -102,7 +112,11 @@ impl Rust<'_> {
             .collect();
         let _ = writeln!(
             o,
-            "    if rc != 0 {{\n        let mut fault = NO_FAULT;\n        let exec = exec(0, &mut fault, &mut Exec::default());\n        // SAFETY: the sizes are checked before any memory is read or written, and these fail.\n        let rc = unsafe {{ sys::{}_infer_exec({}, {}, &exec) }};\n        status(rc, &fault)?;\n    }}\n    usize::try_from(bytes).map_err(|_| Error::local(Status::Capacity, \"the workspace would be too large\", 0, 0))\n}}",
+            "    if rc != 0 {{\n        let mut fault = NO_FAULT;\n        let exec = exec(0, &mut fault, \
+                &mut Exec::default());\n        // SAFETY: the sizes are checked before any memory is read \
+                or written, and these fail.\n        let rc = unsafe {{ sys::{}_infer_exec({}, {}, &exec) \
+                }};\n        status(rc, &fault)?;\n    }}\n    usize::try_from(bytes).map_err(|_| \
+                Error::local(Status::Capacity, \"the workspace would be too large\", 0, 0))\n}}",
             i.name,
             list.join(", "),
             nulls.join(", ")

@@ -328,8 +328,8 @@ pub enum Op {
         lane: u8,
     },
     /// First argument plus the products of eight bytes or four bf16 a lane: of the second, whose halves are
-    /// alike, and of eight bytes of memory for each lane in the third (lanes 0 and 1) and the fourth (2 and 3). It overwrites the first;
-    /// selection makes [`Op::MatrixDot`] of it. 128 bits only.
+    /// alike, and of eight bytes of memory for each lane in the third (lanes 0 and 1) and the fourth (2 and
+    /// 3). It overwrites the first; selection makes [`Op::MatrixDot`] of it. 128 bits only.
     Dot8 {
         /// What is multiplied.
         of: Factors,
@@ -344,8 +344,8 @@ pub enum Op {
         /// Of mixed ones, those of the third argument are signed, and the sums stand in columns.
         swapped: bool,
     },
-    /// The lower halves of two vectors side by side, lane by lane in turn; the upper ones if `upper`. 128 bits
-    /// only.
+    /// The lower halves of two vectors side by side, lane by lane in turn; the upper ones if `upper`. 128
+    /// bits only.
     Zip {
         /// Size of the lanes.
         bits: Bits,

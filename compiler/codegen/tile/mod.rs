@@ -1,8 +1,9 @@
 //! Vectors: leaf functions whose instructions and registers are chosen here, not by Cranelift.
 //!
 //! A leaf nest becomes a function of the tile IR ([`ir`], made with `builder`) by [`translate()`], which asks
-//! what a machine can do and knows no instruction. [`text`] prints it and reads it back. `rematerialize` decides where constants are, `regalloc`
-//! gives registers (regalloc2), and a machine under `isa` selects and encodes instructions.
+//! what a machine can do and knows no instruction. [`text`] prints it and reads it back. `rematerialize`
+//! decides where constants are, `regalloc` gives registers (regalloc2), and a machine under `isa` selects and
+//! encodes instructions.
 
 mod builder;
 pub mod ir;

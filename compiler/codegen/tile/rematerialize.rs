@@ -15,14 +15,15 @@ const SPARE: usize = 1;
 /// The same where arithmetic reads registers only: loads need some, too.
 const SPARE_FOR_LOADS: usize = 4;
 
-/// Moves tables and constants where registers do not suffice; `folds`: instructions read constants from memory.
+/// Moves tables and constants where registers do not suffice; `folds`: instructions read constants from
+/// memory.
 pub(super) fn place(f: &mut Func, folds: bool) {
     place_tables(f);
     place_constants(f, folds);
 }
 
-/// Tables that would push what lives in a loop out to memory are read where they are used: before an innermost
-/// loop, or once in a block.
+/// Tables that would push what lives in a loop out to memory are read where they are used: before an
+/// innermost loop, or once in a block.
 fn place_tables(f: &mut Func) {
     let made = |keep: &dyn Fn(&Op) -> bool| -> Map<Value, Op> {
         let nodes = f.blocks.first().map_or(&[][..], |b| &b.nodes);
@@ -153,22 +154,7 @@ fn place_constants(f: &mut Func, folds: bool) {
             }
             out.push(n);
         }
-        // What a block hands over.
-        let mut made: Map<Value, Value> = Map::default();
-        for k in 0..f.blocks[i].jump_args.len() {
-            let v = f.blocks[i].jump_args[k];
-            let Some(x) = constants.get(&v) else { continue };
-            let c = match made.get(&v) {
-                Some(c) => *c,
-                None => {
-                    let c = fresh(f, Op::Const(*x));
-                    out.insert(out.len() - 1, c.0);
-                    made.insert(v, c.1);
-                    c.1
-                }
-            };
-            f.blocks[i].jump_args[k] = c;
-        }
+        hand_over(f, i, &constants, &mut out);
         f.blocks[i].nodes = out;
     }
 }
@@ -241,23 +227,27 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
             }
             out.push(n);
         }
-        // What the block hands over.
-        let mut handed: Map<Value, Value> = Map::default();
-        for k in 0..f.blocks[i].jump_args.len() {
-            let v = f.blocks[i].jump_args[k];
-            let Some(x) = constants.get(&v) else { continue };
-            let c = match handed.get(&v) {
-                Some(c) => *c,
-                None => {
-                    let c = fresh(f, Op::Const(*x));
-                    out.insert(out.len() - 1, c.0);
-                    handed.insert(v, c.1);
-                    c.1
-                }
-            };
-            f.blocks[i].jump_args[k] = c;
-        }
+        hand_over(f, i, constants, &mut out);
         f.blocks[i].nodes = out;
+    }
+}
+
+/// Makes the constants that block `i`, whose nodes are `out`, hands over, each once.
+fn hand_over(f: &mut Func, i: usize, constants: &Map<Value, Number>, out: &mut Vec<Node>) {
+    let mut made: Map<Value, Value> = Map::default();
+    for k in 0..f.blocks[i].jump_args.len() {
+        let v = f.blocks[i].jump_args[k];
+        let Some(x) = constants.get(&v) else { continue };
+        let c = match made.get(&v) {
+            Some(c) => *c,
+            None => {
+                let c = fresh(f, Op::Const(*x));
+                out.insert(out.len() - 1, c.0);
+                made.insert(v, c.1);
+                c.1
+            }
+        };
+        f.blocks[i].jump_args[k] = c;
     }
 }
 

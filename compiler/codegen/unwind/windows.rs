@@ -1,4 +1,5 @@
-//! `.pdata` and `.xdata` of COFF objects: what Windows' unwinder undoes, the last operation of a prologue first.
+//! `.pdata` and `.xdata` of COFF objects: what Windows' unwinder undoes, the last operation of a prologue
+//! first.
 //!
 //! It knows epilogues of x86-64 by their instructions (`pop`, `ret`), those of aarch64 by their place.
 //! A function without a frame has no entry.

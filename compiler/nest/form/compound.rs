@@ -1,7 +1,42 @@
 //! Kernels that have several nests: loops, one after the other, around parallel ones.
 
 use super::loops::par_loops;
-use crate::nest::{LoopKind, Stmt, visit};
+use crate::nest::{Body, LoopKind, Stmt, visit};
+use crate::sym::Sym;
+
+/// A piece of a compound kernel.
+pub(crate) enum Part {
+    /// What runs as a kernel of its own would: a nest, or statements without one.
+    Nest(Body),
+    /// A statement around pieces.
+    Around {
+        /// The statement, its bodies empty.
+        stmt: Stmt,
+        /// The pieces of each body.
+        bodies: Vec<Vec<Part>>,
+        /// The loop that runs the pieces again and again, if it is one.
+        again: Option<Sym>,
+    },
+}
+
+/// The body of a compound kernel in pieces.
+pub(crate) fn parts(body: Vec<Stmt>) -> Vec<Part> {
+    body.into_iter().map(part).collect()
+}
+
+fn part(mut s: Stmt) -> Part {
+    let (around, again) = match &s {
+        Stmt::For { kind: LoopKind::Seq | LoopKind::Private, var, body, .. } => (has_nest(body), Some(*var)),
+        Stmt::For { body, .. } => (is_compound(body), None),
+        Stmt::If { then: body, .. } | Stmt::With { body, .. } => (has_nest(body), None),
+        _ => (false, None),
+    };
+    if !around {
+        return Part::Nest(vec![s].into());
+    }
+    let bodies = s.bodies_mut().into_iter().map(|body| parts(std::mem::take(body))).collect();
+    Part::Around { stmt: s, bodies, again }
+}
 
 /// True for a kernel of parallel nests inside other loops.
 pub(crate) fn is_compound(body: &[Stmt]) -> bool {
@@ -16,7 +51,7 @@ pub(crate) fn is_compound(body: &[Stmt]) -> bool {
 }
 
 /// True if a parallel loop stands somewhere in a body.
-pub(crate) fn has_nest(body: &[Stmt]) -> bool {
+fn has_nest(body: &[Stmt]) -> bool {
     visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Par, .. }))
 }
 

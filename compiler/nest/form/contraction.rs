@@ -45,12 +45,8 @@ impl Contraction {
     /// True for sums that have to be exact, so that no sums of other factors may take their place: those
     /// known to be whole numbers, and those that are converted to an integer, which shows the smallest error.
     pub fn is_exact(&self, m: &Module) -> bool {
-        let mut found = m.regs[self.acc].whole.is_some();
-        visit::walk_exprs(
-            &self.epilogue,
-            &mut |e| found |= matches!(e, Expr::Cast(t, x) if t.is_int() && matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)),
-        );
-        found
+        let rounded = |e: &Expr| matches!(e, Expr::Cast(t, x) if t.is_int() && x.is_acc(self.acc));
+        m.regs[self.acc].whole.is_some() || visit::any_expr(&self.epilogue, &mut |e| rounded(e))
     }
 }
 
@@ -88,8 +84,8 @@ impl ProductKind {
     pub fn unit(self) -> i64 {
         if self == ProductKind::Double { 8 } else { 16 }
     }
-    /// Steps of the sum that are written out: as many as a vector of the row's elements holds, eight bytes each
-    /// or four.
+    /// Steps of the sum that are written out: as many as a vector of the row's elements holds, eight bytes
+    /// each or four.
     pub fn steps(self) -> i64 {
         if matches!(self, ProductKind::Dot { group, .. } if group.is_long()) { 2 } else { 4 }
     }

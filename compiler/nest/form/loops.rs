@@ -52,9 +52,7 @@ pub(crate) fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
 
 /// Puts loops around a body again.
 pub(crate) fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
-    loops.iter().rev().fold(body, |body, (var, hi)| {
-        vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: *hi, body }]
-    })
+    loops.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::par(*var, *hi, body)])
 }
 
 /// A kernel that computes each element of one buffer by one expression.

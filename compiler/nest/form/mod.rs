@@ -16,19 +16,23 @@
 //! Some nests have several forms - each contraction is a window, and each window a row reduction. [`Form`]
 //! is the first of them in this order; [`window`], [`rows`] and others answer for one form alone.
 
-mod compound;
+pub(crate) mod compound;
 mod contraction;
+mod images;
 mod loops;
 mod rows;
+mod slide;
 mod window;
 
-pub(crate) use compound::{has_nest, is_chain, is_compound};
+use compound::{is_chain, is_compound};
 pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, extended};
+pub(crate) use images::{Images, Sampled};
 pub(crate) use loops::{
     Loops, Map, ParNest, Stored, as_map, cover, depends, first_store, is_straight, par_loops, peel,
     read_in_loops, seq_loops, seq_vars, stored, wrap,
 };
 pub(crate) use rows::{Elements, Part, Rows, Scan, rows, scan};
+pub(crate) use slide::Slide;
 pub(crate) use window::{PooledContraction, Window, window};
 
 use super::{Expr, Stmt};

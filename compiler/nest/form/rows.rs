@@ -109,7 +109,7 @@ impl Elements {
             let own = if let Stmt::Set { reg, .. } = s { Some(*reg) } else { None };
             if let Some(e) = s.expr() {
                 e.walk(&mut |e| {
-                    read |= matches!(e, Expr::Acc { reg, .. } if Some(*reg) != own && found.iter().any(|r| r.0 == *reg));
+                    read |= found.iter().any(|(reg, _)| Some(*reg) != own && e.is_acc(*reg));
                 });
             }
         }
@@ -117,9 +117,7 @@ impl Elements {
     }
     /// The loops as a statement.
     fn statement(&self) -> Stmt {
-        let nest = |body: Vec<Stmt>, (var, hi): &(_, Dim)| {
-            vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }]
-        };
+        let nest = |body: Vec<Stmt>, (var, hi): &(_, Dim)| vec![Stmt::seq(*var, *hi, body)];
         self.loops.iter().rev().fold(self.body.clone(), nest).remove(0)
     }
 }

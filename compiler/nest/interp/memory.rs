@@ -171,7 +171,8 @@ impl State<'_> {
                     at >= 0 && size >= len as i64 && at.checked_add(size).is_some_and(|end| end <= all);
                 if !fits {
                     return msg(format!(
-                        "{own} \"{}\" of {len} bytes is in {s} of {size} bytes at {at} of a workspace of {all}",
+                        "{own} \"{}\" of {len} bytes is in {s} of {size} bytes at {at} of a workspace of \
+                            {all}",
                         o.name
                     ));
                 }

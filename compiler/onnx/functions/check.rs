@@ -311,7 +311,12 @@ fn operators(
         });
         let join = |s: &BTreeSet<String>| s.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         if !differ.is_empty() {
-            let e = Error::warning(codes::FUNCTION_INVALID, "a function and the model import versions in which operators differ: the function's count in it").at(&at);
+            let e = Error::warning(
+                codes::FUNCTION_INVALID,
+                "a function and the model import versions in \
+                which operators differ: the function's count in it",
+            )
+            .at(&at);
             findings.push(
                 e.found_expected(join(&differ), "the same operators in both")
                     .help("import the same versions in the function and the model"),

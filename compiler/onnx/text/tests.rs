@@ -23,7 +23,8 @@ fn error(body: &str) -> (String, String) {
 #[test]
 fn names_and_labels() {
     let g = graph(
-        "\"g/1\" (float[N, \"a b\", ?, 3] x, float[] u) => (y) { [\"n/1\"] a,, b = d.e.Op:o (x, \"\", y,) # end\n }",
+        "\"g/1\" (float[N, \"a b\", ?, 3] x, float[] u) => (y) { [\"n/1\"] a,, b = d.e.Op:o (x, \"\", y,) # \
+            end\n }",
     );
     let n = &g.node[0];
     assert_eq!(
@@ -44,7 +45,9 @@ fn names_and_labels() {
 #[test]
 fn attribute_kinds() {
     let g = graph(
-        "g (x) => (y) { y = Op <a = 1, b = -inf, c = [1, 2.5], d: floats = [1], e = \"s\\\"t\", f = float[1] {0.1}, g = b () => () {}, h: ints = [], i = seq(float), j: float = @k, l = [float {1}, float {2}], m = \"q\" () => () {}> (x) }",
+        "g (x) => (y) { y = Op <a = 1, b = -inf, c = [1, 2.5], d: floats = [1], e = \"s\\\"t\", f = \
+            float[1] {0.1}, g = b () => () {}, h: ints = [], i = seq(float), j: float = @k, l = [float {1}, \
+            float {2}], m = \"q\" () => () {}> (x) }",
     );
     use AttributeType as T;
     let a = &g.node[0].attribute;
@@ -74,7 +77,11 @@ fn attribute_kinds() {
 
 #[test]
 fn functions() {
-    let m = parse("g () => () {} <domain: \"l\"> f <p, q: float = 2.0> (a, float[N] b) => (c) <int64 d> { c = Op <r = @p> (a) } h () => () {}").unwrap();
+    let m = parse(
+        "g () => () {} <domain: \"l\"> f <p, q: float = 2.0> (a, float[N] b) => (c) <int64 d> { c \
+        = Op <r = @p> (a) } h () => () {}",
+    )
+    .unwrap();
     let f = &m.functions[0];
     assert_eq!(
         (f.attribute.len(), f.attribute_proto.len(), f.input.len(), f.value_info.len(), m.functions.len()),
@@ -125,7 +132,8 @@ fn hostile_nesting_is_an_error() {
 
 #[test]
 fn every_prefix_and_mutation_is_handled() {
-    let text = "<ir_version: 8, opset_import: [\"\" : 17]> g (float[N, \"é\"] x) => (y) <int8[2] w = {1, -2}> { [\"ü\"] y = a.B <p: floats = [1, 2e3], q = \"ä\\\"\", r = b () => () {}> (x, w) } # é";
+    let text = "<ir_version: 8, opset_import: [\"\" : 17]> g (float[N, \"é\"] x) => (y) <int8[2] w = {1, \
+        -2}> { [\"ü\"] y = a.B <p: floats = [1, 2e3], q = \"ä\\\"\", r = b () => () {}> (x, w) } # é";
     let b = text.as_bytes();
     for i in 0..b.len() {
         let _ = parse_model(&b[..i], "m");

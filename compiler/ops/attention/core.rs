@@ -186,28 +186,25 @@ pub fn values(cx: &mut LowerCx, s: &Sizes, probabilities: Buf, value: Operand, y
     });
 }
 
-/// Past and new keys (or values) in one buffer [batch, head, position, element]: `wanted`, or a temporary.
-/// `None` where there is no past and nobody wants the result.
-#[allow(clippy::too_many_arguments)]
+/// Past and new keys (or values) in one buffer [batch, head, position, element] of `dims`: `wanted`, or a
+/// temporary. The new ones alone where there is no past and nobody wants the result.
 pub fn present(
     cx: &mut LowerCx,
     name: &str,
     wanted: Option<Buf>,
     past: Option<Buf>,
     new: Operand,
-    batch: Dim,
-    heads: Dim,
-    positions: Dim,
-    size: Dim,
-) -> Option<Operand> {
+    dims: [Dim; 4],
+) -> Operand {
     if wanted.is_none() && past.is_none() {
-        return None;
+        return new;
     }
+    let [batch, heads, positions, size] = dims;
     let out = match wanted {
         Some(b) => b,
         None => {
             let elem = cx.elem(new.buf);
-            cx.temp(name, elem, vec![batch, heads, positions, size])
+            cx.temp(name, elem, dims.to_vec())
         }
     };
     let before = past.map_or(Dim::constant(0), |p| cx.dims(p)[2]);
@@ -226,5 +223,5 @@ pub fn present(
             k.store(out, &[at[0], at[1], at[2] + before, at[3]], v);
         });
     });
-    Some(Operand { buf: out, form: Form::Heads })
+    Operand { buf: out, form: Form::Heads }
 }

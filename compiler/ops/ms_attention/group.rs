@@ -17,18 +17,16 @@ impl MsAttention {
         let kv_heads = g.kv_heads;
         let q = cx.tensor(0)?.clone();
         let (k, v) = (cx.tensor_opt(1)?.cloned(), cx.tensor_opt(2)?.cloned());
-        if q.rank() != 3 || k.is_some() != v.is_some() {
-            return cx
-                .error(codes::OP_SHAPE, "the query must have rank 3, and key and value be given together")
-                .fail();
-        }
+        cx.require(
+            q.rank() == 3 && k.is_some() == v.is_some(),
+            codes::OP_SHAPE,
+            "the query must have rank 3, and key and value be given together",
+        )?;
         let size = self.group_size(&q.dims, k.is_some(), kv_heads);
         let hidden = size * (self.heads + if k.is_some() { 0 } else { 2 * kv_heads });
         cx.require_eq(hidden, q.dims[2], "the heads do not divide the query")?;
         for t in [&k, &v].into_iter().flatten() {
-            if t.rank() != 3 {
-                return cx.error(codes::OP_SHAPE, "key and value must have rank 3").fail();
-            }
+            cx.require(t.rank() == 3, codes::OP_SHAPE, "key and value must have rank 3")?;
             for (a, b) in t.dims.iter().zip([q.dims[0], q.dims[1], size * kv_heads]) {
                 cx.require_eq(*a, b, "key and value do not fit the query")?;
             }
@@ -103,14 +101,11 @@ impl MsAttention {
                 caches[i] = (p.elem, if g.bits == 4 { size.ceil_div(2) } else { size });
             }
             let Some(p) = p else { continue };
-            if p.rank() != 4 || p.elem != caches[i].0 {
-                return cx
-                    .error(
-                        codes::OP_FEATURE,
-                        "the past must have rank 4 and the type of the query, unless it is quantized",
-                    )
-                    .fail();
-            }
+            cx.require(
+                p.rank() == 4 && p.elem == caches[i].0,
+                codes::OP_FEATURE,
+                "the past must have rank 4 and the type of the query, unless it is quantized",
+            )?;
             before = p.dims[2];
             for (a, b) in p.dims.iter().zip([
                 q.dims[0],
@@ -121,11 +116,11 @@ impl MsAttention {
                 cx.require_eq(*a, b, "the past does not fit")?;
             }
         }
-        if cx.has(14) != cx.has(15) {
-            return cx
-                .error(codes::OP_ARITY, "q_norm_weight and k_norm_weight are given together or not at all")
-                .fail();
-        }
+        cx.require(
+            cx.has(14) == cx.has(15),
+            codes::OP_ARITY,
+            "q_norm_weight and k_norm_weight are given together or not at all",
+        )?;
         for i in [14, 15] {
             if let Some(t) = cx.tensor_opt(i)? {
                 let n = t.count();
@@ -158,14 +153,11 @@ impl MsAttention {
             _ => total.max(before),
         };
         if g.evicts {
-            if past.iter().any(|p| p.is_none()) {
-                return cx
-                    .error(
-                        codes::OP_ARITY,
-                        "sliding_window_cache needs past_key and past_value: their size is the capacity",
-                    )
-                    .fail();
-            }
+            cx.require(
+                !past.iter().any(|p| p.is_none()),
+                codes::OP_ARITY,
+                "sliding_window_cache needs past_key and past_value: their size is the capacity",
+            )?;
             cx.syms.require_at_most(Dim::constant(g.window), before);
             if let Some(b) = cx.tensor_opt(10)?.cloned().filter(|b| b.rank() == 4) {
                 // Columns are absolute positions.
@@ -175,9 +167,12 @@ impl MsAttention {
             self.check_bias(cx, 10, q.dims[0], q.dims[1], total)?;
         }
         if cx.outputs.len() > 3 {
-            if g.evicts {
-                return cx.error(codes::OP_FEATURE, "the output output_qk is not supported with sliding_window_cache: keys have no fixed columns").fail();
-            }
+            cx.require(
+                !g.evicts,
+                codes::OP_FEATURE,
+                "the output output_qk is not supported with \
+                    sliding_window_cache: keys have no fixed columns",
+            )?;
             if g.scores == 0 {
                 return cx
                     .error(

@@ -65,9 +65,7 @@ impl MsAttention {
     ) -> Result<()> {
         let Some(b) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
         let full = [batch, Dim::constant(self.heads), queries, keys];
-        if b.rank() != 4 {
-            return cx.error(codes::OP_SHAPE, "the attention bias must have rank 4").fail();
-        }
+        cx.require(b.rank() == 4, codes::OP_SHAPE, "the attention bias must have rank 4")?;
         let shape = cx.broadcast(&[&full, &b.dims])?;
         for (a, b) in shape.iter().zip(&full) {
             cx.require_eq(*a, *b, "the attention bias does not broadcast to the scores")?;

@@ -33,9 +33,12 @@ impl Before {
 /// A buffer that past and present may share: input `past` with its capacity, and input `count`, which says
 /// what is in use.
 pub(super) fn check_shared(cx: &mut InferCx, past: usize, count: usize) -> Result<()> {
-    if !cx.has(past) || !cx.has(count) {
-        return cx.error(codes::OP_ARITY, "a past that shares its buffer with the present needs past_sequence_length, and that needs a past").fail();
-    }
+    cx.require(
+        cx.has(past) && cx.has(count),
+        codes::OP_ARITY,
+        "a past that shares its buffer with the present needs \
+            past_sequence_length, and that needs a past",
+    )?;
     let n = cx.tensor(count)?.count();
     cx.require_eq(n, 1.into(), "past_sequence_length must be one number")
 }

@@ -246,6 +246,10 @@ impl Attrs {
     pub fn error(&self, title: impl Into<String>) -> Error {
         Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin)
     }
+    /// Fails unless the attributes are as the operator has them; `otherwise` says what is wrong.
+    pub fn require(&self, holds: bool, otherwise: &str) -> Result<()> {
+        if holds { Ok(()) } else { self.error(otherwise).fail() }
+    }
     /// Fails on attributes that this version does not have, on required ones that are missing, and on known
     /// ones that the operator did not read.
     pub fn finish(&self) -> Result<()> {

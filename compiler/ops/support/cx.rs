@@ -61,6 +61,10 @@ impl<'a> InferCx<'a> {
         }
         e
     }
+    /// Fails unless the node is as the operator has it; `otherwise` says what is wrong.
+    pub fn require(&self, holds: bool, code: Code, otherwise: &str) -> Result<()> {
+        if holds { Ok(()) } else { self.error(code, otherwise).fail() }
+    }
     /// True if input `i` is given.
     pub fn has(&self, i: usize) -> bool {
         self.inputs.get(i).is_some_and(|o| o.is_some())
@@ -119,7 +123,10 @@ impl<'a> InferCx<'a> {
     }
     fn run_time_value(&self, i: usize, what: &str) -> crate::diag::Failure {
         self.error(codes::DYNAMIC_VALUE, format!("{what} (input {i}) is only known at run time"))
-            .help("make it an initializer, bind the dimensions it is computed from with --dim, or declare the shape of the result in the model")
+            .help(
+                "make it an initializer, bind the dimensions it is computed from with --dim, or declare \
+                the shape of the result in the model",
+            )
             .into()
     }
     /// `axis` in `-rank..rank`, made non-negative.

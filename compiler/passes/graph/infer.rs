@@ -249,7 +249,8 @@ pub(super) fn infer_graph(
                     wrong_output(&d.name, declared, &ty, syms)
                 } else {
                     let title = format!(
-                        "\"{}\" is declared otherwise than the operators compute it: what they compute counts",
+                        "\"{}\" is declared otherwise than the operators compute it: what they compute \
+                            counts",
                         d.name
                     );
                     let e = Error::warning(codes::TYPE_INVALID, title)

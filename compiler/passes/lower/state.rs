@@ -229,7 +229,8 @@ impl Pair {
         };
         let stores = |k: Kernel| touches(k, self.to, &|b| visit::stores(b).into_iter().collect());
         let loads = |k: Kernel, b: Buf| touches(k, b, &|l| visit::loads(l).into_iter().collect());
-        let expected = "a node that keeps the input as it is and appends: Attention, GroupQueryAttention, MultiHeadAttention, Concat with the input first";
+        let expected = "a node that keeps the input as it is and appends: Attention, GroupQueryAttention, \
+            MultiHeadAttention, Concat with the input first";
         let copies = |k: Kernel| driver.contains(&Stmt::Call(k)) && self.is_copy(m, k);
         let Some(first) = calls.iter().copied().find(|k| stores(*k) || loads(*k, self.to)) else {
             return self

@@ -1,5 +1,5 @@
-//! What a call checks before it computes: sizes, conditions on them, the weights file, the workspace, the room
-//! for outputs.
+//! What a call checks before it computes: sizes, conditions on them, the weights file, the workspace, the
+//! room for outputs.
 
 use super::{Entry, MAX_DIM};
 use crate::codegen::clif::driver::early;

@@ -90,7 +90,10 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
             let shown = if domain.is_empty() { name.to_owned() } else { format!("{domain}.{name}") };
             return fail(codes::OP_FEATURE, format!("the gradient of {shown} is not supported"))
                 .row("node", back.node.origin.short())
-                .help("compute it from operators that have a gradient, or differentiate where the model was trained")
+                .help(
+                    "compute it from operators that have a gradient, or differentiate where the model was \
+                    trained",
+                )
                 .fail();
         };
         for ((v, part), _) in inputs.into_iter().zip(parts).zip(wants).filter(|(_, w)| *w) {

@@ -14,13 +14,14 @@ mod softmax;
 
 use crate::diag::Result;
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Form, Part, ProductKind, Rows, depends};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, relocate, substitute, wrap};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract;
+use crate::passes::nest::schedule::contract::{Columns, packing};
 use crate::passes::nest::schedule::lanes;
+use crate::passes::nest::schedule::pack::Site;
 use crate::passes::nest::schedule::tiles::{self, Tile};
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
@@ -217,7 +218,7 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         return None;
     }
     // Weights are no keys: they would be read again for every block.
-    let weights = |b: Buf| matches!(m.bufs[m.storage(b)].place, Place::Const(_));
+    let weights = |b: Buf| m.is_constant(b);
     if weights(qk.a.0) || weights(qk.b.0) || weights(pv.b.0) {
         return None;
     }
@@ -298,11 +299,13 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     put_parts(&mut g.qk, &|s| rename(0, s));
     let most = m.syms.range(extent).hi.unwrap_or(i64::MAX).min(height);
     let (nr1, nr2) = (tiles::panel(most, keys, 16), tiles::panel(most, width, 16));
-    let Some(panels1) = contract::packing(m, uses, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts)
-    else {
-        return false;
-    };
-    let Some(panels2) = contract::packing(m, uses, g.values, &g.pv, &batch, n2, width, nr2, facts) else {
+    let of_keys = Columns { n: g.columns.0, extent: keys, nr: nr1 };
+    let of_values = Columns { n: n2, extent: width, nr: nr2 };
+    let site = |k: Kernel| Site { uses, k, facts };
+    let (Some(panels1), Some(panels2)) = (
+        packing(m, &site(g.scores), &g.qk, &batch, of_keys),
+        packing(m, &site(g.values), &g.pv, &batch, of_values),
+    ) else {
         return false;
     };
     let panels1 = panels1.apply(m, g.scores, &g.qk);
@@ -396,7 +399,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     }
     let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
     let body = match inside {
-        Some((j, count)) => vec![Stmt::For { kind: LoopKind::Seq, var: j, lo: zero, hi: count, body }],
+        Some((j, count)) => vec![Stmt::seq(j, count, body)],
         None => body,
     };
     m.kernels[g.values].body = wrap(&[(piece, pieces)], body).into();
@@ -463,7 +466,7 @@ fn emit(m: &mut Module, b: &Block, from: Dim, count: Dim, facts: Facts) -> Vec<S
         let body: Vec<Stmt> = fresh_regs(m, body);
         let body = lanes::rows(m, &body, facts.into(), lanes::SUMS);
         let body = substitute(m, body, &|s| (s == b.local).then(|| Dim::sym(r)));
-        out.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi: count, body });
+        out.push(Stmt::seq(r, count, body));
     }
     out.extend(tiles::of_rows(m, &b.pv.0, &b.pv.1, count));
     substitute(m, out, &|s| (s == b.first).then_some(from))

@@ -17,7 +17,7 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::form::{Stored, Window, stored};
+use crate::passes::nest::analysis::form::{Slide, Stored, Window, stored};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, is_temp};
 use crate::passes::nest::analysis::strides::stride;
@@ -125,24 +125,16 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     };
     let extent = |list: &[(Sym, Dim)], s: Sym| list.iter().find(|l| l.0 == s).map(|l| l.1);
     let side = |i: usize| -> Option<Side> {
-        let var = store[i].as_sym().filter(|s| extent(&loops, *s).is_some())?;
-        let (step, mut rest) = at[i].linear_in(var)?;
-        let (mut count, mut apart, mut tap) = (1, 1, None);
-        if let Some((s, n)) = taps.iter().find(|t| at[i].contains(t.0)) {
-            let (c, r) = rest.linear_in(*s)?;
-            (count, apart, rest, tap) = (n.as_const()?, c.as_const().filter(|c| *c > 0)?, r, Some(*s));
-        }
-        let results = extent(&loops, var)?.as_const()?;
-        let size = m.bufs[image].dims[i].as_const()?;
+        let s = Slide::of(at[i], &loops, &taps).filter(|s| store[i].as_sym() == Some(s.along.0))?;
         Some(Side {
-            var,
-            tap,
-            results,
-            size,
-            step: step.as_const().filter(|s| *s > 0)?,
-            taps: count,
-            dilation: apart,
-            first: rest.as_const()? - before[i - 2],
+            var: s.along.0,
+            tap: s.tap.map(|t| t.0),
+            results: s.along.1.as_const()?,
+            size: m.bufs[image].dims[i].as_const()?,
+            step: s.step,
+            taps: s.taps()?,
+            dilation: s.dilation,
+            first: s.first - before[i - 2],
         })
     };
     let (y, x) = (side(2)?, side(3)?);
@@ -251,7 +243,7 @@ fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
     let inside = if p.weights.is_some() { filtered(m, p, &plane) } else { by_rows(m, p, &plane) };
     let own =
         Stmt::For { kind: LoopKind::Private, var: q, lo: Dim::sym(s), hi: Dim::sym(s) + 1, body: inside };
-    vec![Stmt::For { kind: LoopKind::Par, var: plane.s, lo: zero, hi: planes, body: vec![own] }]
+    vec![Stmt::par(plane.s, planes, vec![own])]
 }
 
 /// Elements that all windows along a side span, and those of them that the image has.
@@ -333,13 +325,7 @@ fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
         .unwrap_or(Expr::num(ElemType::F32, 1.0));
     let value = Expr::fma(Expr::Load { buf: own.buf, at }, weight, Expr::acc(p.acc));
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
-    let sum = taps.iter().rev().fold(set, |body, (var, n)| Stmt::For {
-        kind: LoopKind::Seq,
-        var: *var,
-        lo: Dim::constant(0),
-        hi: Dim::constant(*n),
-        body: vec![body],
-    });
+    let sum = taps.iter().rev().fold(set, |body, (var, n)| Stmt::seq(*var, Dim::constant(*n), vec![body]));
     inside.extend(results(p, plane, vec![sum]));
     inside
 }
@@ -385,13 +371,7 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
         let step = Stmt::Set { reg: acc, at: vec![], value: Expr::bin(p.op, Expr::acc(acc), read) };
         let body = vec![
             Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: p.init.into() },
-            Stmt::For {
-                kind: LoopKind::Seq,
-                var: t,
-                lo: zero,
-                hi: Dim::constant(to - from),
-                body: vec![step],
-            },
+            Stmt::seq(t, to - from, vec![step]),
             Stmt::Store { buf: rows.buf, at: rows.at(row, Dim::sym(j) + lo), value: Expr::acc(acc) },
         ];
         let loops: Vec<(Sym, i64)> = if n > 1 { vec![(i, n), (j, hi - lo)] } else { vec![(j, hi - lo)] };
@@ -407,17 +387,7 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
         at: rows.at(y.var.into(), Dim::sym(x.var) * x.step + Dim::sym(t) * x.dilation),
     };
     let step = Stmt::Set { reg: p.acc, at: vec![], value: Expr::bin(p.op, Expr::acc(p.acc), read) };
-    inside.extend(results(
-        p,
-        plane,
-        vec![Stmt::For {
-            kind: LoopKind::Seq,
-            var: t,
-            lo: zero,
-            hi: Dim::constant(x.taps),
-            body: vec![step],
-        }],
-    ));
+    inside.extend(results(p, plane, vec![Stmt::seq(t, x.taps, vec![step])]));
     inside
 }
 
@@ -426,7 +396,5 @@ fn nest(loops: &[(Sym, i64)], body: Vec<Stmt>) -> Vec<Stmt> {
     if loops.iter().any(|l| l.1 <= 0) {
         return vec![];
     }
-    loops.iter().rev().fold(body, |body, (var, n)| {
-        vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: Dim::constant(*n), body }]
-    })
+    loops.iter().rev().fold(body, |body, (var, n)| vec![Stmt::par(*var, Dim::constant(*n), body)])
 }

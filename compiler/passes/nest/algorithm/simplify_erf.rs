@@ -32,7 +32,9 @@ fn of_erf(e: Expr) -> Expr {
     };
     e.rewrite(&mut |e| match e {
         Expr::Un(UnOp::Erf, x) => Expr::un(UnOp::Erf, product(*x)),
-        Expr::Let { reg, value, body } if matches!(&*body, Expr::Un(UnOp::Erf, x) if matches!(**x, Expr::Reg(r) if r == reg)) => Expr::Let { reg, value: Box::new(product(*value)), body },
+        Expr::Let { reg, value, body } if *body == Expr::un(UnOp::Erf, Expr::Reg(reg)) => {
+            Expr::Let { reg, value: Box::new(product(*value)), body }
+        }
         Expr::Bin(BinOp::Mul, x, y) if is(&x, 0.5) => halved(*y).unwrap_or_else(|y| *x * y),
         Expr::Bin(BinOp::Mul, x, y) if is(&y, 0.5) => halved(*x).unwrap_or_else(|x| x * *y),
         e => e,

@@ -272,7 +272,8 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
     let constant = Dim::constant;
     let (pairs, panels) = (l.rows.ceil_div(2), l.n.1 / (2 * PANEL));
     let groups = pairs.ceil_div(GROUP).max(constant(least_groups(l.n.1)));
-    // Of equal size where that is known, else whole tiles: all of a group's where pairs are tiles without a rest.
+    // Of equal size where that is known, else whole tiles: all of a group's where pairs are tiles without a
+    // rest.
     let known = pairs.as_const().is_some();
     let even = !known && is_even(&m.syms, pairs, TILE);
     let equal = pairs.ceil_div(groups);

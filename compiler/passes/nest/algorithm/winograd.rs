@@ -38,7 +38,7 @@ mod transform;
 use crate::diag::Result;
 use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
-use crate::passes::nest::analysis::form::{Contraction, ProductKind};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide};
 use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
@@ -125,12 +125,12 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
     if n.is_none() && an.as_const() != Some(0) || p.loops.len() != 3 + usize::from(n.is_some()) {
         return None;
     }
-    // Row (column) = loop + tap + a number.
-    let slides = |d: &Dim, tap: Sym| {
-        let (rest, from) = (*d - Dim::sym(tap)).split_const();
-        Some((of(&p.loops, &rest)?, from)).filter(|(l, f)| l.0 != kk.0 && *f >= 0)
+    let slides = |d: &Dim, tap: (Sym, Dim)| {
+        Slide::unit(*d, &p.loops, &p.reduction)
+            .filter(|s| s.tap == Some(tap) && s.along.0 != kk.0 && s.first >= 0)
     };
-    let ((y, from_y), (x, from_x)) = (slides(ay, ky.0)?, slides(ax, kx.0)?);
+    let (rows, columns) = (slides(ay, ky)?, slides(ax, kx)?);
+    let (y, x) = (rows.along, columns.along);
     let owner = m.storage(p.b.0);
     let Place::Const(weights) = &m.bufs[owner].place else { return None };
     let own = |s: Sym| n.is_some_and(|n| n.0 == s);
@@ -154,7 +154,16 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
     let fits = m.bufs[p.b.0].dims.iter().zip(shape).all(|(d, n)| d.as_const() == Some(n))
         && m.bufs[owner].layout == Layout::RowMajor
         && weights.count() == (9 * k.1 * c.1) as u64;
-    fits.then(|| Layer { weights: weights.clone(), n, k, y, x, c, from: (from_y, from_x), parts: p.clone() })
+    fits.then(|| Layer {
+        weights: weights.clone(),
+        n,
+        k,
+        y,
+        x,
+        c,
+        from: (rows.first, columns.first),
+        parts: p.clone(),
+    })
 }
 
 /// Whether the transform is worth it: enough tiles for the matrix products, few of them beyond the image.

@@ -3,7 +3,9 @@
 pub(crate) use crate::nest::form;
 
 pub mod cost;
+pub mod lanes64;
 pub mod machine;
 pub mod shape;
 pub mod strides;
 pub mod uses;
+pub mod vectors;

@@ -197,10 +197,10 @@ pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) ->
         join += 1;
     }
     for (var, hi) in loops[join..].iter().rev() {
-        body = vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: zero, hi: *hi, body }];
+        body = vec![Stmt::par(*var, *hi, body)];
     }
     if join == 1 {
-        return vec![Stmt::For { kind: LoopKind::Par, var: loops[0].0, lo: zero, hi: loops[0].1, body }];
+        return vec![Stmt::par(loops[0].0, loops[0].1, body)];
     }
     let all = m.syms.loop_var("t", zero, total);
     let mut rest = Dim::sym(all);
@@ -210,7 +210,7 @@ pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) ->
         rest = rest.floor_div(*hi);
     }
     let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
-    vec![Stmt::For { kind: LoopKind::Par, var: all, lo: zero, hi: total, body }]
+    vec![Stmt::par(all, total, body)]
 }
 
 /// A body with dims in place of loop variables.

@@ -12,8 +12,8 @@
 //! elements one by one wherever they lie.
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{ProductKind, Stored, Window, depends, stored};
+use crate::nest::{Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{ProductKind, Slide, Stored, Window, depends, stored};
 use crate::passes::nest::analysis::shape::{self, Uses, instance, is_temp, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
@@ -62,20 +62,11 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let Stored { before: lets, at: to, value, .. } = stored(&p.epilogue).filter(|s| s.buf == image)?;
     let cover = shape::cover(m, image, to, &p.loops)?;
     // Windows do not overlap: no sum is computed twice.
-    let tap = |d: &Dim| taps.iter().find(|t| d.contains(t.0)).copied();
-    let apart = at.iter().all(|d| match tap(d) {
-        None => d.as_sym().is_some() || d.as_const() == Some(0),
-        Some((t, hi)) => match (d.linear_in(t), hi.as_const()) {
-            (Some((one, rest)), Some(hi)) => {
-                one.as_const() == Some(1)
-                    && loops.iter().any(|l| {
-                        rest.linear_in(l.0).is_some_and(|(c, rest)| {
-                            c.as_const().is_some_and(|c| c >= hi) && rest.as_const() == Some(0)
-                        })
-                    })
-            }
-            _ => false,
-        },
+    let steps_over = |s: Slide| s.dilation == 1 && s.first == 0 && s.taps().is_some_and(|n| s.step >= n);
+    let apart = at.iter().all(|d| {
+        let still = !taps.iter().any(|t| d.contains(t.0));
+        let plain = d.as_sym().is_some() || d.as_const() == Some(0);
+        if still { plain } else { Slide::of(*d, &loops, &taps).is_some_and(steps_over) }
     });
     let results = taps.iter().try_fold(1i64, |n, t| n.checked_mul(t.1.as_const()?))?;
     if !apart || !(2..=WINDOW).contains(&results) {
@@ -91,8 +82,7 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
         .filter(|l| l.1.as_const().is_some_and(|c| (2..=FEW).contains(&c)))?;
     let row = loops.iter().find(|l| stride(m, p.a.0, &a, l.0) == Some(STEP))?;
     let long = row.1.as_const().is_some_and(|x| 4 * x >= 3 * ((x + LANES - 1) / LANES * LANES));
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
-        && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
+    let constant = m.is_constant(p.b.0) && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
     let mut along_rows = true;
     visit::each_store(&tail, &mut |buf, at| {
         along_rows &= stride(m, buf, at, row.0) == Some(1) && m.bufs[buf].ty == ElemType::F32
@@ -103,11 +93,10 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     }
     let step =
         p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: p.b.0, at: w }, Expr::acc(p.acc));
-    let sum = p
-        .reduction
-        .iter()
-        .rev()
-        .fold(Stmt::Set { reg: p.acc, at: vec![], value: step }, |s, (var, hi)| seq(*var, *hi, vec![s]));
+    let sum =
+        p.reduction.iter().rev().fold(Stmt::Set { reg: p.acc, at: vec![], value: step }, |s, (var, hi)| {
+            Stmt::seq(*var, *hi, vec![s])
+        });
     let mut inside =
         vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(ElemType::F32, 0.0) }, sum];
     for s in lets {
@@ -120,7 +109,7 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
         at: vec![],
         value: Expr::Bin(op, Box::new(Expr::acc(acc)), Box::new(value)),
     });
-    let inside = taps.iter().rev().fold(inside, |body, (var, hi)| vec![seq(*var, *hi, body)]);
+    let inside = taps.iter().rev().fold(inside, |body, (var, hi)| vec![Stmt::seq(*var, *hi, body)]);
     let head = Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: Expr::Const(init) };
     let body: Vec<Stmt> = [head].into_iter().chain(inside).chain(tail).collect();
     Some((*conv, wrap(&loops, body)))
@@ -139,8 +128,4 @@ fn in_planes(m: &Module, uses: &Uses, image: Buf) -> bool {
     few && data.layout == Layout::RowMajor
         && data.ty == ElemType::F32
         && (given(image) || is_temp(m, image) && copied())
-}
-
-pub(crate) fn seq(var: Sym, hi: Dim, body: Vec<Stmt>) -> Stmt {
-    Stmt::For { kind: LoopKind::Seq, var, lo: Dim::constant(0), hi, body }
 }

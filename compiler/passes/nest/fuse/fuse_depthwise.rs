@@ -15,9 +15,9 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, THREADS};
-use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, peel};
+use crate::passes::nest::analysis::shape::{Uses, fresh_regs, in_slots, is_temp, peel};
 use crate::passes::nest::fuse::fuse_epilogues::copies;
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::Level;
@@ -128,23 +128,11 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     }
     // The depthwise one: a channel is its own.
     let c = c.as_sym().filter(|c| extent(&d.loops, *c).is_some() && depends(&d.b.1, *c))?;
-    let slides = |at: &Dim| {
-        let own = |list: &[(Sym, Dim)]| -> Option<(Sym, Dim)> {
-            let mut found = list.iter().filter(|l| at.contains(l.0));
-            let first = found.next()?;
-            found.next().is_none().then_some(*first)
-        };
-        let (loop_, tap) = (own(&d.loops)?, own(&d.reduction)?);
-        let (step, rest) = at.linear_in(loop_.0)?;
-        let (dilation, rest) = rest.linear_in(tap.0)?;
-        let (step, dilation, taps) = (step.as_const()?, dilation.as_const()?, tap.1.as_const()?);
-        (rest.as_const() == Some(0) && step > 0 && dilation > 0).then_some((
-            loop_,
-            step,
-            dilation * (taps - 1) + 1,
-        ))
+    let window = |at: &Dim| {
+        let s = Slide::of(*at, &d.loops, &d.reduction).filter(|s| s.first == 0)?;
+        Some((s.along, s.step, s.dilation * (s.tap?.1.as_const()? - 1) + 1))
     };
-    let ((dy, stride, reach), (dx, _, _)) = (slides(y)?, slides(x)?);
+    let ((dy, stride, reach), (dx, _, _)) = (window(y)?, window(x)?);
     let batch = |list: &[(Sym, Dim)], n: &Dim| match (n.as_sym(), n.as_const()) {
         (Some(s), _) => extent(list, s).map(|_| Some(s)),
         (_, Some(0)) => Some(None),
@@ -333,91 +321,67 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
         |q: &Contraction| (Dim::product(q.loops.iter().chain(&q.reduction).map(|l| l.1)) * 2).floor_div(8);
     let work = work(&p.make.0) + work(&p.follow.0);
     let id = m.kernel(&name, &origin, |kb| {
-        kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
-            kb.private(first, |kb, slot| {
-                let step = |kb: &mut KernelBuilder, i: Dim| {
-                    let (group, b) = (i.modulo(groups), i.floor_div(groups));
-                    let (image, b) = (b.floor_div(bands), b.modulo(bands));
-                    let from = b * cut.rows;
-                    let to = if p.rows % cut.rows == 0 {
-                        from + cut.rows
-                    } else {
-                        (from + cut.rows).min(constant(p.rows))
-                    };
-                    let h = Here {
-                        slot,
-                        image,
-                        group,
-                        base: from * p.stride,
-                        band,
-                        weights,
-                        high,
-                        width: cut.width,
-                        whole: cut.whole,
-                    };
-                    let (top, bottom) = (constant(p.from.0), constant(p.from.0 + p.inner.0));
-                    filled(kb, p, &h, (constant(0), constant(high)), (0, p.from.1));
-                    filled(kb, p, &h, (constant(0), constant(high)), (p.from.1 + p.inner.1, p.padded.1));
-                    if p.from.0 > 0 {
-                        filled(kb, p, &h, (h.base, (h.base + p.reach).min(top)), (0, p.padded.1));
-                    }
-                    if cut.whole {
-                        filled(kb, p, &h, (bottom, constant(high)), (0, p.padded.1));
-                        kb.nest(
-                            LoopKind::Par,
-                            &[
-                                constant(p.inner.0.min(high - p.from.0)),
-                                constant(p.inner.1),
-                                constant(cut.width),
-                            ],
-                            |kb, at| make(kb, p, &h, cut, at[0] + p.from.0, at[1], at[2]),
-                        );
-                        kb.nest(
-                            LoopKind::Par,
-                            &[constant(p.rows), columns(p), constant(cut.width)],
-                            |kb, at| follow(kb, p, &h, cut, at[0], at[1], at[2]),
-                        );
-                        return;
-                    }
-                    // Rows of the image as the window reaches them.
-                    let reached = |kb: &mut KernelBuilder, lo: Dim, hi: Dim| {
-                        let (first, last) =
-                            (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
-                        if kb.m.syms.le(last, first) != Answer::Yes {
-                            kb.range(LoopKind::Seq, "r", first, last, |kb, row| {
-                                kb.nest(
-                                    LoopKind::Par,
-                                    &[constant(p.inner.1), constant(cut.width)],
-                                    |kb, at| make(kb, p, &h, cut, row, at[0], at[1]),
-                                );
-                            });
-                        }
-                        if p.padded.0 > p.from.0 + p.inner.0 {
-                            filled(kb, p, &h, (lo.max(bottom), hi), (0, p.padded.1));
-                        }
-                    };
-                    if p.reach > p.stride {
-                        reached(kb, h.base, h.base + (p.reach - p.stride));
-                    }
-                    kb.range(LoopKind::Seq, "y", from, to, |kb, y| {
-                        let end = y * p.stride + p.reach;
-                        reached(kb, end - p.stride.min(p.reach), end);
-                        kb.nest(LoopKind::Par, &[columns(p), constant(cut.width)], |kb, at| {
-                            follow(kb, p, &h, cut, y, at[0], at[1])
+        in_slots(kb, total, slots, &mut |kb, slot, i| {
+            let (group, b) = (i.modulo(groups), i.floor_div(groups));
+            let (image, b) = (b.floor_div(bands), b.modulo(bands));
+            let from = b * cut.rows;
+            let to = if p.rows % cut.rows == 0 {
+                from + cut.rows
+            } else {
+                (from + cut.rows).min(constant(p.rows))
+            };
+            let h = Here {
+                slot,
+                image,
+                group,
+                base: from * p.stride,
+                band,
+                weights,
+                high,
+                width: cut.width,
+                whole: cut.whole,
+            };
+            let (top, bottom) = (constant(p.from.0), constant(p.from.0 + p.inner.0));
+            filled(kb, p, &h, (constant(0), constant(high)), (0, p.from.1));
+            filled(kb, p, &h, (constant(0), constant(high)), (p.from.1 + p.inner.1, p.padded.1));
+            if p.from.0 > 0 {
+                filled(kb, p, &h, (h.base, (h.base + p.reach).min(top)), (0, p.padded.1));
+            }
+            if cut.whole {
+                filled(kb, p, &h, (bottom, constant(high)), (0, p.padded.1));
+                kb.nest(
+                    LoopKind::Par,
+                    &[constant(p.inner.0.min(high - p.from.0)), constant(p.inner.1), constant(cut.width)],
+                    |kb, at| make(kb, p, &h, cut, at[0] + p.from.0, at[1], at[2]),
+                );
+                kb.nest(LoopKind::Par, &[constant(p.rows), columns(p), constant(cut.width)], |kb, at| {
+                    follow(kb, p, &h, cut, at[0], at[1], at[2])
+                });
+                return;
+            }
+            // Rows of the image as the window reaches them.
+            let reached = |kb: &mut KernelBuilder, lo: Dim, hi: Dim| {
+                let (first, last) = (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
+                if kb.m.syms.le(last, first) != Answer::Yes {
+                    kb.range(LoopKind::Seq, "r", first, last, |kb, row| {
+                        kb.nest(LoopKind::Par, &[constant(p.inner.1), constant(cut.width)], |kb, at| {
+                            make(kb, p, &h, cut, row, at[0], at[1])
                         });
                     });
-                };
-                if total.as_const() == Some(slots) {
-                    step(kb, first);
-                } else {
-                    kb.range(
-                        LoopKind::Seq,
-                        "i",
-                        (first * total).floor_div(slots),
-                        ((first + 1) * total).floor_div(slots),
-                        step,
-                    );
                 }
+                if p.padded.0 > p.from.0 + p.inner.0 {
+                    filled(kb, p, &h, (lo.max(bottom), hi), (0, p.padded.1));
+                }
+            };
+            if p.reach > p.stride {
+                reached(kb, h.base, h.base + (p.reach - p.stride));
+            }
+            kb.range(LoopKind::Seq, "y", from, to, |kb, y| {
+                let end = y * p.stride + p.reach;
+                reached(kb, end - p.stride.min(p.reach), end);
+                kb.nest(LoopKind::Par, &[columns(p), constant(cut.width)], |kb, at| {
+                    follow(kb, p, &h, cut, y, at[0], at[1])
+                });
             });
         });
     });

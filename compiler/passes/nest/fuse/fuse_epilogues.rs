@@ -12,7 +12,7 @@ pub mod copies;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, Contraction, Stored};
-use crate::passes::nest::analysis::shape::{Map, Uses, cover, instance, is_temp, peel, relocate, wrap};
+use crate::passes::nest::analysis::shape::{Uses, cover, instance, is_temp, peel, relocate, wrap};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Pending;
 use crate::sym::{Dim, Sym};
@@ -154,33 +154,29 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> =
         index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
-    if worsens_columns(m, p, (t, &at), map, &subst) || splits_vectors(m, p, (t, &at), map, &subst) {
-        return None;
+    if let Some(c) = m.form(p).contraction() {
+        let to = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied())));
+        let (from, to) = ((t, at.as_slice()), (map.buf, &to.collect::<Vec<_>>()[..]));
+        if worsens_columns(m, c, from, to) || splits_vectors(m, c, from, to) {
+            return None;
+        }
     }
     // What the consumer does under conditions on its position needs them in the producer: fine, they are
     // expressions.
     Some(Plan { producer: p, buf: t, subst })
 }
 
-/// True if a contraction stores its result along a known number of columns, and with the consumer in its
-/// store along what only run time knows (panels of that are padded, and packed again and again), or along so
-/// few that vectors are mostly empty. The consumer then moves on to who reads it, or stays.
-fn worsens_columns(
-    m: &Module,
-    p: Kernel,
-    (t, at): (Buf, &[Dim]),
-    map: &Map,
-    subst: &HashMap<Sym, Dim>,
-) -> bool {
+/// True if a contraction stores its result `from` along a known number of columns, and with the consumer in
+/// its store, `to`, along what only run time knows (panels of that are padded, and packed again and again),
+/// or along so few that vectors are mostly empty. The consumer then moves on to who reads it, or stays.
+fn worsens_columns(m: &Module, c: &Contraction, from: (Buf, &[Dim]), to: (Buf, &[Dim])) -> bool {
     const LANES: i64 = 16;
-    let Some(Contraction { loops, reduction, .. }) = m.form(p).contraction() else { return false };
+    let Contraction { loops, reduction, .. } = c;
     let extent = |s: Option<Sym>| s.and_then(|s| loops.iter().find(|l| l.0 == s)).map(|l| l.1.as_const());
-    let to: Vec<Dim> =
-        map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
-    let (before, after) = (unit_stride_var(m, t, at, loops), unit_stride_var(m, map.buf, &to, loops));
+    let [before, after] = [from, to].map(|(buf, at)| unit_stride_var(m, buf, at, loops));
     let padded = |n: i64| (n + LANES - 1) / LANES * LANES;
     match (extent(before), extent(after)) {
-        (Some(Some(_)), Some(None)) => is_temp(m, m.storage(map.buf)),
+        (Some(Some(_)), Some(None)) => is_temp(m, m.storage(to.0)),
         // Operands of matrix products change places (`schedule/contract.rs`), those of convolutions do not.
         (Some(Some(b)), Some(Some(a))) => reduction.len() == 1 && 3 * a * padded(b) < 2 * b * padded(a),
         _ => false,
@@ -189,19 +185,10 @@ fn worsens_columns(
 
 /// True if the consumer takes a contraction's columns apart into pieces that are no whole vectors (heads of
 /// 20 elements), which a tile would store one by one.
-fn splits_vectors(
-    m: &Module,
-    p: Kernel,
-    (t, at): (Buf, &[Dim]),
-    map: &Map,
-    subst: &HashMap<Sym, Dim>,
-) -> bool {
+fn splits_vectors(m: &Module, c: &Contraction, from: (Buf, &[Dim]), to: (Buf, &[Dim])) -> bool {
     const LANES: i64 = 16;
-    let Some(Contraction { loops, .. }) = m.form(p).contraction() else { return false };
-    let Some(column) = unit_stride_var(m, t, at, loops) else { return false };
-    let to: Vec<Dim> =
-        map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
-    let linear = m.linear(map.buf, &to);
+    let Some(column) = unit_stride_var(m, from.0, from.1, &c.loops) else { return false };
+    let linear = m.linear(to.0, to.1);
     if linear.linear_in(column).is_some() {
         return false;
     }

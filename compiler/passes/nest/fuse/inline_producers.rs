@@ -4,7 +4,7 @@
 
 use crate::diag::Result;
 use crate::nest::form::read_in_loops;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Stmt, UnOp, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_plain, is_temp, through_view};
 use crate::sym::Sym;
 use crate::tensor::ElemType;
@@ -112,7 +112,7 @@ fn looks_up_constants(m: &Module, map: &Map) -> bool {
     let (mut looks_up, mut constant) = (false, m.bufs[map.buf].dims.iter().all(|d| d.as_const().is_some()));
     map.value.walk(&mut |e| match e {
         Expr::With { .. } => looks_up = true,
-        Expr::Load { buf, .. } => constant &= matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)),
+        Expr::Load { buf, .. } => constant &= m.is_constant(*buf),
         _ => {}
     });
     looks_up && constant

@@ -10,7 +10,7 @@
 //! Kernels are told by their loops and accesses, not by the operators that they come from.
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Module, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, Stored};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, instance, is_temp, peel, wrap};
@@ -200,9 +200,9 @@ fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>)
             (Part::Elements, Some(value)) if *k != last && read_once(m, uses, &group, member.out) => {
                 elements.insert(member.out, (member.columns.iter().map(|c| c.0).collect(), value));
             }
-            _ => body.extend(member.columns.iter().rev().fold(inside, |body, (var, hi)| {
-                vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }]
-            })),
+            _ => body.extend(
+                member.columns.iter().rev().fold(inside, |body, (var, hi)| vec![Stmt::seq(*var, *hi, body)]),
+            ),
         }
     }
     m.kernels[last].body = wrap(&rows, body).into();

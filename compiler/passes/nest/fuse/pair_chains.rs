@@ -88,8 +88,9 @@ fn parts(m: &Module, a: Kernel, b: Kernel, buf: Buf) -> bool {
         all.into_iter().collect::<Option<Vec<_>>>()
     };
     let (Some(a), Some(b)) = (stores(a), stores(b)) else { return false };
-    let differ = |x: Option<&Option<i64>>, y: Option<&Option<i64>>| matches!((x, y), (Some(Some(x)), Some(Some(y))) if x != y);
-    (0..m.bufs[buf].dims.len()).any(|i| a.iter().all(|x| b.iter().all(|y| differ(x.get(i), y.get(i)))))
+    let at = |x: &[Option<i64>], i: usize| x.get(i).copied().flatten();
+    let differ = |x: &[_], y: &[_], i: usize| at(x, i).zip(at(y, i)).is_some_and(|(x, y)| x != y);
+    (0..m.bufs[buf].dims.len()).any(|i| a.iter().all(|x| b.iter().all(|y| differ(x, y, i))))
 }
 
 /// One kernel of all, in the place of the last one.

@@ -10,7 +10,7 @@
 //! group): then each of them has its copy, so that vectors may run along them.
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Scalar, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Layout, Module, Place, Scalar, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, Form, Part, Stored};
 use crate::passes::nest::analysis::shape::{Uses, is_temp, wrap};
 use crate::sym::{Dim, Sym};
@@ -132,17 +132,7 @@ fn split(m: &mut Module, k: Kernel, row: &Row) {
             at[row.lead] * row.parts + if row.parts > 1 { Dim::sym(part) } else { Dim::constant(0) };
         stores.push(Stmt::Store { buf, at, value });
     }
-    let stores = if row.parts > 1 {
-        vec![Stmt::For {
-            kind: LoopKind::Seq,
-            var: part,
-            lo: Dim::constant(0),
-            hi: Dim::constant(row.parts),
-            body: stores,
-        }]
-    } else {
-        stores
-    };
+    let stores = if row.parts > 1 { vec![Stmt::seq(part, row.parts, stores)] } else { stores };
     m.kernels[k].body = wrap(&row.loops, row.before.iter().cloned().chain(stores).collect()).into();
     let body = std::mem::take(&mut m.kernels[row.reader].body);
     let put = |s: Stmt| {

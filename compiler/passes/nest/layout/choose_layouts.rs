@@ -6,7 +6,8 @@ mod apart;
 mod unflatten;
 
 use crate::diag::Result;
-use crate::nest::{Body, Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
+use crate::nest::form::Sampled;
+use crate::nest::{Body, Buf, Expr, Kernel, Layout, Module, Place, visit};
 use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Uses;
@@ -49,8 +50,9 @@ pub fn run(m: &mut Module) -> Result<()> {
     let mut chosen: HashSet<Buf> = HashSet::new();
     for k in &kernels {
         let body = &m.kernels[*k].body;
-        let samples = sampled(m, body).into_iter().flat_map(|s| s.result.into_iter().chain([s.image]));
-        chosen.extend(images(body).into_iter().chain(samples).filter(|b| may(m, *b)));
+        let samples = sampled(m, body).map(|s| [Some(s.image), is_image(m, s).then_some(s.stored)]);
+        let samples = samples.into_iter().flatten().flatten();
+        chosen.extend(body.images().convolved.iter().copied().chain(samples).filter(|b| may(m, *b)));
     }
     follow(m, &kernels, &mut chosen, &may);
     let planes: HashSet<Buf> = conv_pool::planes(m, &kernels).into_iter().collect();
@@ -76,13 +78,13 @@ fn follow(m: &Module, kernels: &[Kernel], chosen: &mut HashSet<Buf>, may: &dyn F
     for k in kernels {
         let body = &m.kernels[*k].body;
         let Some(map) = body.form().map() else { continue };
-        let group: Vec<Buf> = accesses(body)
-            .into_iter()
-            .filter(|(_, at)| aligned(at, &map.at))
-            .map(|(b, _)| b)
-            .chain([map.buf])
-            .filter(|b| may(m, *b))
-            .collect();
+        let mut group = vec![map.buf];
+        map.value.each_load(&mut |b, at| {
+            if aligned(at, &map.at) {
+                group.push(b);
+            }
+        });
+        group.retain(|b| may(m, *b));
         group.iter().for_each(|b| of.entry(*b).or_default().push(groups.len()));
         groups.push(group);
     }
@@ -141,7 +143,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     // The phases of a strided result never lie side by side.
     let positions: Vec<(Sym, Dim)> = c.loops.iter().copied().filter(|l| form::depends(from, l.0)).collect();
     let apart = unit_stride_var(m, out, &at, &positions).is_none();
-    let images = images(body);
+    let images = &body.images().convolved;
     let planes = leaves_channels_first(m, out)
         || viewed_channels_first(m, out, viewed)
         || taps && few_leave_channels_first(m, a, out);
@@ -203,7 +205,7 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
     let planes = leaves_channels_first(m, out) && !spatial_is_one(m, out);
-    let images = images(body);
+    let images = &body.images().convolved;
     if planes
         && body.form().contraction().is_none()
         && !visit::loads(body).contains(&out)
@@ -217,7 +219,8 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
 /// An image that is read at positions from memory, and the result: a position has all channels side by side,
 /// so vectors run along them whatever the positions are.
 fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
-    let Some(Sampled { image, result, stored }) = sampled(m, &m.kernels[k].body) else { return };
+    let Some(s) = sampled(m, &m.kernels[k].body) else { return };
+    let (image, stored, turned) = (s.image, s.stored, is_image(m, s));
     let count = |b: Buf| Dim::product(m.bufs[b].dims.iter().copied()).as_const();
     // Turning the image has to be worth it.
     if count(image).zip(count(stored)).is_some_and(|(i, o)| i > o.saturating_mul(4)) {
@@ -226,8 +229,8 @@ fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     if matches!(m.bufs[image].place, Place::Input(_)) {
         copy_image(m, k, image);
     }
-    if let Some(out) = result.filter(|b| matches!(m.bufs[*b].place, Place::Output(_))) {
-        transpose_result(m, k, out, &HashSet::new(), shared);
+    if turned && matches!(m.bufs[stored].place, Place::Output(_)) {
+        transpose_result(m, k, stored, &HashSet::new(), shared);
     }
 }
 
@@ -259,7 +262,7 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
         && !spatial_is_one(m, image)
         && !spatial_is_one_of(&m.bufs[out].dims)
         && m.storage(out) != image
-        && images(body).contains(&image);
+        && body.images().convolved.contains(&image);
     if fits && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST) {
         copy_image(m, k, image);
     }
@@ -310,57 +313,22 @@ fn is_depthwise(loops: &[(Sym, Dim)], image: &[Dim], weights: &[Dim]) -> bool {
     form::depends(weights, channel) && loops.iter().any(|l| l.0 == channel)
 }
 
-/// A kernel that reads an image at positions from memory, channel by channel.
-struct Sampled {
-    image: Buf,
-    /// What it stores, if that is an image with the same channels.
-    result: Option<Buf>,
-    stored: Buf,
+/// An image of enough channels that a kernel reads at positions from memory, and the result: an image with
+/// the same channels, or one whose vectors run along them where it lies.
+fn sampled<'a>(m: &Module, body: &'a Body) -> Option<&'a Sampled> {
+    let s = body.images().sampled.as_ref()?;
+    let (from, to) = (&m.bufs[s.image], &m.bufs[s.stored]);
+    ((3..=5).contains(&from.dims.len())
+        && matches!(from.place, Place::Input(_) | Place::Temp)
+        && m.storage(s.stored) != s.image
+        && from.dims[1].as_const().is_some_and(|c| c >= LEAST)
+        && (is_image(m, s) || s.runs && to.layout == Layout::RowMajor))
+        .then_some(s)
 }
 
-fn sampled(m: &Module, body: &Body) -> Option<Sampled> {
-    let (mut bound, mut stores): (Vec<Sym>, Vec<(Buf, Vec<Dim>)>) = (vec![], vec![]);
-    visit::walk(body, &mut |s| match s {
-        Stmt::With { sym, .. } => bound.push(*sym),
-        Stmt::Store { buf, at, .. } => stores.push((*buf, at.clone())),
-        _ => {}
-    });
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::With { sym, .. } = e {
-            bound.push(*sym);
-        }
-    });
-    let stored = stores.first()?.0;
-    let (mut fits, mut found): (bool, Option<(Buf, Sym)>) =
-        (!bound.is_empty() && stores.iter().all(|s| s.0 == stored), None);
-    let reads: Vec<(Buf, Vec<Dim>)> = accesses(body).into_iter().filter(|a| a.0 != stored).collect();
-    for (buf, at) in &reads {
-        if at.len() >= 3 && at[2..].iter().all(|d| bound.iter().any(|s| d.contains(*s))) {
-            let here = (*buf, at[1].as_sym().filter(|s| !bound.contains(s))?);
-            fits &= found.is_none_or(|f| f == here);
-            found = Some(here);
-        }
-    }
-    let (image, channel) = found?;
-    let placed = (3..=5).contains(&m.bufs[image].dims.len())
-        && matches!(m.bufs[image].place, Place::Input(_) | Place::Temp)
-        && m.storage(stored) != image;
-    fits &= placed && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST);
-    // What else is read serves all channels, and the result runs along them.
-    fits &= reads.iter().all(|(b, at)| *b == image || !at.iter().any(|d| d.contains(channel)));
-    let whole = |at: &[Dim]| at.get(1).and_then(|d| d.as_sym()) == Some(channel);
-    let result = body
-        .form()
-        .map()
-        .filter(|map| {
-            whole(&map.at) && (3..=5).contains(&map.at.len()) && m.bufs[stored].ty == m.bufs[image].ty
-        })
-        .map(|_| stored);
-    fits &= result.is_some()
-        || stores.iter().all(|(_, at)| {
-            at.last().is_some_and(|d| !d.syms().is_empty()) && m.bufs[stored].layout == Layout::RowMajor
-        });
-    fits.then_some(Sampled { image, result, stored })
+/// True if the result is an image with the same channels.
+fn is_image(m: &Module, s: &Sampled) -> bool {
+    s.channels && m.bufs[s.stored].ty == m.bufs[s.image].ty
 }
 
 /// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly
@@ -408,86 +376,8 @@ fn spatial_is_one_of(dims: &[Dim]) -> bool {
     dims.iter().skip(2).all(|d| d.as_const() == Some(1))
 }
 
-fn accesses(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
-    let mut out = vec![];
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::Load { buf, at } = e {
-            out.push((*buf, at.clone()));
-        }
-    });
-    out
-}
-
 /// The same variables in the same dimensions.
 fn aligned(a: &[Dim], b: &[Dim]) -> bool {
     a.len() == b.len()
         && a.iter().zip(b).all(|(x, y)| x.syms().is_subset(&y.syms()) || y.syms().is_subset(&x.syms()))
-}
-
-/// Buffers that a convolution or pooling kernel reads and writes as images.
-fn images(body: &Body) -> Vec<Buf> {
-    let (loops, inside) = form::par_loops(body);
-    let seq = form::seq_vars(inside);
-    if seq.is_empty() {
-        return vec![];
-    }
-    let reduces = |d: &Dim| seq.iter().any(|s| d.contains(*s));
-    let moves = |d: &Dim| loops.iter().any(|l| d.contains(l.0));
-    // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are
-    // reduced.
-    let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && moves(d));
-    // (In three dimensions that is a normalized row: there the last one stays innermost.)
-    let global = |at: &[Dim]| {
-        at.len() >= 4
-            && !reduces(&at[1])
-            && !reduces(&at[0])
-            && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0))
-    };
-    // 1x1: the channel is reduced, the rest only moves.
-    let pointwise = |at: &[Dim]| {
-        at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d))
-    };
-    let single = body.form().contraction();
-    let mut out = vec![];
-    let mut image = false;
-    // Channels that the kernel keeps as they are: those of depthwise convolutions, groups and pooling.
-    let mut kept: Vec<Sym> = vec![];
-    for (b, at) in accesses(body) {
-        let weights = single.is_some_and(|c| c.b.0 == b);
-        if !weights && (window(&at) || pointwise(&at) && single.is_some() || global(&at) && single.is_none())
-        {
-            image = true;
-            kept.extend(loops.iter().map(|l| l.0).filter(|l| at[1].contains(*l)));
-            out.push(b);
-        }
-    }
-    if image {
-        // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
-        let made = |s: &Sym| single.is_some_and(|c| form::depends(&c.b.1, *s) && !form::depends(&c.a.1, *s));
-        let channels: Vec<Sym> = loops.iter().map(|l| l.0).filter(|s| kept.contains(s) || made(s)).collect();
-        // The phase of a transposed convolution stands beside the position that it belongs to.
-        let has = |d: &Dim| {
-            channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s))
-        };
-        let mut moved: Vec<Buf> = vec![];
-        visit::each_store(inside, &mut |buf, at| {
-            if at.len() >= 3 && at[2..].iter().any(has) {
-                moved.push(buf);
-            }
-        });
-        out.extend(visit::stores(body).into_iter().filter(|b| !moved.contains(b)));
-        // Residuals and scales in the epilogue.
-        out.extend(
-            accesses(body)
-                .into_iter()
-                .filter(|(b, at)| {
-                    at.len() >= 3
-                        && !at.iter().any(reduces)
-                        && !at[2..].iter().any(has)
-                        && single.is_none_or(|c| c.b.0 != *b)
-                })
-                .map(|x| x.0),
-        );
-    }
-    out
 }

@@ -15,8 +15,8 @@
 //! As with Winograd's transform, what is infinite or no number reaches the neighbours that share its vector.
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind};
+use crate::nest::{Buf, Expr, Kernel, Layout, Math, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide};
 use crate::passes::nest::analysis::shape::{fresh_regs, peel, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::along_sum;
@@ -70,13 +70,10 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     })?;
     // Columns: a loop and a tap, a step of each a step of the image.
     let (x, tap) = p.a.1.iter().find_map(|d| {
-        let syms: Vec<Sym> = d.syms().into_iter().collect();
-        let [a, b] = syms.as_slice() else { return None };
-        let pair = |x: Sym, t: Sym| {
-            Some((p.loops.iter().copied().find(|l| l.0 == x)?, of(&p.reduction, &t.into())?))
+        let Slide { along: x, tap: Some((t, taps)), .. } = Slide::unit(*d, &p.loops, &p.reduction)? else {
+            return None;
         };
-        let (x, t) = pair(*a, *b).or_else(|| pair(*b, *a))?;
-        let alone = (*d - Dim::sym(x.0) - Dim::sym(t.0)).as_const().is_some();
+        let t = (t, taps.as_const()?);
         let rows = stride(m, out, &at, x.0) == Some(k.1)
             && p.a.1.iter().filter(|d| d.contains(x.0) || d.contains(t.0)).count() == 1;
         let own =
@@ -84,7 +81,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
                 .iter()
                 .enumerate()
                 .any(|(i, d)| d.as_sym() == Some(t.0) && once(d, &p.b.1) && weights.dims()[i] == t.1);
-        (alone && rows && own && !p.b.1.iter().any(|d| d.contains(x.0))).then_some((x, t))
+        (rows && own && !p.b.1.iter().any(|d| d.contains(x.0))).then_some((x, t))
     })?;
     if k.1 > 1 && stride(m, out, &at, k.0) != Some(1) || m.linear(out, &at).linear_in(x.0).is_none() {
         return None;
@@ -192,7 +189,7 @@ fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
     let sum = p.reduction.iter().rev().fold(set, |body, (v, hi)| {
         let (var, hi) = if *v == l.tap.0 { (j, taps) } else { (*v, *hi) };
-        Stmt::For { kind: LoopKind::Seq, var, lo: zero, hi, body: vec![body] }
+        Stmt::seq(var, hi, vec![body])
     });
     let mut body =
         vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(p.product.ty(), 0.0) }, sum];

@@ -54,7 +54,8 @@ fn plan(m: &Module, k: Kernel, group: DotKind) -> Option<Plan> {
 
 /// A constant of floats.
 fn weights(m: &Module, b: Buf) -> bool {
-    matches!(&m.bufs[b].place, Place::Const(c) if m.bufs[b].layout == Layout::RowMajor && matches!(c.elem(), ElemType::F32 | ElemType::F16 | ElemType::BF16))
+    let Place::Const(c) = &m.bufs[b].place else { return false };
+    m.bufs[b].layout == Layout::RowMajor && matches!(c.elem(), ElemType::F32 | ElemType::F16 | ElemType::BF16)
 }
 
 /// Runs the pass.

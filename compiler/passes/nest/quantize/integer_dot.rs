@@ -135,8 +135,8 @@ fn has_rows(m: &Module, k: Kernel, x: &(Buf, Vec<Dim>), w: &(Buf, Vec<Dim>)) -> 
     form::par_loops(&m.kernels[k].body).0.iter().any(|l| own(l) && l.1.as_const() != Some(1))
 }
 
-/// True if a reduction in eights adds up little more than one in quads, and copies nothing that that one reads
-/// where it is.
+/// True if a reduction in eights adds up little more than one in quads, and copies nothing that that one
+/// reads where it is.
 fn fills(m: &Module, eights: &Grouped, quads: &Grouped) -> bool {
     let whole = eights.extent % eights.group.size() == 0;
     let few = eights.extent < FEW_EIGHTS * eights.group.size();
@@ -162,7 +162,8 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     exact_sums::copied(m, &others);
     let scratch = exact_sums::scratch(m);
-    // What is read where it is. Of readers that want different signs those get copies that want the other one.
+    // What is read where it is. Of readers that want different signs those get copies that want the other
+    // one.
     let here = |p: &Plan| p.in_place(m, &scratch);
     let as_it_is: HashSet<Buf> =
         plans.iter().filter(|(_, p)| !p.flips && here(p)).map(|(_, p)| m.storage(p.g.x.0)).collect();
@@ -273,7 +274,8 @@ fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[
     }
     for b in m.bufs.keys().collect::<Vec<_>>() {
         let d = &m.bufs[b];
-        let few = matches!(&d.layout, Layout::Permuted(v) if v.last().is_some_and(|c| d.dims[*c].as_const().is_some_and(|n| n < FEW)));
+        let innermost = if let Layout::Permuted(order) = &d.layout { order.last() } else { None };
+        let few = innermost.and_then(|c| d.dims[*c].as_const()).is_some_and(|n| n < FEW);
         if few && !here.contains(&b) && matches!(d.ty, ElemType::U8 | ElemType::I8) {
             m.bufs[b].layout = Layout::RowMajor;
         }

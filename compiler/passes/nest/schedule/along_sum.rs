@@ -1,8 +1,8 @@
 //! Contractions of few columns: vectors run along the sum.
 //!
 //! Where a vector of columns would be mostly empty (a convolution with a few output channels, a classifier of
-//! few classes), each lane of an accumulator takes the terms of a sum that are a vector apart instead, and the
-//! lanes are added at the end. A tile has a vector for each row and column: what it loads of A serves all
+//! few classes), each lane of an accumulator takes the terms of a sum that are a vector apart instead, and
+//! the lanes are added at the end. A tile has a vector for each row and column: what it loads of A serves all
 //! columns, what it loads of B all rows. It pays where a sum is so long that adding up the lanes does not
 //! count; the price of both ways decides.
 
@@ -80,7 +80,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         None => (m.syms.loop_var("n", Dim::constant(0), Dim::constant(1)), 1),
     };
     // Panels of a constant have whole vectors of its rows.
-    if matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_)) {
+    if m.is_constant(p.a.0) {
         return None;
     }
     let only_a = |l: &(Sym, Dim)| depends(&p.a.1, l.0) && !depends(&p.b.1, l.0);
@@ -326,7 +326,7 @@ impl Tile {
             let s = m.syms.loop_var("s", zero, Dim::constant(split));
             let body = step(m, (Dim::sym(q) * split + s) * lanes, s.into(), lanes);
             let body = unroll(s, split, body);
-            inner.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(whole), body });
+            inner.push(Stmt::seq(q, whole, body));
         }
         for v in whole * split..vectors {
             inner.extend(step(m, Dim::constant(v * lanes), zero, lanes));
@@ -335,7 +335,7 @@ impl Tile {
             inner.extend(step(m, Dim::constant(vectors * lanes), zero, self.run.1 % lanes));
         }
         for (_, var, hi) in depth.iter().rev() {
-            inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body: inner }];
+            inner = vec![Stmt::seq(*var, *hi, inner)];
         }
         out.extend(inner);
         out.extend(self.combined(m, acc, (split, rows)));

@@ -16,7 +16,6 @@ pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, Produ
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::tiles::{self, Loops, Panels, Tile};
 use crate::passes::nest::schedule::{Plan, Request, Within, pack};
 use crate::sym::{Answer, Dim, Sym, SymKind};
@@ -37,8 +36,87 @@ fn facts_of(product: ProductKind, facts: Facts) -> Facts {
     }
 }
 
+/// A contraction whose loops are told apart, and joined where memory runs on from one to the other.
+pub(crate) struct Axes {
+    /// The contraction.
+    pub p: Contraction,
+    /// The columns, in panels.
+    pub columns: Columns,
+    /// Loops along both operands, or along none.
+    pub batch: Vec<(Sym, Dim)>,
+    /// Row loops outside the tile's own.
+    rows: Vec<(Sym, Dim)>,
+    /// The tile's row loop.
+    row: Option<(Sym, Dim)>,
+    /// Rows of both innermost loops, where they are short.
+    several: Option<i64>,
+    /// Rows at most.
+    pub most: i64,
+    /// The level's vectors for the product.
+    pub facts: Facts,
+}
+
+impl Axes {
+    /// Those of a contraction that tiles can compute.
+    pub fn of(m: &mut Module, request: &Request) -> Option<Axes> {
+        let Form::Contraction(p) = request.form else { return None };
+        let mut p = (**p).clone();
+        if matches!(p.product, ProductKind::Bytes | ProductKind::Extended) {
+            return None;
+        }
+        let facts = facts_of(p.product, request.facts);
+        p.whole = request.within == Within::Kernel;
+        split_phases(m, &mut p);
+        let n = columns(m, &mut p)?;
+        let (n, extent) = collapse_columns(m, &mut p, n)?;
+        if extent.as_const().is_some_and(|c| c < least_columns(m, &p, n, facts)) {
+            return None;
+        }
+        let only_a = |p: &Contraction, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
+        let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
+        let others = |l: &(Sym, Dim)| l.0 != n && !rows.iter().any(|r| r.0 == l.0);
+        let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
+        collapse_rows(m, &mut p, &mut rows, n);
+        let row = rows.pop();
+        order_reduction(m, &mut p, row);
+        begin_with_constant(m, &mut p);
+        // Short rows of an image: several of them a tile, where registers are enough.
+        let several = short_rows(&rows, row);
+        let most = match (several, row) {
+            (Some(n), _) => n,
+            (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
+            (None, None) => 1,
+        };
+        let columns = Columns { n, extent, nr: tiles::panel(most, extent, p.product.unit()) };
+        Some(Axes { p, columns, batch, rows, row, several, most, facts })
+    }
+    /// Tiles that read B so.
+    pub fn tiled(self, m: &mut Module, request: &Request, packing: Packing) -> Tiled {
+        let Axes { mut p, columns: Columns { n, extent, nr }, batch, mut rows, mut row, most, facts, .. } =
+            self;
+        let depth = Dim::product(p.reduction.iter().map(|d| d.1));
+        let turn = alternating_loop(m, &p, &batch, request.within, most, depth * extent);
+        let mut together = 1;
+        if let (Some(all), Some((_, short))) = (self.several, row)
+            && let Some(short) = short.as_const()
+            && tiles::rows_of_panel(nr, all, facts) >= 2 * short
+        {
+            row = rows.pop().and_then(|outer| Some(joined(m, &mut p, outer, row?)));
+            together = short;
+        }
+        let apart = row
+            .and_then(|r| stride(m, p.a.0, &p.a.1, r.0))
+            .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
+        let crowded = apart != 0 && apart % PAGE == 0;
+        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, facts);
+        let loops = Loops::new(m, &p, &tile, &rows);
+        let work = work(m, &p, n, p.product.unit(), request.program.large);
+        Tiled { p, rows, tile, loops, turn, work }
+    }
+}
+
 /// A contraction in register tiles.
-struct Tiled {
+pub(crate) struct Tiled {
     p: Contraction,
     /// Row loops outside the tile's own.
     rows: Vec<(Sym, Dim)>,
@@ -51,63 +129,10 @@ struct Tiled {
 
 /// Register tiles for a contraction, a kernel or a nest within one.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
-    let Form::Contraction(p) = request.form else { return None };
-    let mut p = (**p).clone();
-    if matches!(p.product, ProductKind::Bytes | ProductKind::Extended) {
-        return None;
-    }
-    let (facts, unit) = (facts_of(p.product, request.facts), p.product.unit());
-    p.whole = request.within == Within::Kernel;
-    split_phases(m, &mut p);
-    let n = columns(m, &mut p)?;
-    let (n, n_extent) = collapse_columns(m, &mut p, n)?;
-    if n_extent.as_const().is_some_and(|c| c < least_columns(m, &p, n, facts)) {
-        return None;
-    }
-    let only_a = |p: &Contraction, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
-    let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
-    let others = |l: &(Sym, Dim)| l.0 != n && !rows.iter().any(|r| r.0 == l.0);
-    let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
-    collapse_rows(m, &mut p, &mut rows, n);
-    let mut row = rows.pop();
-    order_reduction(m, &mut p, row);
-    begin_with_constant(m, &mut p);
-    // Short rows of an image: several of them a tile, where registers are enough.
-    let several = short_rows(&rows, row);
-    let most = match (several, row) {
-        (Some(n), _) => n,
-        (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
-        (None, None) => 1,
-    };
-    let depth = Dim::product(p.reduction.iter().map(|d| d.1));
-    let turn = alternating_loop(m, &p, &batch, request.within, most, depth * n_extent);
-    let nr = tiles::panel(most, n_extent, unit);
-    let packing = packing(m, &request.program.uses, request.k, &p, &batch, n, n_extent, nr, facts)?;
-    let mut together = 1;
-    if let (Some(all), Some((_, short))) = (several, row)
-        && let Some(short) = short.as_const()
-        && tiles::rows_of_panel(nr, all, facts) >= 2 * short
-    {
-        row = rows.pop().and_then(|outer| Some(joined(m, &mut p, outer, row?)));
-        together = short;
-    }
-    let apart = row
-        .and_then(|r| stride(m, p.a.0, &p.a.1, r.0))
-        .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
-    let tile = Tile::new(
-        (row, together),
-        most,
-        n,
-        n_extent,
-        nr,
-        packing,
-        batch,
-        apart != 0 && apart % PAGE == 0,
-        facts,
-    );
-    let loops = Loops::new(m, &p, &tile, &rows);
-    let work = work(m, &p, n, unit, request.program.large);
-    Some(Box::new(Tiled { p, rows, tile, loops, turn, work }))
+    let axes = Axes::of(m, request)?;
+    let site = pack::Site { uses: &request.program.uses, k: request.k, facts: axes.facts };
+    let packing = packing(m, &site, &axes.p, &axes.batch, axes.columns)?;
+    Some(Box::new(axes.tiled(m, request, packing)))
 }
 
 impl Plan for Tiled {
@@ -187,9 +212,7 @@ fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
     let work = (Dim::product(p.loops.iter().chain(&p.reduction).map(lanes)) * 2).floor_div(8);
     // Few rows wait for the weights.
     let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.reduction));
-    let waits = large
-        && matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
-        && m.syms.le(work, read * READ) == Answer::Yes;
+    let waits = large && m.is_constant(p.b.0) && m.syms.le(work, read * READ) == Answer::Yes;
     if waits { read * READ } else { work }
 }
 
@@ -198,15 +221,14 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
     if !matches!(p.product, ProductKind::Dot { group, .. } if group.sum() == ElemType::I32) {
         return;
     }
-    let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));
+    let constant = |e: &Expr| {
+        e.loaded()
+            .is_some_and(|b| m.bufs[b].ty == ElemType::I32 && matches!(m.bufs[b].place, Place::Const(_)))
+    };
     let (mut sums, mut terms) = (0, vec![]);
     visit::walk_exprs(&p.epilogue, &mut |e| match e {
-        Expr::Acc { reg, .. } if *reg == p.acc => sums += 1,
-        Expr::Bin(BinOp::Add, x, y)
-            if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc) && constant(y) =>
-        {
-            terms.push((**y).clone())
-        }
+        e if e.is_acc(p.acc) => sums += 1,
+        Expr::Bin(BinOp::Add, x, y) if x.is_acc(p.acc) && constant(y) => terms.push((**y).clone()),
         _ => {}
     });
     let (1, [start]) = (sums, terms.as_slice()) else { return };
@@ -218,9 +240,7 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
         .into_iter()
         .map(|s| {
             s.rewrite_exprs(&mut |e| match e {
-                Expr::Bin(BinOp::Add, x, y)
-                    if left && *y == *start && matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) =>
-                {
+                Expr::Bin(BinOp::Add, x, y) if left && *y == *start && x.is_acc(acc) => {
                     left = false;
                     *x
                 }
@@ -246,8 +266,7 @@ fn alternating_loop(
     weights: Dim,
 ) -> Option<Sym> {
     let Within::Loop(Some(s)) = within else { return None };
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
-        && !batch.iter().any(|b| depends(&p.b.1, b.0));
+    let constant = m.is_constant(p.b.0) && !batch.iter().any(|b| depends(&p.b.1, b.0));
     let bytes = weights.as_const()? * i64::from(m.bufs[p.b.0].ty.bytes()?);
     (constant && rows <= 4 && !depends(&p.b.1, s) && (L1 / 2..=L2 / 2).contains(&bytes)).then_some(s)
 }
@@ -345,6 +364,17 @@ impl tiles::Source for Packing {
     }
 }
 
+/// The columns of a contraction, in panels.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns {
+    /// The loop over them.
+    pub n: Sym,
+    /// How many there are.
+    pub extent: Dim,
+    /// Columns of a panel.
+    pub nr: i64,
+}
+
 /// Rows from which on B is packed where that converts its elements, which each tile of rows would do.
 const CONVERTED_ROWS: i64 = 24;
 
@@ -355,33 +385,29 @@ fn constant_rows(p: &Contraction) -> i64 {
 }
 
 /// How tiles read B: in place if its rows lie there as panels would, else packed.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn packing(
     m: &Module,
-    uses: &Uses,
-    k: Kernel,
+    site: &pack::Site,
     p: &Contraction,
     batch: &[(Sym, Dim)],
-    n: Sym,
-    n_extent: Dim,
-    nr: i64,
-    facts: Facts,
+    columns: Columns,
 ) -> Option<Packing> {
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
+    let Columns { n, extent, nr } = columns;
+    let constant = m.is_constant(p.b.0);
     let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
     // A constant that is one panel.
-    let panel = n_extent.as_const() == Some(nr) && p.reduction.last().is_some_and(|d| along(d.0) == Some(nr));
+    let panel = extent.as_const() == Some(nr) && p.reduction.last().is_some_and(|d| along(d.0) == Some(nr));
     let near = p
         .reduction
         .last()
         .and_then(|d| along(d.0))
         .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
     if (!constant || panel)
-        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p.b.0, facts))
+        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p.b.0, site.facts))
         && p.reduction.len() == 1
         && near
         && along(n) == Some(1)
-        && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
+        && extent.modulo(i64::from(site.facts.lanes)).as_const() == Some(0)
     {
         return Some(Packing::InPlace);
     }
@@ -391,7 +417,7 @@ pub(crate) fn packing(
     // Panels are `[what loops around the nest pick ..][batch that B depends on ..][panel][reduction ..][nr]`.
     let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
     if constant && !m.is_recast(p.b.0) {
-        return constant_panels(m, p, &own, (n, n_extent), nr).map(Packing::Constant);
+        return constant_panels(m, p, &own, (n, extent), nr).map(Packing::Constant);
     }
     let known = |s: Sym| {
         s == n || own.iter().chain(&p.reduction).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop
@@ -399,15 +425,8 @@ pub(crate) fn packing(
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
         return None;
     }
-    let (name, dims) = (packed_name(m, p), packed_dims(p, &own, n_extent, nr));
-    Some(Packing::Kernel(pack::Panels::new(
-        m,
-        uses,
-        k,
-        p,
-        pack::Shape { name, dims, own, n, n_extent, nr },
-        facts,
-    )))
+    let (name, dims) = (packed_name(m, p), packed_dims(p, &own, extent, nr));
+    Some(Packing::Kernel(pack::Panels::new(m, site, p, pack::Shape { name, dims, own, columns })))
 }
 
 fn packed_name(m: &Module, p: &Contraction) -> String {

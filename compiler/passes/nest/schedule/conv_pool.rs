@@ -9,7 +9,7 @@ use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{Form, PooledContraction, depends};
 use crate::passes::nest::analysis::shape::{self, fresh_regs};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::fuse::fuse_conv_pool::{STEP, seq};
+use crate::passes::nest::fuse::fuse_conv_pool::STEP;
 use crate::passes::nest::schedule::{self, Request};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -92,7 +92,7 @@ impl schedule::Plan for Plan {
             if whole > 0 {
                 let v = m.syms.loop_var("x", zero, Dim::constant(whole));
                 let inside = block(m, Dim::sym(v) * lanes, lanes);
-                body.push(seq(v, Dim::constant(whole), inside));
+                body.push(Stmt::seq(v, Dim::constant(whole), inside));
             }
             if wide % lanes > 0 {
                 body.extend(block(m, Dim::constant(whole * lanes), wide % lanes));
@@ -201,16 +201,10 @@ impl Block<'_> {
             s => inner.iter().find(|w| w.0 == s).map(|w| Dim::sym(w.1)),
         };
         let moved: Vec<Stmt> = moved.map(|s| s.subst(&|s| dims(s))).collect();
-        let mut body = vec![Stmt::For {
-            kind: LoopKind::Vec(self.lanes as u32),
-            var: l,
-            lo: zero,
-            hi: Dim::constant(self.used),
-            body: moved,
-        }];
+        let mut body = vec![Stmt::vector(self.lanes, l, self.used, moved)];
         for (_, var, hi) in inner.iter().rev() {
-            body = vec![Stmt::For { kind: LoopKind::Unroll, var: *var, lo: zero, hi: *hi, body }];
+            body = vec![Stmt::unroll(*var, *hi, body)];
         }
-        vec![Stmt::For { kind: LoopKind::Unroll, var: c, lo: zero, hi: Dim::constant(self.channels), body }]
+        vec![Stmt::unroll(c, self.channels, body)]
     }
 }

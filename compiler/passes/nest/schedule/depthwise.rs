@@ -57,8 +57,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     window(m, request, (p, relayout), c, true)
 }
 
-/// The same for a convolution in groups of so few channels that a vector holds several groups: lanes take what
-/// they read of the image by shuffles.
+/// The same for a convolution in groups of so few channels that a vector holds several groups: lanes take
+/// what they read of the image by shuffles.
 pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let Form::Contraction(p) = request.form else { return None };
     let lanes = i64::from(request.facts.lanes);
@@ -261,6 +261,17 @@ struct Channels {
     vectors: i64,
 }
 
+/// Results beside each other that share registers.
+#[derive(Clone, Copy)]
+struct Patch {
+    /// The first one, and how many.
+    from: Dim,
+    width: i64,
+    /// The first channel, and how many of a vector.
+    base: Dim,
+    used: i64,
+}
+
 struct Block {
     c: Sym,
     extent: i64,
@@ -316,8 +327,7 @@ impl Block {
         let (q, v) = (m.syms.loop_var("p", zero, pieces), m.syms.loop_var("x", zero, Dim::constant(PIECE)));
         let from = (Dim::sym(q) * long).min(self.x.1 - long);
         let inner = self.channels(m, p, from + Dim::sym(v) * width, width);
-        let body =
-            vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(PIECE), body: inner }];
+        let body = vec![Stmt::seq(v, Dim::constant(PIECE), inner)];
         let body = match self.x.1.as_const() {
             Some(_) => body,
             None => {
@@ -344,11 +354,12 @@ impl Block {
     fn columns(&self, m: &mut Module, p: &Contraction, channels: Option<Channels>) -> Vec<Stmt> {
         let (zero, width, extent) = (Dim::constant(0), self.width, self.x.1);
         let piece = |m: &mut Module, from: Dim, width: i64| match channels {
-            Some(Channels { base, used, vectors: 1 }) => self.block(m, p, from, width, base, used),
+            Some(Channels { base, used, vectors: 1 }) => self.block(m, p, Patch { from, width, base, used }),
             Some(Channels { base, used, vectors }) => {
                 let v = m.syms.loop_var("v", zero, Dim::constant(vectors));
-                let body = self.block(m, p, from, width, base + Dim::sym(v) * self.lanes, used);
-                vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(vectors), body }]
+                let base = base + Dim::sym(v) * self.lanes;
+                let body = self.block(m, p, Patch { from, width, base, used });
+                vec![Stmt::seq(v, vectors, body)]
             }
             None => self.channels(m, p, from, width),
         };
@@ -357,7 +368,7 @@ impl Block {
         if blocks.as_const() != Some(0) {
             let v = m.syms.loop_var("x", zero, blocks);
             let body = piece(m, Dim::sym(v) * width, width);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
+            out.push(Stmt::seq(v, blocks, body));
         }
         let left = m.syms.simplify(extent.modulo(width));
         match left.as_const() {
@@ -388,31 +399,19 @@ impl Block {
         let mut out = vec![];
         if whole > 0 {
             let v = m.syms.loop_var("c", zero, Dim::constant(whole));
-            let body = self.block(m, p, from, width, Dim::sym(v) * self.lanes, self.lanes);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(whole), body });
+            let base = Dim::sym(v) * self.lanes;
+            let body = self.block(m, p, Patch { from, width, base, used: self.lanes });
+            out.push(Stmt::seq(v, whole, body));
         }
         if self.extent % self.lanes != 0 {
-            out.extend(self.block(
-                m,
-                p,
-                from,
-                width,
-                Dim::constant(whole * self.lanes),
-                self.extent % self.lanes,
-            ));
+            let (base, used) = (Dim::constant(whole * self.lanes), self.extent % self.lanes);
+            out.extend(self.block(m, p, Patch { from, width, base, used }));
         }
         out
     }
-    /// The same for `used` channels from `base` on.
-    fn block(
-        &self,
-        m: &mut Module,
-        p: &Contraction,
-        from: Dim,
-        width: i64,
-        base: Dim,
-        used: i64,
-    ) -> Vec<Stmt> {
+    /// One block.
+    fn block(&self, m: &mut Module, p: &Contraction, patch: Patch) -> Vec<Stmt> {
+        let Patch { from, width, base, used } = patch;
         let zero = Dim::constant(0);
         let acc = m.reg(ElemType::F32);
         let mut out = vec![Stmt::Acc {
@@ -443,7 +442,7 @@ impl Block {
             Expr::Load { buf: p.b.0, at: place(&p.b.1) },
             Expr::Acc { reg: acc, at: here.clone(), lane: None },
         );
-        let mut body = self.row(r, width, l, used, vec![Stmt::Set { reg: acc, at: here, value }]);
+        let mut body = self.row((r, width), (l, used), vec![Stmt::Set { reg: acc, at: here, value }]);
         // Rows of a band that stand in a ring are a pointer each.
         let in_line = |s: Sym| m.linear(p.a.0, &p.a.1).linear_in(s).is_some();
         let rolled = self.taps > UNROLLED && depth.first().is_some_and(|d| in_line(d.0));
@@ -452,20 +451,11 @@ impl Block {
             body = vec![Stmt::For { kind, var: *var, lo: zero, hi: *hi, body }];
         }
         out.extend(body);
-        out.extend(self.stores(m, p, acc, from, width, base, used));
+        out.extend(self.stores(m, p, acc, patch));
         out
     }
-    #[allow(clippy::too_many_arguments)]
-    fn stores(
-        &self,
-        m: &mut Module,
-        p: &Contraction,
-        acc: Reg,
-        from: Dim,
-        width: i64,
-        base: Dim,
-        used: i64,
-    ) -> Vec<Stmt> {
+    fn stores(&self, m: &mut Module, p: &Contraction, acc: Reg, patch: Patch) -> Vec<Stmt> {
+        let Patch { from, width, base, used } = patch;
         let zero = Dim::constant(0);
         let (r, l) = (
             m.syms.loop_var("r", zero, Dim::constant(width)),
@@ -483,7 +473,7 @@ impl Block {
                     })
             })
             .collect();
-        self.row(r, width, l, used, tail)
+        self.row((r, width), (l, used), tail)
     }
     /// What a loop variable of the kernel is at result `x` and channel `c`.
     fn position(&self, s: Sym, x: Dim, c: Dim) -> Option<Dim> {
@@ -493,22 +483,9 @@ impl Block {
             _ => None,
         }
     }
-    /// A body for each result of a block, in lanes.
-    fn row(&self, r: Sym, width: i64, l: Sym, used: i64, body: Vec<Stmt>) -> Vec<Stmt> {
-        let zero = Dim::constant(0);
-        let lanes = Stmt::For {
-            kind: LoopKind::Vec(self.lanes as u32),
-            var: l,
-            lo: zero,
-            hi: Dim::constant(used),
-            body,
-        };
-        vec![Stmt::For {
-            kind: LoopKind::Unroll,
-            var: r,
-            lo: zero,
-            hi: Dim::constant(width),
-            body: vec![lanes],
-        }]
+    /// A body for each of `width` results of a block, in `used` lanes.
+    fn row(&self, (r, width): (Sym, i64), (l, used): (Sym, i64), body: Vec<Stmt>) -> Vec<Stmt> {
+        let lanes = Stmt::vector(self.lanes, l, used, body);
+        vec![Stmt::unroll(r, width, vec![lanes])]
     }
 }

@@ -13,14 +13,16 @@ use along::{Along, along_result};
 pub(crate) use rows::{SUMS, rows};
 pub(crate) use unroll_and_jam::interleave;
 
-use crate::nest::form::{first_store, is_straight};
+use crate::nest::form::first_store;
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, in_one, peel, wrap};
 use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::analysis::vectors::{Needs, is_short};
 use crate::passes::nest::schedule::rows::Tasks;
-use crate::passes::nest::schedule::{Request, Within, lanes64};
+use crate::passes::nest::schedule::{Request, Within};
 use crate::sym::{Dim, Sym};
 use crate::target::{Caps, Facts};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -43,9 +45,10 @@ impl From<Facts> for Vectors {
 }
 
 impl Vectors {
-    /// Those of a nest with such a body: of half as many lanes where it has elements of 64 bits.
-    fn of(self, m: &Module, body: &[Stmt]) -> Vectors {
-        Vectors { lanes: lanes64::lanes(m, body, self.lanes, self.caps.long_lanes), ..self }
+    /// Those of a nest: of half as many lanes where it has elements of 64 bits.
+    fn of(self, needs: &Needs) -> Vectors {
+        let lanes = if needs.long { lanes64::lanes(self.lanes, self.caps.long_lanes) } else { self.lanes };
+        Vectors { lanes, ..self }
     }
 }
 
@@ -183,100 +186,48 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
 /// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where
 /// there are loops inside, what they move counts. `extent` is that of the variable where vectors may be told
 /// apart.
-fn suits(m: &Module, body: &[Stmt], var: Sym, vectors: Vectors, extent: Option<Dim>) -> bool {
-    let Vectors { lanes, caps } = vectors;
-    let long = lanes64::has(m, body);
-    if long && !lanes64::suit(m, body) {
+fn suits(m: &Module, needs: &Needs, var: Sym, vectors: Vectors, extent: Option<Dim>) -> bool {
+    // An elementary function costs as much as several loads of lanes one by one.
+    const ELEMENTARY: i64 = 8;
+    if !needs.may_run_along(var) {
         return false;
     }
-    let word = |t: ElemType| t.bits() == 32 || long && lanes64::is(t);
-    let value_type = |t: ElemType| {
-        matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && lanes64::is(t)
-    };
-    let lanes = if long { 2 * lanes } else { lanes };
-    let vectors = Vectors { lanes, caps };
-    let short = |t: ElemType| {
-        matches!(
-            t,
-            ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16
-        )
-    };
-    let byte = |t: ElemType| short(t) && (caps.short_floats || t.is_int());
-    let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
+    let apart = |(buf, at): &&(Buf, &[Dim])| stride(m, *buf, at, var) != Some(1);
+    let stores = needs.stores.iter().filter(apart).count() as i64;
+    let loads: i64 = needs.loads.iter().map(|l| gain(m, needs, *l, (var, extent), vectors)).sum();
+    let functions = if needs.straight { needs.elementary as i64 * ELEMENTARY } else { 0 };
+    functions + loads >= stores
+}
+
+/// What a load is in vectors along a variable: 1 if it is whole vectors, -1 if it is lanes one by one; 0 for
+/// a gather, which costs what these do.
+fn gain(
+    m: &Module,
+    needs: &Needs,
+    (buf, at): (Buf, &[Dim]),
+    (var, extent): (Sym, Option<Dim>),
+    vectors: Vectors,
+) -> i64 {
+    let (t, caps) = (m.bufs[buf].ty, vectors.caps);
+    let vector = needs.is_word(t) || is_short(t) && (caps.short_floats || t.is_int());
     // Short elements are not gathered where a condition says which lanes read.
-    let conditional = visit::any_expr(body, &mut |e| matches!(e, Expr::Select(..)));
-    let (mut good, mut bad) = (0, 0);
-    let mut fits = true;
-    visit::walk(body, &mut |s| match s {
-        Stmt::For { lo, hi, .. } => fits &= !lo.contains(var) && !hi.contains(var),
-        Stmt::Store { buf, at, .. } => {
-            fits &= word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty) || m.bufs[*buf].ty == ElemType::Bool;
-            if stride(m, *buf, at, var) != Some(1) {
-                bad += 1;
-            }
+    let shuffled = !needs.long && vector && (t.bits() == 32 || !needs.conditional);
+    let step = stride(m, buf, at, var);
+    let whole = match step {
+        Some(0 | 1) if vector || caps.masks && t == ElemType::Bool => true,
+        _ if m.is_constant(buf) => true,
+        Some(s) => caps.shuffles && shuffled && permuted_loads::is_near(s),
+        None => {
+            let known = |extent| permuted_loads::is_known(m, buf, at, (var, extent), vectors);
+            shuffled && !needs.conditional && extent.is_some_and(known)
         }
-        Stmt::Acc { reg, .. } => {
-            fits &= matches!(m.regs[*reg].ty, ElemType::F32 | ElemType::I32)
-                || long && lanes64::is(m.regs[*reg].ty)
-        }
-        Stmt::If { .. } | Stmt::While { .. } | Stmt::With { .. } | Stmt::Check { .. } => fits = false,
-        Stmt::Let { value, .. } => fits &= value_type(m.type_of(value)),
-        _ => {}
-    });
-    visit::walk(body, &mut |s| {
-        if let (Some(e), true) = (s.expr(), !matches!(s, Stmt::For { .. })) {
-            let t = m.type_of(e);
-            fits &= value_type(t) || stored(s, t);
-        }
-    });
-    let plain = is_straight(body);
-    let mut count = |body: &[Stmt], inner: &[Sym]| {
-        visit::walk_exprs(body, &mut |e| {
-            if let Expr::Load { buf, at } = e
-                && (inner.is_empty() || at.iter().any(|d| inner.iter().any(|s| d.contains(*s))))
-            {
-                match stride(m, *buf, at, var) {
-                    Some(0 | 1) if word(m.bufs[*buf].ty) || byte(m.bufs[*buf].ty) => good += 1,
-                    Some(0 | 1) if caps.masks && m.bufs[*buf].ty == ElemType::Bool => good += 1,
-                    _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
-                    Some(s)
-                        if caps.shuffles
-                            && !long
-                            && permuted_loads::is_near(s)
-                            && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) && !conditional) =>
-                    {
-                        good += 1
-                    }
-                    None if !long
-                        && !conditional
-                        && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty))
-                        && extent
-                            .is_some_and(|e| permuted_loads::is_known(m, *buf, at, (var, e), vectors)) =>
-                    {
-                        good += 1
-                    }
-                    // A gather costs what its loads do one by one.
-                    Some(_) if plain && caps.gathers && (word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty)) => {
-                    }
-                    _ => bad += 1,
-                }
-            }
-        });
     };
-    let mut inner = vec![];
-    visit::walk(body, &mut |s| {
-        if let Stmt::For { var, .. } = s {
-            inner.push(*var);
-        }
-    });
-    count(body, &inner);
-    // An elementary function costs as much as several loads of lanes one by one.
-    if plain {
-        visit::walk_exprs(body, &mut |e| {
-            good += if matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a))) { 8 } else { 0 }
-        });
+    let gathers = step.is_some() && needs.straight && caps.gathers && (needs.is_word(t) || is_short(t));
+    match (whole, gathers) {
+        (true, _) => 1,
+        (false, true) => 0,
+        (false, false) => -1,
     }
-    fits && good >= bad
 }
 
 /// Small constants that are read across the vector direction are stored again so that they run along it.

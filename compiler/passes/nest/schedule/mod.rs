@@ -5,15 +5,15 @@
 //! plan's schedule is kept with the kernel, and the plan applied. A candidate is a file here and a row of
 //! `SUMS` or `MAPS`.
 //!
-//! A kernel is one nest, or a parallel loop around several of them (`is_compound`): then each is scheduled by
-//! itself, as if it were a kernel.
+//! A kernel is one nest, or a parallel loop around several of them (`form::compound`): then each is scheduled
+//! by itself, as if it were a kernel.
 
 pub mod along_sum;
 pub mod contract;
 pub mod conv_pool;
 pub mod depthwise;
+pub mod few_rows;
 pub mod lanes;
-pub mod lanes64;
 mod outline;
 pub mod pack;
 pub mod rows;
@@ -23,9 +23,10 @@ pub mod transpose;
 
 use crate::diag::Result;
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{BufData, Kernel, LoopKind, Module, Place, Stage, Stmt, visit};
+use crate::nest::{Body, BufData, Kernel, Module, Place, Stage, Stmt, visit};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::form::{Form, has_nest, is_compound};
+use crate::passes::nest::analysis::form::Form;
+use crate::passes::nest::analysis::form::compound::{self, Part};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
@@ -87,8 +88,14 @@ pub(crate) trait Plan {
 type Candidate = fn(&mut Module, &Request) -> Option<Box<dyn Plan>>;
 
 /// Schedules of sums with two factors.
-const SUMS: &[Candidate] =
-    &[conv_pool::choose, along_sum::choose, depthwise::choose_groups, contract::choose, depthwise::choose];
+const SUMS: &[Candidate] = &[
+    conv_pool::choose,
+    along_sum::choose,
+    depthwise::choose_groups,
+    few_rows::choose,
+    contract::choose,
+    depthwise::choose,
+];
 /// Schedules of everything, where loops over digits have taken the place of divisions; the last one takes any
 /// nest.
 const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];
@@ -101,13 +108,13 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         if std::mem::replace(&mut m.kernels[k].scheduled, true) {
             continue;
         }
-        let body: Vec<Stmt> = m.kernels[k].body.to_vec();
+        let body = m.kernels[k].body.clone();
         if facts.lanes == 1 || visit::has_opaque(m, &body) {
             m.kernels[k].work = cost::work(m, &body);
             m.kernels[k].schedules.push(Schedule { tasks: tasks(&body), ..Schedule::new("scalars") });
-        } else if m.form(k).is_compound() {
+        } else if body.form().is_compound() {
             // Who writes such a kernel estimates its work.
-            m.kernels[k].body = parts(m, k, body, (facts, &program), None).into();
+            m.kernels[k].body = parts(m, k, compound::parts(body.into()), (facts, &program), None).into();
         } else {
             let (body, work) = nest(m, k, &body, Within::Kernel, (facts, &program));
             m.kernels[k].body = body.into();
@@ -126,12 +133,12 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 fn nest(
     m: &mut Module,
     k: Kernel,
-    body: &[Stmt],
+    body: &Body,
     within: Within,
     (facts, program): (Facts, &Program),
 ) -> (Vec<Stmt>, Dim) {
-    let form = Form::of(body);
-    let plan = choose(m, &Request { k, body, form: &form, within, facts, program });
+    let form = body.form();
+    let plan = choose(m, &Request { k, body, form, within, facts, program });
     let (schedule, work) = (plan.schedule(m), plan.work());
     let body = plan.apply(m, k);
     m.kernels[k].schedules.push(Schedule { form: form.name(), tasks: tasks(&body), ..schedule });
@@ -143,13 +150,8 @@ fn choose(m: &mut Module, request: &Request) -> Box<dyn Plan> {
         return plan;
     }
     // Of a map, loops over digits stand in the place of divisions.
-    let split = request.form.map().and_then(|_| split_div_mod::split(m, request.body));
-    let form = split.as_ref().map(|body| Form::of(body));
-    let request = Request {
-        body: split.as_deref().unwrap_or(request.body),
-        form: form.as_ref().unwrap_or(request.form),
-        ..*request
-    };
+    let split = request.form.map().and_then(|_| split_div_mod::split(m, request.body)).map(Body::from);
+    let request = split.as_ref().map_or(*request, |body| Request { body, form: body.form(), ..*request });
     match MAPS.iter().find_map(|candidate| candidate(m, &request)) {
         Some(plan) => plan,
         None => Box::new(Scalars { work: cost::work(m, request.body), body: request.body.to_vec() }),
@@ -174,31 +176,24 @@ impl Plan for Scalars {
     }
 }
 
-/// Schedules the nests inside.
+/// Schedules the nests of a compound kernel, each by itself.
 fn parts(
     m: &mut Module,
     k: Kernel,
-    body: Vec<Stmt>,
+    parts: Vec<Part>,
     facts: (Facts, &Program),
     outer: Option<Sym>,
 ) -> Vec<Stmt> {
-    let steps = |kind| matches!(kind, LoopKind::Seq | LoopKind::Private);
     let mut out = vec![];
-    for s in body {
-        match s {
-            Stmt::For { kind, var, lo, hi, body } if is_compound(&body) || steps(kind) && has_nest(&body) => {
-                let turn = if steps(kind) { Some(var) } else { outer };
-                out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts, turn) });
+    for part in parts {
+        match part {
+            Part::Nest(body) => out.extend(nest(m, k, &body, Within::Loop(outer), facts).0),
+            Part::Around { mut stmt, bodies, again } => {
+                for (to, parts) in stmt.bodies_mut().into_iter().zip(bodies) {
+                    *to = self::parts(m, k, parts, facts, again.or(outer));
+                }
+                out.push(stmt);
             }
-            Stmt::If { cond, then, els } if has_nest(&then) => {
-                let (then, els) = (parts(m, k, then, facts, outer), parts(m, k, els, facts, outer));
-                out.push(Stmt::If { cond, then, els });
-            }
-            Stmt::With { sym, value, extent, body } if has_nest(&body) => {
-                let body = parts(m, k, body, facts, outer);
-                out.push(Stmt::With { sym, value, extent, body });
-            }
-            s => out.extend(nest(m, k, &[s], Within::Loop(outer), facts).0),
         }
     }
     out

@@ -72,8 +72,8 @@ fn is_closed(body: &[Stmt], n: usize) -> bool {
         body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r))
     };
     !visit::any(&body[n..], &mut |s| matches!(s, Stmt::Set { reg, .. } if own(*reg)))
-        && !visit::any_expr(
-            &body[n..],
-            &mut |e| matches!(e, Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if own(*r)),
-        )
+        && !visit::any_expr(&body[n..], &mut |e| match e {
+            Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } => own(*r),
+            _ => false,
+        })
 }

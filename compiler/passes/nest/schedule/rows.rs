@@ -63,13 +63,7 @@ impl Tasks {
         if abreast > 1 {
             let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
             let several = lanes::interleave(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
-            let several = vec![Stmt::For {
-                kind: LoopKind::Seq,
-                var: b,
-                lo: zero,
-                hi: Dim::constant(most / abreast),
-                body: several,
-            }];
+            let several = vec![Stmt::seq(b, most / abreast, several)];
             let whole = m.syms.simplify(hi.floor_div(most));
             let all = end == lo + most;
             let cond = || Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole);

@@ -180,8 +180,8 @@ fn multiple(n: i64, of: i64) -> i64 {
     (n + of - 1) / of * of
 }
 
-/// Products of a step from which on two steps make an iteration: they keep the multipliers busy while the loop's
-/// own instructions run.
+/// Products of a step from which on two steps make an iteration: they keep the multipliers busy while the
+/// loop's own instructions run.
 const MANY_PRODUCTS: i64 = 20;
 /// Steps of a sum that are written out by fours nevertheless: fewer iterations end as branches foresee.
 const SHORT_SUM: i64 = 128;

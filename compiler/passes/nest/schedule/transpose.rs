@@ -3,15 +3,16 @@
 //!
 //! Squares as wide as a vector are loaded along one dimension, transposed in registers and stored along the
 //! other. Where a dimension is no multiple of a square, the last square overlaps the one before: both store
-//! the same there. Of a dimension shorter than a square, there is a part of one. Rows shorter than a square are read as one where they lie so, whatever stands between them
-//! in the result.
+//! the same there. Of a dimension shorter than a square, there is a part of one. Rows shorter than a square
+//! are read as one where they lie so, whatever stands between them in the result.
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{Map, in_one, instance, loop_like, parallel};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::{Plan, Request, Within, lanes64};
+use crate::passes::nest::schedule::{Plan, Request, Within};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 

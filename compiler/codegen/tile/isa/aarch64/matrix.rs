@@ -1,5 +1,5 @@
-//! Products of matrices of bytes (FEAT_I8MM) and of bf16 (FEAT_BF16): dot products of eight bytes, which the IR states for one row of the
-//! result at a time, become instructions that multiply two rows by two columns.
+//! Products of matrices of bytes (FEAT_I8MM) and of bf16 (FEAT_BF16): dot products of eight bytes, which the
+//! IR states for one row of the result at a time, become instructions that multiply two rows by two columns.
 //!
 //! Sums of two rows with the same columns are *paired* while they are summed up: of the sums `a` and `b` of
 //! four columns each, one register has columns 0 and 1 of both, another one columns 2 and 3. Pairs go through

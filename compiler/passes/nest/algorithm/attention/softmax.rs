@@ -134,17 +134,15 @@ pub(super) fn scale(
     if !m.syms.is_pos(keys) {
         // Without keys the product is 0, whatever that number is. The comparison is of 32 bits.
         let number = |s: Stmt| match s {
-            Stmt::Store { buf, at, value } if matches!(&scale, Expr::Load { buf: b, at: a } if *b == buf && *a == at) => {
-                Stmt::Store {
-                    buf,
-                    at,
-                    value: Expr::select(
-                        Expr::cmp_index(BinOp::Gt, keys.min(Dim::constant(1)), 0),
-                        value,
-                        Expr::num(ElemType::F32, 0.0),
-                    ),
-                }
-            }
+            Stmt::Store { buf, at, value } if scale == Expr::Load { buf, at: at.clone() } => Stmt::Store {
+                buf,
+                at,
+                value: Expr::select(
+                    Expr::cmp_index(BinOp::Gt, keys.min(Dim::constant(1)), 0),
+                    value,
+                    Expr::num(ElemType::F32, 0.0),
+                ),
+            },
             s => s,
         };
         phases.iter_mut().for_each(|p| *p = std::mem::take(p).into_iter().map(number).collect());

@@ -14,7 +14,7 @@
 use super::points::Form;
 use super::position;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, depends};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{finished, fresh_regs, in_slots};
 use crate::passes::nest::analysis::strides::stride;
@@ -81,9 +81,9 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
     let ([an, ac, ..], [wk, wc, ..]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
     let find = |d: &Dim| d.as_sym().and_then(|s| p.loops.iter().copied().find(|l| l.0 == s));
     let (k, n) = (find(wk)?, find(an));
-    let (tap, at) = (p.b.1.get(axis)?.as_sym()?, *p.a.1.get(axis)?);
-    let (rest, from) = (at - Dim::sym(tap)).split_const();
-    let y = find(&rest)?;
+    let tap = p.b.1.get(axis)?.as_sym()?;
+    let Slide { along: y, first: from, .. } = Slide::unit(*p.a.1.get(axis)?, &p.loops, &p.reduction)
+        .filter(|s| s.tap.is_some_and(|t| t.0 == tap))?;
     if p.product != ProductKind::Fma
         || p.a.1.len() != p.b.1.len()
         || n.is_none() && an.as_const() != Some(0)

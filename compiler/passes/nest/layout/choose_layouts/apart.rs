@@ -82,7 +82,9 @@ fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> 
     let Stored { before, value, .. } = form::stored(&p.epilogue)?;
     let mut reads = false;
     for s in &p.epilogue {
-        s.expr()?.walk(&mut |e| reads |= matches!(e, Expr::Load { buf, at } if at.len() >= 3 && planes(*buf) && at[2..].iter().any(|d| d.as_const().is_none())));
+        s.expr()?.each_load(&mut |buf, at| {
+            reads |= planes(buf) && at.iter().skip(2).any(|d| d.as_const().is_none());
+        });
     }
     let within = |body: Expr, s: &Stmt| match s {
         Stmt::Let { reg, value } => {

@@ -2,7 +2,7 @@
 //! channels, rows and columns, in whatever order the image is stored, and only the weights are packed in
 //! another order. The image is then free to have channels innermost.
 
-use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Stmt};
+use crate::nest::{Buf, Expr, Kernel, Module, Stmt};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::{is_temp, wrap};
 use crate::sym::{Dim, Sym};
@@ -26,7 +26,7 @@ pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
     let (view, image) = (p.a.0, m.storage(p.a.0));
     let ([row, at], [(depth, extent)]) = (p.a.1.as_slice(), p.reduction.as_slice()) else { return None };
     let (dims, own) = (&m.bufs[image].dims, &m.bufs[view].dims);
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && m.storage(p.b.0) == p.b.0;
+    let constant = m.is_constant(p.b.0) && m.storage(p.b.0) == p.b.0;
     if view == image || m.is_recast(view) || !is_temp(m, image) || !constant || !(4..=5).contains(&dims.len())
     {
         return None;
@@ -74,13 +74,7 @@ pub(crate) fn rewrite(m: &mut Module, f: &Flat) {
     let value =
         p.product.step(Expr::Load { buf: image, at: a }, Expr::Load { buf: p.b.0, at: b }, Expr::acc(p.acc));
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
-    let sum = loops.iter().rev().fold(set, |s, (var, hi)| Stmt::For {
-        kind: LoopKind::Seq,
-        var: *var,
-        lo: zero,
-        hi: *hi,
-        body: vec![s],
-    });
+    let sum = loops.iter().rev().fold(set, |s, (var, hi)| Stmt::seq(*var, *hi, vec![s]));
     let init = Expr::num(p.product.ty(), 0.0);
     let mut body = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init }, sum];
     body.extend(p.epilogue.iter().cloned());

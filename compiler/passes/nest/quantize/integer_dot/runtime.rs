@@ -3,7 +3,7 @@
 
 use super::signs::{self, Way};
 use super::{FLIP, Plan, suffix};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module};
 use crate::passes::nest::analysis::form::ByteSum;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Grouped};
 use crate::sym::Dim;
@@ -13,9 +13,7 @@ use crate::tensor::ElemType;
 /// Which operand takes the place of the weights: in quads a signed one, where there is the choice beside
 /// unsigned activations.
 pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan> {
-    let fits = |b: Buf| {
-        !matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs[b].layout == Layout::RowMajor
-    };
+    let fits = |b: Buf| !m.is_constant(b) && m.bufs[b].layout == Layout::RowMajor;
     if !fits(c.a.0) || !fits(c.b.0) {
         return None;
     }

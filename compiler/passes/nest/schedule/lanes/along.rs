@@ -5,12 +5,14 @@ use super::permuted_loads::{self, Pieces};
 use super::stage_through_scratch::{self, Staging};
 use super::unroll_and_jam::interleave;
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
-use crate::nest::form::{Elements, first_store, is_straight, rows};
+use crate::nest::form::{Elements, first_store, rows};
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::{lanes64, transpose};
+use crate::passes::nest::analysis::vectors::Needs;
+use crate::passes::nest::schedule::transpose;
 use crate::sym::{Dim, Sym};
 
 /// A nest whose vectors run along the contiguous dimension of the result.
@@ -87,14 +89,14 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
         var = v;
     }
     let outside = shared_indices(&mut nest, var);
-    let vectors = vectors.of(m, &nest.body);
+    let needs = Needs::of(m, &nest.body);
+    let (vectors, plain) = (vectors.of(&needs), needs.straight);
     let lanes = vectors.lanes;
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     // Two or three neighbours are worth a vector where a mask tells which lanes exist.
-    let plain = is_straight(&nest.body);
     let least = if plain && vectors.caps.masks { 2 } else { 4 };
     let told = if plain && vectors.caps.shuffles { Some(extent) } else { None };
-    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, vectors, told) {
+    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &needs, var, vectors, told) {
         return None;
     }
     Relayout::new(var).apply(m, &mut nest.body);
@@ -128,8 +130,8 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
 const WINDOW: i64 = 64;
 
 /// The innermost loop around vectors along `var`, `side` of them abreast, if neighbouring iterations read the
-/// same elements in steps of a sum whose loops are short: the rows of an image, of which windows have several.
-/// Vectors of 128 bits do little work for each load, and come with registers for several of them.
+/// same elements in steps of a sum whose loops are short: the rows of an image, of which windows have
+/// several. Vectors of 128 bits do little work for each load, and come with registers for several of them.
 fn shared_rows(m: &Module, nest: &ParNest, var: Sym, side: i64) -> Option<Sym> {
     let (row, count) = nest.loops.iter().rev().find(|l| l.0 != var).copied()?;
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1.as_const()?;
@@ -269,17 +271,9 @@ impl Along {
                 let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
                 let (body, v) = renamed(m, &nest.body, var, lo, hi);
                 let body = within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }]);
-                return vec![Stmt::For {
-                    kind: LoopKind::Par,
-                    var: c,
-                    lo: zero,
-                    hi: extent.ceil_div(n),
-                    body,
-                }];
+                return vec![Stmt::par(c, extent.ceil_div(n), body)];
             }
-            How::Loop => {
-                within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body }])
-            }
+            How::Loop => within(vec![Stmt::vector(lanes, var, extent, nest.body)]),
             How::Row(n) => in_lanes(m, &nest.body, var, zero, n, (lanes, extent.modulo(lanes))),
             How::Blocks(side) => {
                 let body = short_rows(nest.body);
@@ -327,12 +321,12 @@ fn side_by_side(
             let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
             let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, side, whole);
             let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
-            let body = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: each, body }];
-            out.push(Stmt::For { kind: LoopKind::Par, var: t, lo: zero, hi: tasks, body });
+            let body = vec![Stmt::seq(b, each, body)];
+            out.push(Stmt::par(t, tasks, body));
         } else {
             let b = m.syms.loop_var("c", zero, blocks);
             let body = in_lanes(m, &body, var, Dim::sym(b) * step, side, whole);
-            out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
+            out.push(Stmt::par(b, blocks, body));
         }
     }
     if rest.as_const() != Some(0) {

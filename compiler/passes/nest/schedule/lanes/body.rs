@@ -1,10 +1,9 @@
 //! A body for several values of a loop variable at once: accumulators get lanes, straight statements a vector
 //! loop each.
 
-use super::vector;
-use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
+use crate::nest::{Expr, Module, Reg, Stmt, visit};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{fresh_regs, loop_like};
-use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -122,12 +121,8 @@ pub(super) fn lanes_of(
                     .subst(&|s| (s == var).then_some(here))
                 })
                 .collect();
-            let vec = Stmt::For { kind: vector(lanes.0), var: l, lo: zero, hi: used, body };
-            out.push(if n > 1 {
-                Stmt::For { kind: LoopKind::Unroll, var: i, lo: zero, hi: Dim::constant(n), body: vec![vec] }
-            } else {
-                vec
-            });
+            let vec = Stmt::vector(lanes.0, l, used, body);
+            out.push(if n > 1 { Stmt::unroll(i, n, vec![vec]) } else { vec });
         };
         if u == 1 || lanes.1 == whole {
             vectors(m, 0, u, lanes.1, straight);

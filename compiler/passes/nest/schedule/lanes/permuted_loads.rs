@@ -5,10 +5,10 @@
 //! every so many, and edges are limits of places: shuffles by numbers that are computed in lanes
 //! (`codegen/tile/translate/windows.rs`).
 
+use super::Vectors;
 use super::body::renamed;
-use super::{Vectors, vector};
 use crate::nest::form::{Stored, stored};
-use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
+use crate::nest::{Buf, Expr, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, in_one};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym, SymTable};
@@ -159,14 +159,14 @@ impl Pieces {
             let (body, l) = renamed(m, body, var, zero, n);
             let put = |m: &Module, d: Dim| m.syms.simplify(d.subst(&mut |s| (s == l).then(|| first + l)));
             let body = body.into_iter().map(|s| s.map_dims(&mut |d| put(m, d))).collect();
-            Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: n, body }
+            Stmt::vector(lanes, l, n, body)
         };
         let several = |m: &mut Module, vectors: i64, count: Dim, before: i64| {
             let c = m.syms.loop_var("c", zero, count);
             let body = (0..vectors)
                 .map(|v| one(m, (Dim::sym(c) * vectors + before + v) * lanes, lanes.into()))
                 .collect();
-            Stmt::For { kind: LoopKind::Seq, var: c, lo: zero, hi: count, body }
+            Stmt::seq(c, count, body)
         };
         let mut out = vec![];
         match *self {

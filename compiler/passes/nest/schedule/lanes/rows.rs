@@ -5,8 +5,9 @@ use super::{Along, Vectors, along_result, collapse, suits, vector};
 use crate::nest::form::{Elements, seq_loops};
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt, visit};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, loop_like, peel, wrap};
-use crate::passes::nest::schedule::lanes64;
+use crate::passes::nest::analysis::vectors::Needs;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -191,9 +192,10 @@ fn row_loop(
     }
     let elements = Elements::new(vec![(var, hi)], body)?;
     let reductions = elements.reductions()?;
-    let vectors = vectors.of(m, body);
+    let needs = Needs::of(m, body);
+    let vectors = vectors.of(&needs);
     let lanes = vectors.lanes;
-    if !reductions.iter().all(|r| may_split(m, *r)) || !suits(m, body, var, vectors, None) {
+    if !reductions.iter().all(|r| may_split(m, *r)) || !suits(m, &needs, var, vectors, None) {
         return None;
     }
     // Several accumulators, so that an operation need not wait for the one before.
@@ -268,7 +270,7 @@ impl RowLoop {
         let main = self.body(m, lane_of, &|at, _| at);
         let accs: Vec<Reg> = lane_of.values().copied().collect();
         let inner = lanes_of(m, &main, self.var, Dim::sym(q) * step, self.sums, &accs, (self.lanes, lanes));
-        let mut out = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner }];
+        let mut out = vec![Stmt::seq(q, whole, inner)];
         if self.hi.modulo(step).as_const() != Some(0) {
             // What is left goes to the first accumulator; its lanes are those of whole vectors.
             let v = loop_like(m, self.var, whole * step, self.hi);
@@ -288,7 +290,7 @@ impl RowLoop {
                 let sum = (1..self.sums).fold(part(0), |sum, i| Expr::bin(*op, sum, part(i)));
                 let l = m.syms.loop_var("l", zero, lanes);
                 let body = vec![Stmt::Set { reg: lane, at: at(0), value: sum }];
-                out.push(Stmt::For { kind: vector(self.lanes), var: l, lo: zero, hi: lanes, body });
+                out.push(Stmt::vector(self.lanes, l, lanes, body));
             }
             let all = Expr::Horizontal { op: *op, reg: lane, at: at(0) };
             out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), all) });

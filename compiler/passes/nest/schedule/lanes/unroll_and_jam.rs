@@ -3,8 +3,8 @@
 
 use crate::nest::{Module, Stmt};
 use crate::passes::nest::analysis::form::{self, Rows};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
-use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
 
 /// Rows that are interleaved: what an addition takes until its result can be added to, in additions.

@@ -4,9 +4,9 @@ use super::{TALL_ROWS, Tile};
 use crate::nest::Module;
 use crate::sym::{Atom, Dim, Sym, SymTable, View};
 
-/// Rows that only run time counts, in tiles of two heights that differ by one row, without a rest: the rows of
-/// whole tiles, and one row more in as many tiles as rows are left. A block has tiles one behind the other, the
-/// higher ones first.
+/// Rows that only run time counts, in tiles of two heights that differ by one row, without a rest: the rows
+/// of whole tiles, and one row more in as many tiles as rows are left. A block has tiles one behind the
+/// other, the higher ones first.
 #[derive(Clone, Copy)]
 pub(super) struct Even {
     /// Rows of the lower tiles.
@@ -87,7 +87,8 @@ pub(crate) fn is_even(syms: &SymTable, count: Dim, low: i64) -> bool {
 mod tests {
     use super::*;
 
-    /// What is said of a number of rows holds for its first values, and is said of those whose values all suit.
+    /// What is said of a number of rows holds for its first values, and is said of those whose values all
+    /// suit.
     #[test]
     fn even_numbers_are_sums_of_both_heights() {
         let mut syms = SymTable::default();

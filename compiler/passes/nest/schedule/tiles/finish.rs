@@ -2,7 +2,7 @@
 
 use super::Tile;
 use super::register::{Cols, unroll};
-use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Stmt};
+use crate::nest::{Buf, Expr, Module, Reg, Stmt};
 use crate::passes::nest::analysis::form::{self, Contraction, depends};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::fresh_regs;
@@ -170,7 +170,7 @@ fn passes(
                 )
             })
             .collect();
-        vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi, body }]
+        vec![Stmt::vector(lanes, l, hi, body)]
     };
     let whole = cols.whole(nv, lanes);
     let mut out = vec![];

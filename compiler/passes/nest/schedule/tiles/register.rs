@@ -374,8 +374,8 @@ const EPILOGUE_PREFETCH_RATIO: i64 = 4;
 /// Most lines that a step of a sum prefetches.
 const MOST_LINES: i64 = 1;
 
-/// Prefetches a part of the next panel, or of what the contraction says, in iteration `q` of a pass, of so many
-/// steps each.
+/// Prefetches a part of the next panel, or of what the contraction says, in iteration `q` of a pass, of so
+/// many steps each.
 #[allow(clippy::too_many_arguments)]
 fn prefetch_lines(
     m: &Module,

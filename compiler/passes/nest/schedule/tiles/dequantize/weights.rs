@@ -1,7 +1,7 @@
 //! Weights of few bits, packed in words: an element as a float.
 
 use super::{Place, byte_dots};
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt, UnOp};
+use crate::nest::{BinOp, Buf, Expr, Module, Stmt, UnOp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::words::position;
 use crate::tensor::{ElemType, SmallFloat};
@@ -53,9 +53,7 @@ pub(crate) struct Nest {
 impl Nest {
     /// Loops over the rows that do not follow each other.
     pub(in super::super) fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
-        self.outer.iter().rev().fold(body, |body, (var, hi)| {
-            vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }]
-        })
+        self.outer.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::seq(*var, *hi, body)])
     }
     /// Element number `j` of a word as a float.
     pub(in super::super) fn field(&self, m: &mut Module, word: Expr, j: i64) -> Expr {

@@ -10,14 +10,10 @@ pub(crate) fn is(t: ElemType) -> bool {
     matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
 }
 
-/// Lanes of a nest's vectors, on a level that has so many of 32 bits; `halves`: it has vectors of elements of
-/// 64 bits. Other code works four lanes at a time, and takes what is longer apart.
-pub(crate) fn lanes(m: &Module, body: &[Stmt], lanes: i64, halves: bool) -> i64 {
-    match has(m, body) {
-        true if halves => lanes / 2,
-        true => (lanes / 2).max(4).min(lanes),
-        false => lanes,
-    }
+/// Lanes of a vector of elements of 64 bits, on a level that has so many of 32 bits; `halves`: it has vectors
+/// of such elements. Other code works four lanes at a time, and takes what is longer apart.
+pub(crate) fn lanes(lanes: i64, halves: bool) -> i64 {
+    if halves { lanes / 2 } else { (lanes / 2).max(4).min(lanes) }
 }
 
 /// True for an index that 32 bits hold.

@@ -1,0 +1,136 @@
+//! Images: buffers with channels in the second dimension, as far as subscripts tell.
+
+use super::{Contraction, Form, depends, par_loops, seq_vars};
+use crate::nest::{Buf, Expr, Stmt, visit};
+use crate::sym::{Dim, Sym};
+
+/// What a nest reads and writes as images.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Images {
+    /// Buffers that a convolution or pooling reads and writes as images.
+    pub convolved: Vec<Buf>,
+    /// What it reads at positions from memory.
+    pub sampled: Option<Sampled>,
+}
+
+/// An image that a nest reads at positions from memory, channel by channel.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sampled {
+    /// The image.
+    pub image: Buf,
+    /// The only buffer that is stored to.
+    pub stored: Buf,
+    /// It has the channels of the image, in the same dimension.
+    pub channels: bool,
+    /// Its last dimension varies in all stores.
+    pub runs: bool,
+}
+
+impl Images {
+    /// Those of a nest of a form.
+    pub fn of(body: &[Stmt], form: &Form) -> Images {
+        Images { convolved: convolved(body, form.contraction()), sampled: sampled(body, form) }
+    }
+}
+
+/// Every load of the body.
+fn loads(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
+    let mut out = vec![];
+    visit::each_load(body, &mut |buf, at| out.push((buf, at.to_vec())));
+    out
+}
+
+/// What a position has side by side, wherever it is, are channels.
+fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
+    let (mut bound, mut stores): (Vec<Sym>, Vec<(Buf, Vec<Dim>)>) = (vec![], vec![]);
+    visit::walk(body, &mut |s| match s {
+        Stmt::With { sym, .. } => bound.push(*sym),
+        Stmt::Store { buf, at, .. } => stores.push((*buf, at.clone())),
+        _ => {}
+    });
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::With { sym, .. } = e {
+            bound.push(*sym);
+        }
+    });
+    let stored = stores.first()?.0;
+    if bound.is_empty() || stores.iter().any(|s| s.0 != stored) {
+        return None;
+    }
+    let reads: Vec<(Buf, Vec<Dim>)> = loads(body).into_iter().filter(|a| a.0 != stored).collect();
+    let positions =
+        |at: &[Dim]| at.len() >= 3 && at[2..].iter().all(|d| bound.iter().any(|s| d.contains(*s)));
+    let read = |(buf, at): &(Buf, Vec<Dim>)| Some((*buf, at[1].as_sym().filter(|s| !bound.contains(s))?));
+    let found: Vec<(Buf, Sym)> = reads.iter().filter(|r| positions(&r.1)).map(read).collect::<Option<_>>()?;
+    let (image, channel) = *found.first()?;
+    // What else is read serves all channels.
+    let serves = |(b, at): &(Buf, Vec<Dim>)| *b == image || !depends(at, channel);
+    if found.iter().any(|f| *f != (image, channel)) || !reads.iter().all(serves) {
+        return None;
+    }
+    let has_channels = |at: &[Dim]| (3..=5).contains(&at.len()) && at[1].as_sym() == Some(channel);
+    let varies = |at: &[Dim]| at.last().is_some_and(|d| !d.syms().is_empty());
+    Some(Sampled {
+        image,
+        stored,
+        channels: form.map().is_some_and(|map| has_channels(&map.at)),
+        runs: stores.iter().all(|s| varies(&s.1)),
+    })
+}
+
+fn convolved(body: &[Stmt], single: Option<&Contraction>) -> Vec<Buf> {
+    let (loops, inside) = par_loops(body);
+    let seq = seq_vars(inside);
+    if seq.is_empty() {
+        return vec![];
+    }
+    let reduces = |d: &Dim| seq.iter().any(|s| d.contains(*s));
+    let moves = |d: &Dim| loops.iter().any(|l| d.contains(l.0));
+    // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are
+    // reduced.
+    let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && moves(d));
+    // (In three dimensions that is a normalized row: there the last one stays innermost.)
+    let global = |at: &[Dim]| {
+        at.len() >= 4
+            && !reduces(&at[1])
+            && !reduces(&at[0])
+            && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0))
+    };
+    // 1x1: the channel is reduced, the rest only moves.
+    let pointwise = |at: &[Dim]| {
+        at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d))
+    };
+    let weights = |b: Buf| single.is_some_and(|c| c.b.0 == b);
+    let loads = loads(body);
+    let read: Vec<&(Buf, Vec<Dim>)> = loads
+        .iter()
+        .filter(|(b, at)| {
+            !weights(*b) && (window(at) || if single.is_some() { pointwise(at) } else { global(at) })
+        })
+        .collect();
+    if read.is_empty() {
+        return vec![];
+    }
+    // Channels that the kernel keeps as they are - those of depthwise convolutions, groups and pooling - and
+    // those that it makes.
+    let kept = |s: Sym| read.iter().any(|(_, at)| at[1].contains(s));
+    let made = |s: Sym| single.is_some_and(|c| depends(&c.b.1, s) && !depends(&c.a.1, s));
+    let channels: Vec<Sym> = loops.iter().map(|l| l.0).filter(|s| kept(*s) || made(*s)).collect();
+    // The phase of a transposed convolution stands beside the position that it belongs to.
+    let has =
+        |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
+    // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
+    let mut moved: Vec<Buf> = vec![];
+    visit::each_store(inside, &mut |buf, at| {
+        if at.len() >= 3 && at[2..].iter().any(has) {
+            moved.push(buf);
+        }
+    });
+    // Residuals and scales in the epilogue.
+    let beside = |(b, at): &&(Buf, Vec<Dim>)| {
+        at.len() >= 3 && !at.iter().any(reduces) && !at[2..].iter().any(has) && !weights(*b)
+    };
+    let stored = visit::stores(body).into_iter().filter(|b| !moved.contains(b));
+    let read = read.iter().map(|x| x.0);
+    read.chain(stored).chain(loads.iter().filter(beside).map(|x| x.0)).collect()
+}

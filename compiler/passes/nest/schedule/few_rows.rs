@@ -1,0 +1,38 @@
+//! Contractions of few rows whose other operand is no constant: a 1x1 convolution of an image with channels
+//! first, a product with a matrix that the model computes. To pack B reads and writes each of its elements,
+//! which few products do not pay for, so tiles read B where it lies, however far apart its rows are.
+
+use crate::nest::Module;
+use crate::passes::nest::analysis::form::Form;
+use crate::passes::nest::analysis::machine::L1;
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::contract::{Axes, Packing, Product};
+use crate::passes::nest::schedule::{Plan, Request, tiles};
+
+/// Bytes of a strip of columns that stays in the first-level cache from one tile of rows to the next, though
+/// its lines share sets, and rows at most that read it there. Measured with 256- and 512-bit vectors, planes
+/// and matrices of 1536 to 16384 columns, depths of 32 to 2048: 1.04 to 3.2 times as fast.
+const STRIP: i64 = L1 / 3;
+const ROWS: i64 = 64;
+
+/// Register tiles over B in place.
+pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
+    let Form::Contraction(p) = request.form else { return None };
+    let [(depth, extent)] = p.reduction[..] else { return None };
+    if m.is_constant(p.a.0) && m.is_constant(p.b.0) {
+        return None;
+    }
+    let axes = Axes::of(m, request)?;
+    let (p, columns, facts) = (&axes.p, axes.columns, axes.facts);
+    let along = |s| stride(m, p.b.0, &p.b.1, s);
+    let lies_in_rows = along(columns.n) == Some(1) && along(depth).is_some();
+    let whole_vectors = columns.extent.modulo(i64::from(facts.lanes)).as_const() == Some(0);
+    let of_floats = matches!(p.product, Product::Fma | Product::Double) && p.is_plain();
+    if m.is_constant(p.b.0) || !lies_in_rows || !whole_vectors || !of_floats {
+        return None;
+    }
+    let once = axes.most <= tiles::rows_of_panel(columns.nr, axes.most, facts);
+    let strip = extent.as_const()?.checked_mul(columns.nr * i64::from(m.bufs[p.b.0].ty.bytes()?))?;
+    (once || axes.most <= ROWS && strip <= STRIP)
+        .then(|| Box::new(axes.tiled(m, request, Packing::InPlace)) as _)
+}
