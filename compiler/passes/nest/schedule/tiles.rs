@@ -183,6 +183,8 @@ fn multiple(n: i64, of: i64) -> i64 {
 /// Products of a step from which on two steps make an iteration: they keep the multipliers busy while the
 /// loop's own instructions run.
 const MANY_PRODUCTS: i64 = 20;
+/// The same where products and sums are instructions of their own.
+const FEW_PRODUCTS: i64 = 4;
 /// Steps of a sum that are written out by fours nevertheless: fewer iterations end as branches foresee.
 const SHORT_SUM: i64 = 128;
 
@@ -193,7 +195,7 @@ impl<P> Tile<P> {
         let short = p.reduction.last().and_then(|d| d.1.as_const()).is_some_and(|n| n <= SHORT_SUM);
         match self.caps.tiles {
             // Other instructions than those of loops take longer.
-            Tiles::None => most.min(2),
+            Tiles::None if mr * nv >= FEW_PRODUCTS => most.min(2),
             // Elements of a row are loaded as vectors, those of all steps at once.
             _ if self.caps.by_lane => most,
             _ if mr * nv < MANY_PRODUCTS || short => most,

@@ -94,7 +94,7 @@ fn in_order(m: &Module, p: &Contraction) -> bool {
 /// other: steps get accumulators of their own, where registers hold these too.
 pub(super) fn split<P>(m: &Module, p: &Contraction, t: &Tile<P>, mr: i64, nv: i64) -> i64 {
     let long = p.reduction.last().map_or(Some(1), |d| d.1.as_const()).is_none_or(|c| c >= 8);
-    let (mut split, most) = (1, p.product.steps());
+    let (mut split, most) = (1, t.steps(p, mr, nv));
     while !in_order(m, p) && split < most && mr * nv * split < 8 && 2 * mr * nv * split < t.registers && long
     {
         split *= 2;
