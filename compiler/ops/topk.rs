@@ -7,11 +7,13 @@
 //! | 11, 24 | `largest`, `sorted`; without order any is right, so there is one |
 //!
 //! Of equal elements the first comes first. NaN is larger than all numbers. Elements of at most 32 bits: see
-//! `topk/keys.rs`. Of others a few are found one after the other, each in a pass over the row; for more, the
-//! positions of the row are sorted, by digits or, where the row may be short, by merging, in scratch memory.
+//! `topk/keys.rs`, in short rows `topk/short.rs`. Of others a few are found one after the other, each in a pass
+//! over the row; for more, the positions of the row are sorted, by digits or, where the row may be short, by
+//! merging, in scratch memory.
 
 pub mod keys;
 mod narrow;
+mod short;
 
 use super::support::{radix, runtime};
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -93,6 +95,10 @@ impl Operator for TopK {
             cx.define(row.count, runtime::entry(cx, b, 0));
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
+        if let Some(short) = short::Short::new(cx, &row, &outer) {
+            cx.kernel(|k| k.nest(LoopKind::Par, &outer, |k, o| self.by_counting(k, &row, o, &short)));
+            return Ok(());
+        }
         let few = if keys::suits(cx, &row) {
             keys::finds_few(&row)
         } else {

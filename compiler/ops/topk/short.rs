@@ -1,0 +1,76 @@
+//! Short rows of known length: each element counts those that stand before it, in vectors and without a branch.
+//! Their number is its place in the result.
+//!
+//! ```text
+//! place[i] = number of j with key[j] > key[i], or key[j] == key[i] and j < i
+//! y[place[i]] = x[i]          where place[i] < k
+//! ```
+
+use super::keys::{spot, suits};
+use super::{Row, TopK};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
+use crate::ops::LowerCx;
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// Longest row: each element is compared with all.
+const LONGEST: i64 = 32;
+/// So many elements for each that is asked for, at most: of more, the few are found sooner one by one.
+const RATIO: i64 = 4;
+
+/// Scratch of a row: its keys, and the places of its elements.
+pub(super) struct Short {
+    keys: Buf,
+    places: Buf,
+    length: i64,
+}
+
+impl Short {
+    /// Scratch, one for each index of `outer`; `None` if other rows suit better.
+    pub fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Option<Short> {
+        let (length, count) = (row.n.as_const()?, row.count.as_const()?);
+        if !(2..=LONGEST).contains(&length) || length > RATIO * count || !suits(cx, row) {
+            return None;
+        }
+        let dims: Vec<Dim> = outer.iter().copied().chain([row.n]).collect();
+        let mut buf = |name: &str| cx.temp(name, ElemType::I32, dims.clone());
+        Some(Short { keys: buf("keys"), places: buf("places"), length })
+    }
+}
+
+impl TopK {
+    /// One row.
+    pub(super) fn by_counting(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Short) {
+        k.range(LoopKind::Par, "j", 0, s.length, |k, j| {
+            let key = self.key_at(k, row, o, j);
+            k.store(s.keys, &spot(o, j), key);
+        });
+        k.range(LoopKind::Seq, "i", 0, s.length, |k, i| {
+            let before = k.acc(Expr::int(ElemType::I32, 0));
+            k.range(LoopKind::Seq, "j", 0, s.length, |k, j| {
+                let (other, own) = (k.load(s.keys, &spot(o, j)), k.load(s.keys, &spot(o, i)));
+                let same = Expr::bin(BinOp::Eq, other.clone(), own.clone());
+                let first = Expr::bin(BinOp::And, same, Expr::cmp_index(BinOp::Lt, j, i));
+                let hit = Expr::bin(BinOp::Or, Expr::bin(BinOp::Gt, other, own), first);
+                let one = Expr::select(hit, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0));
+                k.update(BinOp::Add, before, one);
+            });
+            k.store(s.places, &spot(o, i), Expr::acc(before));
+        });
+        k.range(LoopKind::Seq, "i", 0, s.length, |k, i| {
+            let place = Expr::cast(ElemType::I32, ElemType::I64, k.load(s.places, &spot(o, i)));
+            let place = k.let_(place);
+            let put = |k: &mut KernelBuilder| {
+                k.at_index(place.clone(), row.count, |k, at| {
+                    let v = k.load(row.x, &row.at(o, i));
+                    row.store(k, o, at, v, Expr::index(i));
+                });
+            };
+            if row.count == row.n {
+                put(k);
+            } else {
+                k.if_(Expr::bin(BinOp::Lt, place.clone(), Expr::index(row.count)), put);
+            }
+        });
+    }
+}
