@@ -499,6 +499,26 @@ fn edge_constants() {
     assert_eq!(Dim::constant(0).modulo(n + Sym(1)), Dim::constant(0));
 }
 
+/// Rows of a group in tiles of 13 and 12 rows, in blocks of 6 tiles: none is beyond those of its last tile.
+#[test]
+fn tiles_of_two_heights_stay_inside() {
+    let mut t = SymTable::new();
+    let constant = Dim::constant;
+    let var = |t: &mut SymTable, hi: Dim| Dim::sym(t.loop_var("i", Dim::constant(0), hi));
+    let (tiles, higher) = (var(&mut t, constant(10)), var(&mut t, constant(10)));
+    let higher = higher.min(tiles);
+    let block = var(&mut t, tiles.ceil_div(6));
+    let here = t.simplify((tiles - block * 6).min(constant(6)));
+    let higher_here = t.simplify((higher - block * 6).max(constant(0)).min(here));
+    let first = block * 72 + higher.min(block * 6);
+    let (high, low) = (var(&mut t, higher_here), var(&mut t, here - higher_here));
+    let (r13, r12) = (var(&mut t, constant(13)), var(&mut t, constant(12)));
+    let row = first + high * 13 + r13;
+    assert!(t.in_range(row, constant(117)) && !t.in_range(row, constant(116)));
+    let row = first + higher_here * 13 + low * 12 + r12;
+    assert!(t.in_range(row, constant(117)) && !t.in_range(row, constant(116)));
+}
+
 #[test]
 fn shapes_of_networks_fold() {
     let mut t = SymTable::new();

@@ -9,6 +9,9 @@
 //!    again. A scaled sum need only exceed `-scale`.
 //! 4. All of this for the smallest value over the loops (divisions, minima and maxima are monotone,
 //!    remainders lie in `0..n`, and a term linear in a loop variable is smallest at an end of its range).
+//! 5. The same for the smallest value over the innermost loops alone, as long as no minimum or maximum holds
+//!    their variables: what their bounds have in common with the rest of the sum cancels.
+//! 6. Without minima and maxima that are not negative themselves.
 //!
 //! A proof has an effort limit and remembers what it found, so that hostile expressions cost little and give
 //! Unknown.
@@ -55,6 +58,9 @@ fn mul((a, b): Wide, (c, d): Wide) -> Wide {
 
 /// Steps one question may take; ordinary ones need a few dozen.
 const EFFORT: u32 = 20_000;
+
+/// Minima and maxima of a sum whose cases are tried together.
+const CASES: u32 = 3;
 
 /// One question to the table.
 struct Prover<'a> {
@@ -188,7 +194,25 @@ impl Prover<'_> {
     /// `d >= 0`.
     fn nonneg(&self, d: Dim) -> bool {
         let proven = |d: Dim| !d.is_overflow() && (self.above(d, 1) || self.expanded(d));
-        proven(d) || self.extreme(d, false, 0).is_some_and(|e| e != d && proven(e)) || self.by_facts(d)
+        let differs = |e: Option<Dim>| e.is_some_and(|e| e != d && proven(e));
+        proven(d)
+            || differs(self.extreme(d, false, 0))
+            || differs(self.innermost(d))
+            || self.by_facts(d)
+            || self.by_terms(d)
+    }
+    /// `d >= 0` as a sum of minima and maxima that are not negative themselves, and of what is not negative
+    /// without them.
+    fn by_terms(&self, d: Dim) -> bool {
+        let View::Sum { terms, .. } = d.view() else { return false };
+        let nonneg = |d: &Dim| self.nonneg(self.syms.normal(*d));
+        let found = terms.iter().filter(|(c, atoms)| match atoms.as_slice() {
+            [Atom::Min(v)] => *c > 0 && v.iter().all(nonneg),
+            [Atom::Max(v)] => *c > 0 && v.iter().any(nonneg),
+            _ => false,
+        });
+        let found: Dim = found.fold(Dim::constant(0), |sum, (c, a)| sum + Dim::atom(a[0].clone()) * *c);
+        found.as_const().is_none() && self.step() && self.nonneg(d - found)
     }
     /// `d >= 0` as a sum of a multiple of a checked fact and of what is not negative anyway. A fact about
     /// run-time sizes is checked once they are defined: it says nothing about what does not depend on them.
@@ -209,7 +233,7 @@ impl Prover<'_> {
     }
     /// `d > -scale`, by interval or by cases.
     fn above(&self, d: Dim, scale: i64) -> bool {
-        self.lo(d).is_some_and(|l| l > -i128::from(scale)) || self.by_cases(d + (scale - 1))
+        self.lo(d).is_some_and(|l| l > -i128::from(scale)) || self.by_cases(d + (scale - 1), CASES)
     }
     /// `d >= 0`, with its divisions replaced by remainders one after the other.
     fn expanded(&self, d: Dim) -> bool {
@@ -262,9 +286,12 @@ impl Prover<'_> {
         None
     }
     /// `min`/`max` inside a sum: a sum with a max is nonnegative if one choice makes it so, with a min if
-    /// every one does.
-    fn by_cases(&self, d: Dim) -> bool {
+    /// every one does. Of so many of them, one after the other.
+    fn by_cases(&self, d: Dim, most: u32) -> bool {
         let View::Sum { terms, constant } = d.view() else { return false };
+        if most == 0 || !self.step() {
+            return false;
+        }
         for (i, (c, atoms)) in terms.iter().enumerate() {
             let [a] = atoms.as_slice() else { continue };
             let (v, any) = match a {
@@ -276,7 +303,10 @@ impl Prover<'_> {
                 terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect(),
                 constant,
             );
-            let holds = |m: &Dim| narrow(self.wide(rest + *m * *c, 0)).lo.is_some_and(|l| l >= 0);
+            let holds = |m: &Dim| {
+                let d = rest + *m * *c;
+                self.lo(d).is_some_and(|l| l >= 0) || self.by_cases(d, most - 1)
+            };
             return if any { v.iter().any(holds) } else { v.iter().all(holds) };
         }
         false

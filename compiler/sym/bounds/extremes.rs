@@ -28,6 +28,20 @@ impl Prover<'_> {
         }
         None
     }
+    /// The smallest value of `d` over the innermost of its loops, as long as it is a multiple of their
+    /// variables and a rest without them.
+    pub(super) fn innermost(&self, mut d: Dim) -> Option<Dim> {
+        for _ in 0..64 {
+            let Some(s) = d.syms().into_iter().rev().find(|s| self.is_loop(*s)) else { break };
+            let Some((c, rest)) = d.linear_in(s).and_then(|(c, rest)| Some((c.as_const()?, rest))) else {
+                break;
+            };
+            let (lo, hi) = self.syms.loop_range(s)?;
+            let end = if c < 0 { self.syms.normal(hi) - 1 } else { self.syms.normal(lo) };
+            d = end * c + rest;
+        }
+        Some(d)
+    }
     pub(super) fn sign_by_extremes(&self, c: Dim, depth: u32) -> bool {
         c.as_const().is_none()
             && self

@@ -313,10 +313,12 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
                         });
                     };
                     if even {
+                        // No more of them are higher than there are: said again, so that what the group has
+                        // of scratch is proven to hold the rows of all.
                         let most = constant(GROUP / TILE + 1);
-                        named(kb, higher, most, &mut |kb, higher| {
-                            named(kb, of_this - higher, most, &mut |kb, lower| {
-                                counted(kb, higher * (TILE + 1) + lower * TILE)
+                        named(kb, of_this, most, &mut |kb, tiles| {
+                            named(kb, higher, most, &mut |kb, higher| {
+                                counted(kb, tiles * TILE + higher.min(tiles))
                             });
                         });
                     } else {

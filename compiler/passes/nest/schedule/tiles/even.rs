@@ -64,9 +64,18 @@ pub(crate) fn is_even(syms: &SymTable, count: Dim, low: i64) -> bool {
         }
         View::Overflow => false,
     };
+    // So are the rows of as many tiles as a symbol says, and no more of them than tiles.
+    let tiles = |d: Dim| match d.view() {
+        View::Sum { terms, .. } => terms.iter().any(|t| {
+            let &(factor, [Atom::Sym(s)]) = &(t.0, &t.1[..]) else { return false };
+            let (tiles, more) = (Dim::sym(*s), count - Dim::sym(*s) * low);
+            factor == low && syms.is_nonneg(more) && syms.is_nonneg(tiles - more)
+        }),
+        _ => false,
+    };
     // All large numbers are, and small ones of one symbol are few.
     let large = low * (low - 1);
-    if sum(count) || syms.is_nonneg(count - large) {
+    if sum(count) || tiles(count) || syms.is_nonneg(count - large) {
         return true;
     }
     let all = count.syms();
@@ -99,6 +108,8 @@ mod tests {
             (n * 49 + 1).floor_div(2),
             n * 49 + 1,
             n * 12 + m * 13,
+            n * 12 + m.min(n),
+            n * 12 + m,
             n * m * 49,
             n,
             n + 132,
@@ -117,5 +128,6 @@ mod tests {
             }
         }
         assert!(is_even(&syms, n * 12 + m * 13, 12) && is_even(&syms, n * m * 49, 12));
+        assert!(is_even(&syms, n * 12 + m.min(n), 12) && !is_even(&syms, n * 12 + m, 12));
     }
 }
