@@ -99,14 +99,20 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
 }
 
 /// Error of each row, root mean square and largest, relative to the rms of results of rows whose numbers are
-/// below 1.
-fn errors(runner: &Runner, (rows, depth): (usize, usize), factor: impl Fn(usize) -> f32) -> Vec<(f64, f64)> {
+/// below 1. `shape`: of the rows.
+fn errors(
+    runner: &Runner,
+    (shape, depth): (&[usize], usize),
+    factor: impl Fn(usize) -> f32,
+) -> Vec<(f64, f64)> {
+    let rows: usize = shape.iter().product();
     let mut x = numbers(rows as u64, rows * depth);
     x.iter_mut().enumerate().for_each(|(i, v)| *v *= factor(i / depth));
     let r = numbers(!(rows as u64), rows * COLUMNS);
     let array = |name: &str, v: &[f32], n: usize| {
         let data = v.iter().flat_map(|v| v.to_le_bytes()).collect();
-        Input::Array(Array { name: name.into(), ty: ElemType::F32, dims: vec![rows as i64, n as i64], data })
+        let dims = shape.iter().chain([&n]).map(|n| *n as i64).collect();
+        Input::Array(Array { name: name.into(), ty: ElemType::F32, dims, data })
     };
     let y = runner.run(&[array("x", &x, depth), array("r", &r, COLUMNS)]).expect("runs").remove(0).to_f64s();
     assert_eq!(y.len(), rows * COLUMNS);
@@ -159,12 +165,28 @@ fn errors_stay_within_their_bounds() {
             ("two", &two, DEPTH),
             ("deep", &deep, DEEP),
         ] {
-            let off = errors(runner, (rows, depth), |_| 1.0);
+            let off = errors(runner, (&[rows], depth), |_| 1.0);
             let (rms, most) = off.iter().fold((0.0f64, 0.0f64), |a, b| (a.0.max(b.0), a.1.max(b.1)));
             println!("{rows} rows, {what}: {rms:.2e} rms, {most:.2e} at most");
             let bounds = if depth == DEEP { (1.8e-6, 1.2e-5) } else { (1.6e-6, 1e-5) };
             assert!(rms < bounds.0 && most < bounds.1, "{rows} rows, {what}: rms {rms:.2e}, most {most:.2e}");
         }
+    }
+}
+
+/// Groups of rows in tiles of two heights, whatever number of images run time says.
+#[test]
+fn images_are_whole_tiles() {
+    if !runs_here() {
+        return;
+    }
+    let c = compiled("N, 98", DEPTH, PLAIN, Math::Default);
+    assert!(is_used(&c));
+    let runner = Runner::new(c).expect("loads");
+    for images in [1, 2, 3, 5] {
+        let off = errors(&runner, (&[images, 98], DEPTH), |_| 1.0);
+        let (rms, most) = off.iter().fold((0.0f64, 0.0f64), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+        assert!(rms < 1.6e-6 && most < 1e-5, "{images} images: rms {rms:.2e}, most {most:.2e}");
     }
 }
 
@@ -182,7 +204,7 @@ fn rows_of_all_magnitudes_keep_their_precision() {
         50 | 100 => 0.0,
         _ => 1.0,
     };
-    let off = errors(&runner, (101, DEPTH), factor);
+    let off = errors(&runner, (&[101], DEPTH), factor);
     for (row, (rms, most)) in off.iter().enumerate() {
         // A number is added to each result, whose magnitude is 1.
         assert!(*rms < 1.6e-6 * f64::from(factor(row).max(0.02)), "row {row}: {rms:.2e}");
@@ -198,7 +220,7 @@ fn rows_that_are_not_finite_reach_no_other() {
     }
     let runner = Runner::new(compiled("N", DEPTH, PLAIN, Math::Default)).expect("loads");
     let odd = [(12, f32::NAN), (31, f32::INFINITY), (100, f32::NEG_INFINITY)];
-    let off = errors(&runner, (101, DEPTH), |row| odd.iter().find(|o| o.0 == row).map_or(1.0, |o| o.1));
+    let off = errors(&runner, (&[101], DEPTH), |row| odd.iter().find(|o| o.0 == row).map_or(1.0, |o| o.1));
     for (row, (rms, _)) in off.iter().enumerate() {
         let finite = odd.iter().all(|o| o.0 != row);
         assert!(if finite { *rms < 1.6e-6 } else { rms.is_nan() }, "row {row}: {rms:.2e}");
