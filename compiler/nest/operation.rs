@@ -55,6 +55,11 @@ impl UnOp {
             _ => false,
         }
     }
+    /// True for operations on floats that an instruction or a few of them compute, in vectors too.
+    pub fn is_plain_float(self) -> bool {
+        use UnOp::*;
+        matches!(self, Neg | Abs | Sign | Floor | Ceil | Trunc | Round | Sqrt | Recip | IsNan | IsInf)
+    }
 }
 
 /// Operations on texts (rule 9). Positions and lengths are i64 and must be inside: nothing checks them but

@@ -85,23 +85,7 @@ impl Emit<'_, '_> {
     }
     fn vector_unary(&self, op: UnOp, ty: ElemType) -> bool {
         match ty {
-            ElemType::F32 => {
-                op.is_elementary(ty)
-                    || matches!(
-                        op,
-                        UnOp::Neg
-                            | UnOp::Abs
-                            | UnOp::Sign
-                            | UnOp::Floor
-                            | UnOp::Ceil
-                            | UnOp::Trunc
-                            | UnOp::Round
-                            | UnOp::Sqrt
-                            | UnOp::Recip
-                            | UnOp::IsNan
-                            | UnOp::IsInf
-                    )
-            }
+            ElemType::F32 => op.is_elementary(ty) || op.is_plain_float(),
             ElemType::Bool => op == UnOp::Not,
             _ => matches!(op, UnOp::Neg | UnOp::BitNot),
         }

@@ -7,7 +7,7 @@
 //! registers that are filled just before; innermost loops with registers to spare fill theirs before they
 //! begin.
 
-use crate::codegen::tile::ir::{Bin, Block, Class, Func, Line, Node, Number, Op, Value};
+use crate::codegen::tile::ir::{Bin, Block, Class, Func, Line, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
 /// Vector registers that are kept for what instruction forms need on the way.
@@ -25,76 +25,109 @@ pub(super) fn place(f: &mut Func, folds: bool) {
 /// Tables that would push what lives in a loop out to memory are read where they are used: before an
 /// innermost loop, or once in a block.
 fn place_tables(f: &mut Func) {
-    let made = |keep: &dyn Fn(&Op) -> bool| -> Map<Value, Op> {
-        let nodes = f.blocks.first().map_or(&[][..], |b| &b.nodes);
-        nodes.iter().filter(|n| keep(&n.op)).filter_map(|n| Some((n.def?, n.op))).collect()
-    };
-    let tables = made(&|op| matches!(op, Op::Table(_)));
-    let constants = made(&|op| matches!(op, Op::Const(_)));
+    let (tables, constants) = (made(f, |op| matches!(op, Op::Table(_))), constants(f));
     let most = pressure(f, &|v| constants.contains_key(v));
     if tables.is_empty() || most.iter().max().is_none_or(|n| *n <= f.width.registers() - SPARE) {
         return;
     }
     let mut inside = vec![false; f.blocks.len()];
     for (head, latch) in innermost(&f.blocks) {
-        let Some(before) = f.blocks[head].preds.iter().copied().find(|p| *p < head) else { continue };
-        inside[head..=latch].fill(true);
-        let mut copies = Copies { tables: &tables, of: Map::default() };
-        let mut nodes = vec![];
-        for i in head..=latch {
-            let mut block = std::mem::take(&mut f.blocks[i]);
-            let args = block.nodes.iter_mut().flat_map(|n| &mut n.args).chain(&mut block.jump_args);
-            args.for_each(|v| copies.put(f, v, &mut nodes));
-            f.blocks[i] = block;
-        }
-        let end = f.blocks[before].nodes.len() - 1;
-        f.blocks[before].nodes.splice(end..end, nodes);
+        let own = used(&f.blocks[head..=latch], &tables);
+        inside[head..=latch].fill(make_before(f, (head, latch), &tables, own));
     }
     for i in (0..f.blocks.len()).filter(|i| !inside[*i]) {
-        let mut copies = Copies { tables: &tables, of: Map::default() };
+        let mut copies = Copies::new(&tables);
         let mut out = vec![];
         for mut n in std::mem::take(&mut f.blocks[i].nodes) {
             if n.def.is_some_and(|d| tables.contains_key(&d)) {
                 continue;
             }
-            n.args.iter_mut().for_each(|v| copies.put(f, v, &mut out));
+            n.args.iter_mut().for_each(|v| *v = copies.of(f, *v, &mut out));
             out.push(n);
         }
-        let mut handed = std::mem::take(&mut f.blocks[i].jump_args);
-        let mut nodes = vec![];
-        handed.iter_mut().for_each(|v| copies.put(f, v, &mut nodes));
-        let end = out.len() - 1;
-        out.splice(end..end, nodes);
-        (f.blocks[i].jump_args, f.blocks[i].nodes) = (handed, out);
+        copies.hand_over(f, i, &mut out);
+        f.blocks[i].nodes = out;
     }
 }
 
-/// Copies of tables for a part of a function.
-struct Copies<'a> {
-    tables: &'a Map<Value, Op>,
-    of: Map<Value, Value>,
+/// What the entry makes with such operations.
+fn made(f: &Func, keep: impl Fn(&Op) -> bool) -> Map<Value, Op> {
+    let nodes = f.blocks.first().map_or(&[][..], |b| &b.nodes);
+    nodes.iter().filter(|n| keep(&n.op)).filter_map(|n| Some((n.def?, n.op))).collect()
 }
 
-impl Copies<'_> {
-    /// Puts the copy in the place of a table; the first time a node makes it.
-    fn put(&mut self, f: &mut Func, v: &mut Value, nodes: &mut Vec<Node>) {
-        let Some(op) = self.tables.get(v) else { return };
-        *v = *self.of.entry(*v).or_insert_with(|| {
-            let (node, copy) = fresh(f, *op);
-            nodes.push(node);
-            copy
-        });
+fn constants(f: &Func) -> Map<Value, Op> {
+    made(f, |op| matches!(op, Op::Const(_)))
+}
+
+/// Which of these the blocks use, in the order of their first uses.
+fn used(blocks: &[Block], originals: &Map<Value, Op>) -> Vec<Value> {
+    let (mut own, mut seen) = (vec![], Set::default());
+    let args = blocks.iter().flat_map(|b| b.nodes.iter().flat_map(|n| &n.args).chain(&b.jump_args));
+    own.extend(args.filter(|v| originals.contains_key(v) && seen.insert(**v)));
+    own
+}
+
+/// Makes copies before a loop, which then uses them. False: there is no block before it.
+fn make_before(
+    f: &mut Func,
+    (head, latch): (usize, usize),
+    originals: &Map<Value, Op>,
+    own: impl IntoIterator<Item = Value>,
+) -> bool {
+    let Some(before) = f.blocks[head].preds.iter().copied().find(|p| *p < head) else { return false };
+    let (mut copies, mut nodes) = (Copies::new(originals), vec![]);
+    own.into_iter().for_each(|v| {
+        copies.of(f, v, &mut nodes);
+    });
+    let end = f.blocks[before].nodes.len() - 1;
+    f.blocks[before].nodes.splice(end..end, nodes);
+    for b in &mut f.blocks[head..=latch] {
+        let args = b.nodes.iter_mut().flat_map(|n| &mut n.args).chain(&mut b.jump_args);
+        args.for_each(|v| *v = copies.made.get(v).copied().unwrap_or(*v));
+    }
+    true
+}
+
+/// Copies of tables or constants for a part of a function.
+struct Copies<'a> {
+    originals: &'a Map<Value, Op>,
+    made: Map<Value, Value>,
+}
+
+impl<'a> Copies<'a> {
+    fn new(originals: &'a Map<Value, Op>) -> Self {
+        Copies { originals, made: Map::default() }
+    }
+    /// The copy of an original, which a node makes the first time; other values stand for themselves.
+    fn of(&mut self, f: &mut Func, v: Value, nodes: &mut Vec<Node>) -> Value {
+        match self.made.get(&v) {
+            Some(copy) => *copy,
+            None => self.another(f, v, nodes),
+        }
+    }
+    /// A new copy, which later uses share.
+    fn another(&mut self, f: &mut Func, v: Value, nodes: &mut Vec<Node>) -> Value {
+        let Some(op) = self.originals.get(&v) else { return v };
+        let (node, copy) = fresh(f, *op);
+        nodes.push(node);
+        self.made.insert(v, copy);
+        copy
+    }
+    /// What block `i`, whose nodes are `out`, hands over is made before its jump.
+    fn hand_over(&mut self, f: &mut Func, i: usize, out: &mut Vec<Node>) {
+        let mut handed = std::mem::take(&mut f.blocks[i].jump_args);
+        let mut nodes = vec![];
+        handed.iter_mut().for_each(|v| *v = self.of(f, *v, &mut nodes));
+        f.blocks[i].jump_args = handed;
+        let end = out.len() - 1;
+        out.splice(end..end, nodes);
     }
 }
 
 /// Moves constants.
 fn place_constants(f: &mut Func, folds: bool) {
-    let constants: Map<Value, Number> = f.blocks.first().map_or_else(Map::default, |b| {
-        b.nodes
-            .iter()
-            .filter_map(|n| if let (Op::Const(x), Some(d)) = (n.op, n.def) { Some((d, x)) } else { None })
-            .collect()
-    });
+    let constants = constants(f);
     if constants.is_empty() {
         return;
     }
@@ -107,37 +140,14 @@ fn place_constants(f: &mut Func, folds: bool) {
         return;
     }
     // An innermost loop keeps constants in registers if it has enough of them.
-    let loops = innermost(&f.blocks);
-    let mut inside = vec![None; f.blocks.len()];
-    for (head, latch) in loops {
-        let mut own: Vec<Value> = vec![];
-        for b in &f.blocks[head..=latch] {
-            for v in b.nodes.iter().flat_map(|n| &n.args).chain(&b.jump_args) {
-                if constants.contains_key(v) && !own.contains(v) {
-                    own.push(*v);
-                }
-            }
-        }
-        let before = f.blocks[head].preds.iter().copied().find(|p| *p < head);
+    let mut inside = vec![false; f.blocks.len()];
+    for (head, latch) in innermost(&f.blocks) {
+        let own = used(&f.blocks[head..=latch], &constants);
         let most = pressure[head..=latch].iter().max().copied().unwrap_or(0);
-        let (Some(before), true) = (before, most + own.len() <= registers) else { continue };
-        let mut copies: Map<Value, Value> = Map::default();
-        for v in own {
-            let c = fresh(f, Op::Const(constants[&v]));
-            copies.insert(v, c.1);
-            let end = f.blocks[before].nodes.len() - 1;
-            f.blocks[before].nodes.insert(end, c.0);
-        }
-        inside[head..=latch].fill(Some(()));
-        for b in &mut f.blocks[head..=latch] {
-            b.nodes
-                .iter_mut()
-                .flat_map(|n| &mut n.args)
-                .chain(&mut b.jump_args)
-                .for_each(|v| *v = copies.get(v).copied().unwrap_or(*v));
-        }
+        let fits = most + own.len() <= registers;
+        inside[head..=latch].fill(fits && make_before(f, (head, latch), &constants, own));
     }
-    for i in (0..f.blocks.len()).filter(|i| inside[*i].is_none()) {
+    for i in (0..f.blocks.len()).filter(|i| !inside[*i]) {
         let nodes = std::mem::take(&mut f.blocks[i].nodes);
         let mut out = Vec::with_capacity(nodes.len() + nodes.len() / 4);
         for mut n in nodes {
@@ -145,16 +155,11 @@ fn place_constants(f: &mut Func, folds: bool) {
                 continue;
             }
             fold(&mut n, &constants);
-            for k in 0..n.args.len() {
-                if let Some(x) = constants.get(&n.args[k]) {
-                    let c = fresh(f, Op::Const(*x));
-                    out.push(c.0);
-                    n.args[k] = c.1;
-                }
-            }
+            let mut copies = Copies::new(&constants);
+            n.args.iter_mut().for_each(|v| *v = copies.another(f, *v, &mut out));
             out.push(n);
         }
-        hand_over(f, i, &constants, &mut out);
+        Copies::new(&constants).hand_over(f, i, &mut out);
         f.blocks[i].nodes = out;
     }
 }
@@ -162,14 +167,14 @@ fn place_constants(f: &mut Func, folds: bool) {
 /// The same where arithmetic reads registers only. What products are added to is overwritten: a copy of a
 /// constant costs as much as the constant. Of the others an innermost loop keeps as many as it has registers
 /// for.
-fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) {
+fn place_near(f: &mut Func, constants: &Map<Value, Op>, pressure: &[usize]) {
     let registers = f.width.registers() - SPARE_FOR_LOADS;
+    let overwritten = |n: &Node| if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() };
     for (head, latch) in innermost(&f.blocks) {
         let mut own: Vec<(Value, usize)> = vec![];
         for n in f.blocks[head..=latch].iter().flat_map(|b| &b.nodes) {
-            let sum = if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() };
             for (k, v) in n.args.iter().enumerate().filter(|(_, v)| constants.contains_key(v)) {
-                let counts = usize::from(k != sum);
+                let counts = usize::from(k != overwritten(n));
                 match own.iter_mut().find(|o| o.0 == *v) {
                     Some(o) => o.1 += counts,
                     None => own.push((*v, counts)),
@@ -180,21 +185,7 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
         own.retain(|o| o.1 > 0);
         own.sort_by_key(|o| std::cmp::Reverse(o.1));
         own.truncate(registers.saturating_sub(most));
-        let Some(before) = f.blocks[head].preds.iter().copied().find(|p| *p < head) else { continue };
-        let mut copies: Map<Value, Value> = Map::default();
-        for (v, _) in own {
-            let c = fresh(f, Op::Const(constants[&v]));
-            copies.insert(v, c.1);
-            let end = f.blocks[before].nodes.len() - 1;
-            f.blocks[before].nodes.insert(end, c.0);
-        }
-        for b in &mut f.blocks[head..=latch] {
-            b.nodes
-                .iter_mut()
-                .flat_map(|n| &mut n.args)
-                .chain(&mut b.jump_args)
-                .for_each(|v| *v = copies.get(v).copied().unwrap_or(*v));
-        }
+        make_before(f, (head, latch), constants, own.into_iter().map(|o| o.0));
     }
     for i in 0..f.blocks.len() {
         let nodes = std::mem::take(&mut f.blocks[i].nodes);
@@ -202,56 +193,28 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
             nodes.iter().flat_map(|n| &n.args).filter(|v| constants.contains_key(v)).copied().collect();
         // Once for the block, or for each use.
         let once = pressure[i] + all.len() <= registers;
-        let mut made: Map<Value, Value> = Map::default();
+        let mut copies = Copies::new(constants);
         let mut out = Vec::with_capacity(nodes.len() + nodes.len() / 4);
         for mut n in nodes {
             if n.def.is_some_and(|d| constants.contains_key(&d)) {
                 continue;
             }
-            let sum = if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() };
-            for k in 0..n.args.len() {
-                let v = n.args[k];
-                let Some(x) = constants.get(&v) else { continue };
-                let c = match made.get(&v) {
-                    Some(c) if once && k != sum => *c,
-                    _ => {
-                        let c = fresh(f, Op::Const(*x));
-                        out.push(c.0);
-                        if k != sum {
-                            made.insert(v, c.1);
-                        }
-                        c.1
-                    }
+            let sum = overwritten(&n);
+            for (k, v) in n.args.iter_mut().enumerate() {
+                *v = match (once, k != sum) {
+                    (true, true) => copies.of(f, *v, &mut out),
+                    (false, true) => copies.another(f, *v, &mut out),
+                    (_, false) => Copies::new(constants).another(f, *v, &mut out),
                 };
-                n.args[k] = c;
             }
             out.push(n);
         }
-        hand_over(f, i, constants, &mut out);
+        Copies::new(constants).hand_over(f, i, &mut out);
         f.blocks[i].nodes = out;
     }
 }
 
-/// Makes the constants that block `i`, whose nodes are `out`, hands over, each once.
-fn hand_over(f: &mut Func, i: usize, constants: &Map<Value, Number>, out: &mut Vec<Node>) {
-    let mut made: Map<Value, Value> = Map::default();
-    for k in 0..f.blocks[i].jump_args.len() {
-        let v = f.blocks[i].jump_args[k];
-        let Some(x) = constants.get(&v) else { continue };
-        let c = match made.get(&v) {
-            Some(c) => *c,
-            None => {
-                let c = fresh(f, Op::Const(*x));
-                out.insert(out.len() - 1, c.0);
-                made.insert(v, c.1);
-                c.1
-            }
-        };
-        f.blocks[i].jump_args[k] = c;
-    }
-}
-
-/// A constant of its own.
+/// A value of its own.
 fn fresh(f: &mut Func, op: Op) -> (Node, Value) {
     f.classes.push(Class::Vector);
     let v = Value(f.classes.len() as u32 - 1);
@@ -260,8 +223,11 @@ fn fresh(f: &mut Func, op: Op) -> (Node, Value) {
 }
 
 /// Makes a constant the memory operand of an instruction, if it can have one there.
-fn fold(n: &mut Node, constants: &Map<Value, Number>) {
-    let known = |v: &Value| constants.get(v).copied();
+fn fold(n: &mut Node, constants: &Map<Value, Op>) {
+    let known = |v: &Value| match constants.get(v) {
+        Some(Op::Const(x)) => Some(*x),
+        _ => None,
+    };
     if n.mem.is_some() {
         return;
     }

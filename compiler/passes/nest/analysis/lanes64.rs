@@ -107,21 +107,7 @@ pub(crate) fn depends(e: &Expr, var: Sym) -> bool {
 }
 
 fn unary(op: UnOp, t: ElemType) -> bool {
-    let plain = matches!(
-        op,
-        UnOp::Neg
-            | UnOp::Abs
-            | UnOp::Sign
-            | UnOp::Floor
-            | UnOp::Ceil
-            | UnOp::Trunc
-            | UnOp::Round
-            | UnOp::Sqrt
-            | UnOp::Recip
-            | UnOp::IsNan
-            | UnOp::IsInf
-            | UnOp::Bits(_)
-    );
+    let plain = op.is_plain_float() || matches!(op, UnOp::Bits(_));
     match t {
         ElemType::F32 | ElemType::F64 => plain || op.is_elementary(t),
         ElemType::Bool => op == UnOp::Not,
