@@ -22,6 +22,7 @@ pub mod emit;
 pub mod graph;
 pub mod io_descriptors;
 pub mod jit;
+mod maps;
 pub mod nest;
 pub mod onnx;
 pub mod ops;

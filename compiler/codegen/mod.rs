@@ -33,7 +33,4 @@ pub mod unwind;
 pub mod weights;
 pub mod weights_file;
 
-/// Maps and sets of what code generation numbers. The keys are its own, not an input's, so the hash may be a
-/// fast one.
-type Map<K, V> = std::collections::HashMap<K, V, rustc_hash::FxBuildHasher>;
-type Set<K> = std::collections::HashSet<K, rustc_hash::FxBuildHasher>;
+use crate::maps::{Map, Set};

@@ -209,9 +209,9 @@ fn running(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
         {
             continue;
         }
-        let had = s.bodies().iter().any(|b| !b.is_empty());
-        s.bodies_mut().into_iter().for_each(|b| *b = running(m, std::mem::take(b)));
-        let left = s.bodies().iter().any(|b| !b.is_empty());
+        let had = s.bodies().any(|b| !b.is_empty());
+        s.bodies_mut().for_each(|b| *b = running(m, std::mem::take(b)));
+        let left = s.bodies().any(|b| !b.is_empty());
         if matches!(s, Stmt::For { .. }) && had && !left {
             continue;
         }
@@ -224,7 +224,7 @@ fn running(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
 fn senseless(m: &Module, s: &Stmt) -> bool {
     let mut found = false;
     s.walk(&mut |s| {
-        found |= s.dims().iter().any(|d| d.is_overflow());
+        s.each_dim(&mut |d| found |= d.is_overflow());
         s.accesses(&mut |b, at| {
             let outside = |(x, n): (&Dim, &Dim)| n.as_const().is_some() && !m.syms.in_range(*x, *n);
             found |= at.iter().zip(&m.bufs[b].dims).any(outside);

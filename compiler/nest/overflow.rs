@@ -14,7 +14,7 @@ pub fn check(m: &Module) -> Result<()> {
         let k = &m.kernels[k];
         let mut found = None;
         visit::walk(&k.body, &mut |s| {
-            if s.dims().iter().any(|d| d.is_overflow()) {
+            if any_overflow(s) {
                 found.get_or_insert("a size or an index".to_owned());
             }
             s.accesses(&mut |b, at| {
@@ -31,12 +31,18 @@ pub fn check(m: &Module) -> Result<()> {
             errors.push(error(&k.origin, &what).row("computes", format!("\"{}\"", k.name)));
         }
     }
-    let driver =
-        m.driver.iter().any(|s| !matches!(s, Stmt::Call(_)) && s.dims().iter().any(|d| d.is_overflow()));
+    let driver = m.driver.iter().any(|s| !matches!(s, Stmt::Call(_)) && any_overflow(s));
     if driver && errors.is_empty() {
         errors.push(error(&Origin::default(), "a size that a check or a loop of the model needs"));
     }
     if errors.is_empty() { Ok(()) } else { Err(crate::diag::Failure::Errors(errors)) }
+}
+
+/// True if a dim of the statement itself does not fit.
+fn any_overflow(s: &Stmt) -> bool {
+    let mut any = false;
+    s.each_dim(&mut |d| any |= d.is_overflow());
+    any
 }
 
 fn error(at: &Origin, what: &str) -> Error {

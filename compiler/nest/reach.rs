@@ -97,7 +97,7 @@ impl<'a> Reach<'a> {
         match e {
             Expr::Load { buf, at } => self.access(*buf, at),
             Expr::Select(cond, ..) => self.expr(cond),
-            e => e.children().into_iter().for_each(|c| self.expr(c)),
+            e => e.children().for_each(|c| self.expr(c)),
         }
     }
     fn access(&mut self, buf: Buf, at: &[Dim]) {

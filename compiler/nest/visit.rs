@@ -1,28 +1,32 @@
 //! Walking and rewriting nests.
 
 use super::{BinOp, Buf, Expr, Kernel, LoopKind, Reg, Scalar, Stmt, TextOp, UnOp};
+use crate::maps::Set;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
-use rustc_hash::FxBuildHasher;
-use std::collections::HashSet;
+
+/// What stands where an expression was taken out, until another one comes.
+const NOTHING: Expr = Expr::Const(Scalar { ty: ElemType::Bool, bits: 0 });
 
 impl Expr {
     /// Direct operands.
-    pub fn children(&self) -> Vec<&Expr> {
-        match self {
+    pub fn children(&self) -> impl Iterator<Item = &Expr> {
+        let few: [Option<&Expr>; 3] = match self {
             Expr::Const(_)
             | Expr::Reg(_)
             | Expr::Acc { .. }
             | Expr::Horizontal { .. }
             | Expr::Index(_)
             | Expr::Load { .. }
-            | Expr::Address(_) => vec![],
-            Expr::Un(_, a) | Expr::Cast(_, a) => vec![a],
-            Expr::Bin(_, a, b) => vec![a, b],
-            Expr::Fma(a, b, c) | Expr::Dot(_, a, b, c) | Expr::Select(a, b, c) => vec![a, b, c],
-            Expr::Let { value, body, .. } | Expr::With { value, body, .. } => vec![value, body],
-            Expr::Text(_, v) => v.iter().collect(),
-        }
+            | Expr::Text(..)
+            | Expr::Address(_) => [None; 3],
+            Expr::Un(_, a) | Expr::Cast(_, a) => [Some(a), None, None],
+            Expr::Bin(_, a, b) => [Some(a), Some(b), None],
+            Expr::Fma(a, b, c) | Expr::Dot(_, a, b, c) | Expr::Select(a, b, c) => [Some(a), Some(b), Some(c)],
+            Expr::Let { value, body, .. } | Expr::With { value, body, .. } => [Some(value), Some(body), None],
+        };
+        let many: &[Expr] = if let Expr::Text(_, v) = self { v } else { &[] };
+        few.into_iter().flatten().chain(many)
     }
     /// Calls `f` for this and every expression in it, outer ones first.
     pub fn walk<'a>(&'a self, f: &mut dyn FnMut(&'a Expr)) {
@@ -33,7 +37,7 @@ impl Expr {
     }
     /// True if `f` holds for this or an expression in it.
     pub fn any<'a>(&'a self, f: &mut dyn FnMut(&'a Expr) -> bool) -> bool {
-        f(self) || self.children().into_iter().any(|c| c.any(f))
+        f(self) || self.children().any(|c| c.any(f))
     }
     /// True for the value of an accumulator.
     pub fn is_acc(&self, acc: Reg) -> bool {
@@ -53,7 +57,11 @@ impl Expr {
     }
     /// Rebuilds bottom-up: `f` gets every expression after its operands were rebuilt.
     pub fn rewrite(self, f: &mut dyn FnMut(Expr) -> Expr) -> Expr {
-        let b = |e: Box<Expr>, f: &mut dyn FnMut(Expr) -> Expr| Box::new((*e).rewrite(f));
+        // The same box holds what comes out.
+        let b = |mut e: Box<Expr>, f: &mut dyn FnMut(Expr) -> Expr| {
+            *e = std::mem::replace(&mut *e, NOTHING).rewrite(f);
+            e
+        };
         let e = match self {
             Expr::Un(op, a) => Expr::Un(op, b(a, f)),
             Expr::Cast(t, a) => Expr::Cast(t, b(a, f)),
@@ -69,6 +77,15 @@ impl Expr {
             e => e,
         };
         f(e)
+    }
+    /// Calls `f` for every dim in it.
+    pub fn each_dim(&self, f: &mut dyn FnMut(Dim)) {
+        self.walk(&mut |e| match e {
+            Expr::Index(d) | Expr::With { extent: d, .. } => f(*d),
+            Expr::Load { at, .. } | Expr::Horizontal { at, .. } => at.iter().for_each(|d| f(*d)),
+            Expr::Acc { at, lane, .. } => at.iter().chain(lane).for_each(|d| f(*d)),
+            _ => {}
+        });
     }
     /// Rewrites every dim in it.
     pub fn map_dims(self, f: &mut dyn FnMut(Dim) -> Dim) -> Expr {
@@ -106,7 +123,7 @@ impl Expr {
     }
     /// Number of operations, loads and leaves: how much inlining it costs.
     pub fn size(&self) -> usize {
-        1 + self.children().into_iter().map(Expr::size).sum::<usize>()
+        1 + self.children().map(Expr::size).sum::<usize>()
     }
 }
 
@@ -115,30 +132,28 @@ pub type Access = (Buf, Vec<Dim>);
 
 impl Stmt {
     /// Statements directly inside.
-    pub fn bodies(&self) -> Vec<&Vec<Stmt>> {
-        match self {
+    pub fn bodies(&self) -> impl DoubleEndedIterator<Item = &Vec<Stmt>> {
+        let bodies = match self {
             Stmt::For { body, .. }
             | Stmt::While { body, .. }
             | Stmt::With { body, .. }
-            | Stmt::Tile { body } => {
-                vec![body]
-            }
-            Stmt::If { then, els, .. } => vec![then, els],
-            _ => vec![],
-        }
+            | Stmt::Tile { body } => [Some(body), None],
+            Stmt::If { then, els, .. } => [Some(then), Some(els)],
+            _ => [None, None],
+        };
+        bodies.into_iter().flatten()
     }
     /// The same, to be changed.
-    pub fn bodies_mut(&mut self) -> Vec<&mut Vec<Stmt>> {
-        match self {
+    pub fn bodies_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Vec<Stmt>> {
+        let bodies = match self {
             Stmt::For { body, .. }
             | Stmt::While { body, .. }
             | Stmt::With { body, .. }
-            | Stmt::Tile { body } => {
-                vec![body]
-            }
-            Stmt::If { then, els, .. } => vec![then, els],
-            _ => vec![],
-        }
+            | Stmt::Tile { body } => [Some(body), None],
+            Stmt::If { then, els, .. } => [Some(then), Some(els)],
+            _ => [None, None],
+        };
+        bodies.into_iter().flatten()
     }
     /// True for what a tile may hold (rule 13), of the statement itself.
     pub fn may_stand_in_tile(&self) -> bool {
@@ -182,20 +197,24 @@ impl Stmt {
     }
     /// The dims of the statement itself, without those of statements inside.
     pub fn dims(&self) -> Vec<Dim> {
-        let mut out = match self {
-            Stmt::For { lo, hi, .. } => vec![*lo, *hi],
-            Stmt::Define { lo, hi, .. } => std::iter::once(*lo).chain(*hi).collect(),
-            Stmt::With { extent, .. } => vec![*extent],
-            Stmt::Set { at, .. } | Stmt::Store { at, .. } | Stmt::Prefetch { at, .. } => at.clone(),
-            _ => vec![],
-        };
-        if let Some(e) = self.expr() {
-            e.clone().map_dims(&mut |d| {
-                out.push(d);
-                d
-            });
-        }
+        let mut out = vec![];
+        self.each_dim(&mut |d| out.push(d));
         out
+    }
+    /// Calls `f` for each of them.
+    pub fn each_dim(&self, f: &mut dyn FnMut(Dim)) {
+        match self {
+            Stmt::For { lo, hi, .. } => [*lo, *hi].into_iter().for_each(&mut *f),
+            Stmt::Define { lo, hi, .. } => std::iter::once(*lo).chain(*hi).for_each(&mut *f),
+            Stmt::With { extent, .. } => f(*extent),
+            Stmt::Set { at, .. } | Stmt::Store { at, .. } | Stmt::Prefetch { at, .. } => {
+                at.iter().for_each(|d| f(*d))
+            }
+            _ => {}
+        }
+        if let Some(e) = self.expr() {
+            e.each_dim(f);
+        }
     }
     /// The expression of the statement itself.
     pub fn expr(&self) -> Option<&Expr> {
@@ -238,7 +257,7 @@ impl Stmt {
     /// Puts what `f` makes of them in the place of the expression of the statement itself,
     fn change_expr(&mut self, f: &mut dyn FnMut(Expr) -> Expr) {
         if let Some(e) = self.expr_mut() {
-            let old = std::mem::replace(e, Expr::Const(Scalar { ty: ElemType::Bool, bits: 0 }));
+            let old = std::mem::replace(e, NOTHING);
             *e = f(old);
         }
     }
@@ -312,7 +331,7 @@ pub fn walk<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Stmt)) {
 
 /// True if `f` holds for some statement.
 pub fn any<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Stmt) -> bool) -> bool {
-    body.iter().any(|s| f(s) || s.bodies().into_iter().any(|b| any(b, f)))
+    body.iter().any(|s| f(s) || s.bodies().any(|b| any(b, f)))
 }
 
 /// True if `f` holds for some expression of some statement.
@@ -331,7 +350,7 @@ pub fn walk_exprs<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Expr)) {
 
 /// Buffers read, or shown as texts, in order of first use.
 pub fn loads(body: &[Stmt]) -> Vec<Buf> {
-    let (mut out, mut seen) = (vec![], HashSet::<Buf, FxBuildHasher>::default());
+    let (mut out, mut seen) = (vec![], Set::<Buf>::default());
     walk_exprs(body, &mut |e| {
         if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) = e
             && seen.insert(*buf)
@@ -391,7 +410,7 @@ pub fn each_store(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
 
 /// Buffers written, in order of first use.
 pub fn stores(body: &[Stmt]) -> Vec<Buf> {
-    let (mut out, mut seen) = (vec![], HashSet::<Buf, FxBuildHasher>::default());
+    let (mut out, mut seen) = (vec![], Set::<Buf>::default());
     walk(body, &mut |s| {
         if let Stmt::Store { buf, .. } = s
             && seen.insert(*buf)

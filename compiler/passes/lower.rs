@@ -84,7 +84,7 @@ fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool
             _ => {}
         }
         let mut again = vec![];
-        s.bodies().into_iter().for_each(|b| {
+        s.bodies().for_each(|b| {
             visit::walk(b, &mut |s| {
                 again.extend(if let Stmt::Define { sym, .. } = s { Some(*sym) } else { None })
             })
@@ -95,7 +95,7 @@ fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool
             Stmt::If { cond, .. } | Stmt::While { cond, .. } => Some(cond.clone()),
             _ => None,
         };
-        for (i, b) in s.bodies_mut().into_iter().enumerate() {
+        for (i, b) in s.bodies_mut().enumerate() {
             // The first body begins where the condition is true.
             let known = checked.iter().chain(begins.iter().filter(|_| i == 0)).cloned().collect();
             *b = guard_body(m, std::mem::take(b), known, false);

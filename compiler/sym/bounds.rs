@@ -20,8 +20,8 @@ mod extremes;
 
 use super::expr::{floor_div_i64, floor_mod_i64};
 use super::{Answer, Atom, Condition, Dim, Range, SymKind, SymTable, View};
+use crate::maps::Map;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 
 type Wide = (Option<i128>, Option<i128>);
 
@@ -66,8 +66,8 @@ const CASES: u32 = 3;
 struct Prover<'a> {
     syms: &'a SymTable,
     effort: Cell<u32>,
-    ranges: RefCell<HashMap<Dim, Wide>>,
-    simple: RefCell<HashMap<Dim, Dim>>,
+    ranges: RefCell<Map<Dim, Wide>>,
+    simple: RefCell<Map<Dim, Dim>>,
 }
 
 impl Prover<'_> {

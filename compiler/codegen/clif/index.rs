@@ -399,7 +399,7 @@ fn collect(body: &[Stmt], around: &mut Vec<Unrolled>, f: &mut impl FnMut(Buf, &[
         };
         let depth = around.len();
         around.extend(unrolled);
-        s.bodies().into_iter().for_each(|b| collect(b, around, f));
+        s.bodies().for_each(|b| collect(b, around, f));
         around.truncate(depth);
     }
 }

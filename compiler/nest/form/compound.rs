@@ -34,7 +34,7 @@ fn part(mut s: Stmt) -> Part {
     if !around {
         return Part::Nest(vec![s].into());
     }
-    let bodies = s.bodies_mut().into_iter().map(|body| parts(std::mem::take(body))).collect();
+    let bodies = s.bodies_mut().map(|body| parts(std::mem::take(body))).collect();
     Part::Around { stmt: s, bodies, again }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn check(m: &Module) -> Vec<String> {
     for (i, a) in uses.iter().enumerate() {
         for b in uses[i + 1..].iter().take_while(|b| b.memory.0 < a.memory.1) {
             let (first, last) = (a.time.0.max(b.time.0), a.time.1.min(b.time.1));
-            let whole = first < last || first == last && m.driver[first].bodies().is_empty();
+            let whole = first < last || first == last && m.driver[first].bodies().next().is_none();
             if whole && b.memory.0 < b.memory.1 {
                 faults.push(format!(
                     "buffers \"{}\" and \"{}\" share memory and are in use at the same time",

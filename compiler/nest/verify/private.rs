@@ -73,7 +73,7 @@ impl Inside<'_> {
             if let Stmt::Store { buf, .. } = s {
                 self.written.insert(*buf);
             }
-            s.bodies().into_iter().for_each(|b| self.block(b));
+            s.bodies().for_each(|b| self.block(b));
         }
     }
     fn loads(&mut self, s: &Stmt, e: &Expr) {

@@ -57,7 +57,7 @@ fn check_loops(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
                     .block(body);
             }
         }
-        s.bodies().into_iter().for_each(|b| check_loops(m, b, faults));
+        s.bodies().for_each(|b| check_loops(m, b, faults));
     }
 }
 

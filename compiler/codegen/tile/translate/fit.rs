@@ -138,6 +138,6 @@ fn note(body: &[Stmt], length: Option<i64>, lanes: i64, lengths: &mut Map<Reg, O
             }
             _ => length,
         };
-        s.bodies().into_iter().for_each(|b| note(b, inside, lanes, lengths));
+        s.bodies().for_each(|b| note(b, inside, lanes, lengths));
     }
 }

@@ -44,6 +44,7 @@ use crate::passes::nest::schedule::tiles::is_even;
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::ElemType;
+use rayon::prelude::*;
 
 /// Columns of a panel.
 const PANEL: i64 = 32;
@@ -75,10 +76,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         return Ok(());
     }
     let uses = Uses::new(m);
-    let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver)
-        .into_iter()
-        .filter_map(|k| Some((k, layer(m, m.form(k).contraction()?.clone())?)))
-        .collect();
+    let of_kernel = |k: Kernel| Some((k, layer(m, m.form(k).contraction()?.clone())?));
+    let layers: Vec<(Kernel, Layer)> =
+        visit::calls(&m.driver).into_par_iter().filter_map(of_kernel).collect();
     // Sums of rows that several products read, query, key and value say, are made once.
     let first: Vec<usize> = layers
         .iter()
@@ -159,7 +159,7 @@ fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
     if range.hi.is_some_and(|h| h < least) || range.lo.is_some_and(|l| l > most) {
         return None;
     }
-    // Reads all weights: last.
+    // Reads all weights: last, and kernels by several threads.
     if !columns_are_alike(m, &parts.b, (k, n), columns)? {
         return None;
     }

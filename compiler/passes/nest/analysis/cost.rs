@@ -81,7 +81,7 @@ pub(crate) fn trip_count(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option
                 let most = extent.subst(&mut |s| first.get(&s).copied());
                 first.insert(*sym, most);
             }
-            s.bodies().into_iter().filter_map(|b| trip_count(b, first)).reduce(|a, b| a + b)
+            s.bodies().filter_map(|b| trip_count(b, first)).reduce(|a, b| a + b)
         };
         sum = match (sum, inside) {
             (Some(a), Some(b)) => Some(a + b),

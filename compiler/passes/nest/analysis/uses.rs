@@ -2,25 +2,26 @@
 //! date instead of building a new one after each change: an update costs what the changed kernels access, a
 //! new one the program.
 
+use crate::maps::{Map, Set};
 use crate::nest::{Buf, Kernel, Module, Place, Stmt, visit};
 use crate::sym::Sym;
 use cranelift_entity::SecondaryMap;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 
 /// Who writes and reads each buffer (by storage), in driver order.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     /// Kernels in driver order.
     pub order: Vec<Kernel>,
-    writers: HashMap<Buf, Vec<Kernel>>,
-    readers: HashMap<Buf, Vec<Kernel>>,
+    writers: Map<Buf, Vec<Kernel>>,
+    readers: Map<Buf, Vec<Kernel>>,
     /// What statements of the driver read.
-    pinned: HashSet<Buf>,
+    pinned: Set<Buf>,
     /// Sizes that the driver defines again.
-    again: HashSet<Sym>,
+    again: Set<Sym>,
     /// Buffers that others are views of.
-    viewed: HashSet<Buf>,
+    viewed: Set<Buf>,
     /// The driver is a straight line: nothing is computed twice.
     straight: bool,
     /// A kernel is called more than once.
@@ -30,7 +31,7 @@ pub struct Uses {
     /// What each kernel writes and reads.
     accesses: SecondaryMap<Kernel, Accesses>,
     /// Kernels that [`Uses::may_move`] has refused to move other kernels to.
-    refused: RefCell<HashSet<Kernel>>,
+    refused: RefCell<Set<Kernel>>,
 }
 
 /// Storage that a kernel writes and reads, without repetition.
@@ -44,7 +45,7 @@ impl Accesses {
     fn new(m: &Module, k: Kernel) -> Self {
         let body = &m.kernels[k].body;
         let unique = |list: Vec<Buf>| {
-            let mut seen = HashSet::new();
+            let mut seen = Set::default();
             list.into_iter().map(|b| m.storage(b)).filter(|b| seen.insert(*b)).collect()
         };
         Accesses { writes: unique(visit::stores(body)), reads: unique(visit::loads(body)) }
@@ -55,7 +56,7 @@ impl Uses {
     /// Looks at every called kernel.
     pub fn new(m: &Module) -> Uses {
         let mut u = Uses { straight: true, ..Uses::default() };
-        let mut defined = HashSet::new();
+        let mut defined = Set::default();
         visit::walk(&m.driver, &mut |s| {
             if let Stmt::Call(k) = s {
                 u.repeated |= u.place[*k].is_some();
@@ -64,7 +65,7 @@ impl Uses {
                     u.accesses[*k] = Accesses::new(m, *k);
                 }
                 u.order.push(*k);
-                let add = |t: &mut HashMap<Buf, Vec<Kernel>>, b: Buf| {
+                let add = |t: &mut Map<Buf, Vec<Kernel>>, b: Buf| {
                     let v = t.entry(b).or_default();
                     if v.last() != Some(k) {
                         v.push(*k);
@@ -74,7 +75,7 @@ impl Uses {
                 u.accesses[*k].reads.iter().for_each(|b| add(&mut u.readers, *b));
             }
             u.pinned.extend(s.loads().into_iter().chain(s.writes()).map(|b| m.storage(b)));
-            u.straight &= s.bodies().is_empty();
+            u.straight &= s.bodies().next().is_none();
             if let Stmt::Define { sym, .. } = s
                 && !defined.insert(*sym)
             {
@@ -141,7 +142,7 @@ impl Uses {
             return true;
         }
         let new = Uses::new(m);
-        let filled = |t: &HashMap<Buf, Vec<Kernel>>| -> HashMap<Buf, Vec<Kernel>> {
+        let filled = |t: &Map<Buf, Vec<Kernel>>| -> Map<Buf, Vec<Kernel>> {
             t.iter().filter(|x| !x.1.is_empty()).map(|(b, v)| (*b, v.clone())).collect()
         };
         new.order == self.order
@@ -189,8 +190,8 @@ impl Uses {
         }
         let Some(between) = between(&m.driver, from, to) else { return false };
         let body = &m.kernels[from].body;
-        let reads: HashSet<Buf> = visit::loads(body).into_iter().map(|b| m.storage(b)).collect();
-        let mut syms = HashSet::new();
+        let reads: Set<Buf> = visit::loads(body).into_iter().map(|b| m.storage(b)).collect();
+        let mut syms = Set::default();
         visit::walk(body, &mut |s| syms.extend(s.dims().into_iter().flat_map(|d| d.syms())));
         for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
             syms.extend(

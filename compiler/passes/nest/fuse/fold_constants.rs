@@ -141,7 +141,7 @@ fn bytes(m: &Module, b: Buf) -> Option<i64> {
 /// data end count as if they ran a thousand times.
 fn steps(m: &Module, body: &[Stmt]) -> f64 {
     let of = |s: &Stmt| {
-        let inside: f64 = s.bodies().into_iter().map(|b| steps(m, b)).sum();
+        let inside: f64 = s.bodies().map(|b| steps(m, b)).sum();
         let times = match s {
             Stmt::For { lo, hi, .. } => {
                 (*hi - *lo).as_const().or_else(|| m.syms.range(*hi - *lo).hi).unwrap_or(1000).max(0) as f64

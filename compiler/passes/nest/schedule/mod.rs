@@ -189,7 +189,7 @@ fn parts(
         match part {
             Part::Nest(body) => out.extend(nest(m, k, &body, Within::Loop(outer), facts).0),
             Part::Around { mut stmt, bodies, again } => {
-                for (to, parts) in stmt.bodies_mut().into_iter().zip(bodies) {
+                for (to, parts) in stmt.bodies_mut().zip(bodies) {
                     *to = self::parts(m, k, parts, facts, again.or(outer));
                 }
                 out.push(stmt);

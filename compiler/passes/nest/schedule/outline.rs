@@ -24,7 +24,7 @@ pub(super) fn run(m: &mut Module, k: Kernel) {
 fn tiles(mut body: Vec<Stmt>) -> Vec<Stmt> {
     for s in &mut body {
         if !matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }) {
-            s.bodies_mut().into_iter().for_each(|b| *b = tiles(std::mem::take(b)));
+            s.bodies_mut().for_each(|b| *b = tiles(std::mem::take(b)));
         }
     }
     let (mut starts, mut i) = (vec![], 0);

@@ -170,7 +170,7 @@ pub(crate) fn reads<'a>(e: &'a Expr, conditional: bool, f: &mut dyn FnMut(Buf, &
             reads(a, true, f);
             reads(b, true, f);
         }
-        e => e.children().into_iter().for_each(|e| reads(e, conditional, f)),
+        e => e.children().for_each(|e| reads(e, conditional, f)),
     }
 }
 

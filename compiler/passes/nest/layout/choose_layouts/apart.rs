@@ -160,6 +160,6 @@ fn redirect(body: &mut [Stmt], from: Buf, to: Buf, part: &[(Dim, Dim)]) {
             *buf = to;
             at.iter_mut().zip(part).for_each(|(i, p)| *i = *i - p.0);
         }
-        s.bodies_mut().into_iter().for_each(|b| redirect(b, from, to, part));
+        s.bodies_mut().for_each(|b| redirect(b, from, to, part));
     }
 }

@@ -144,7 +144,7 @@ fn apply_one(m: &mut Module, s: &Stmt, step: Step) -> Vec<Stmt> {
         }
         Step::Inside(steps) => {
             let mut s = s.clone();
-            for (body, steps) in s.bodies_mut().into_iter().zip(steps) {
+            for (body, steps) in s.bodies_mut().zip(steps) {
                 *body = apply(m, body, steps);
             }
             vec![s]

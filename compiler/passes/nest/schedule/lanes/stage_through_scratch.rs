@@ -53,7 +53,7 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option
     let (mut read, mut stored): (HashMap<Place, Vec<usize>>, HashMap<Place, usize>) = Default::default();
     let (mut order, mut conditional): (Vec<Place>, HashSet<Place>) = Default::default();
     for (i, s) in nest.body.iter().enumerate() {
-        for inner in s.bodies().into_iter().flatten() {
+        for inner in s.bodies().flatten() {
             if let Stmt::Store { buf, at, .. } = inner {
                 stored.insert((*buf, here(s, at)), i);
             }
