@@ -545,6 +545,10 @@ fn shapes_of_networks_fold() {
     assert_eq!((n * c * h * 8).floor_div(known), c * h);
     assert_eq!(t.divides(known, n * c * 8), Answer::Yes);
     assert_eq!((c.floor_div(8) * 8 + c.modulo(8)), c);
+    // Minima of multiples are multiples.
+    let block = (n * 16).min(Dim::constant(72)) * 3;
+    assert_eq!(t.divides(Dim::constant(24), block), Answer::Yes);
+    assert_ne!(t.divides(Dim::constant(48), block), Answer::Yes);
     // Delinearised indices.
     let i = var(&mut t, n);
     let j = var(&mut t, Dim::constant(64));

@@ -460,6 +460,25 @@ impl Prover<'_> {
     }
 }
 
+/// True if all terms of a sum are multiples of a number, minima and maxima of multiples among them.
+fn is_multiple(x: Dim, of: i64) -> bool {
+    let atom = |a: &Atom, of: i64| match a {
+        Atom::Min(v) | Atom::Max(v) => v.iter().all(|d| is_multiple(*d, of)),
+        _ => false,
+    };
+    match x.view() {
+        View::Overflow => false,
+        View::Const(c) => c % of == 0,
+        View::Sum { terms, constant } => {
+            let term = |(c, atoms): &(i64, Vec<Atom>)| {
+                let rest = of / super::simplify::gcd(*c, of);
+                rest == 1 || atoms.iter().any(|a| atom(a, rest))
+            };
+            constant % of == 0 && terms.iter().all(term)
+        }
+    }
+}
+
 impl SymTable {
     /// An interval that holds every value of `d`.
     pub fn range(&self, d: Dim) -> Range {
@@ -511,9 +530,11 @@ impl SymTable {
     }
     /// `d` divides `x` without remainder.
     pub fn divides(&self, d: Dim, x: Dim) -> Answer {
-        match self.normal(x).modulo(self.normal(d)).as_const() {
+        let (d, x) = (self.normal(d), self.normal(x));
+        match x.modulo(d).as_const() {
             Some(0) => Answer::Yes,
             Some(_) => Answer::No,
+            None if d.as_const().is_some_and(|d| d > 0 && is_multiple(x, d)) => Answer::Yes,
             None => Answer::Unknown,
         }
     }

@@ -188,7 +188,8 @@ impl Dim {
     pub fn sym(s: Sym) -> Dim {
         Dim::atom(Atom::Sym(s))
     }
-    pub(super) fn atom(a: Atom) -> Dim {
+    /// An atom.
+    pub fn atom(a: Atom) -> Dim {
         Dim::intern(Node::Poly { terms: vec![(1, vec![a])], constant: 0 })
     }
     pub(super) fn overflow() -> Dim {

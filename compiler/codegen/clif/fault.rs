@@ -21,6 +21,8 @@ const EXEC_FAULT: i32 = 48;
 /// Where a function with an `exec` reports its faults.
 pub struct Sink {
     block: Block,
+    /// Hands a status and the number of a check on, without values: most checks have none.
+    plain: Block,
     exec: Value,
     checks: Rc<RefCell<Checks>>,
     /// Name and operator of the node that general checks belong to.
@@ -38,7 +40,11 @@ impl Emit<'_, '_> {
         [I32, I32].into_iter().chain([I64; VALUES + 1]).for_each(|t| {
             self.b.append_block_param(block, t);
         });
-        self.sink = Some(Sink { block, exec, checks: checks.clone(), near: Default::default() });
+        let plain = self.b.create_block();
+        [I32, I32].into_iter().for_each(|t| {
+            self.b.append_block_param(plain, t);
+        });
+        self.sink = Some(Sink { block, plain, exec, checks: checks.clone(), near: Default::default() });
     }
     /// Leaves with a status unless `ok` (an i8 truth value), and says why. `told` is emitted where the call
     /// fails only.
@@ -86,22 +92,34 @@ impl Emit<'_, '_> {
             self.b.ins().return_(&[status]);
             return;
         };
-        let (block, number) = (sink.block, sink.checks.borrow_mut().add(check));
+        let (block, plain, number) = (sink.block, sink.plain, sink.checks.borrow_mut().add(check));
         let number = self.b.ins().iconst(I32, i64::from(number));
-        let mut args: Vec<Value> = values.into_iter().take(VALUES).collect();
-        while args.len() < VALUES {
+        if values.is_empty() && needed.is_none() {
+            self.b.ins().jump(plain, &[status.into(), number.into()]);
+        } else {
+            self.jump_to_sink(block, [status, number], (values, needed));
+        }
+    }
+    /// Hands over what there is, and zeros.
+    fn jump_to_sink(&mut self, block: Block, known: [Value; 2], (values, needed): Told) {
+        let mut args: Vec<Value> = known.into_iter().chain(values.into_iter().take(VALUES)).collect();
+        while args.len() < known.len() + VALUES {
             args.push(self.b.ins().iconst(I64, 0));
         }
         args.push(match needed {
             Some(v) => v,
             None => self.b.ins().iconst(I64, 0),
         });
-        let args: Vec<BlockArg> = [status, number].into_iter().chain(args).map(BlockArg::from).collect();
+        let args: Vec<BlockArg> = args.into_iter().map(BlockArg::from).collect();
         self.b.ins().jump(block, &args);
     }
     /// Writes the block that fills the fault.
     pub fn close_sink(&mut self) {
         let Some(sink) = self.sink.take() else { return };
+        self.b.switch_to_block(sink.plain);
+        self.b.set_cold_block(sink.plain);
+        let p = self.b.block_params(sink.plain).to_vec();
+        self.jump_to_sink(sink.block, [p[0], p[1]], (vec![], None));
         self.b.switch_to_block(sink.block);
         self.b.set_cold_block(sink.block);
         let p = self.b.block_params(sink.block).to_vec();

@@ -379,7 +379,7 @@ impl Block {
                 // block there are parts.
                 let last = piece(m, extent - width, width);
                 let mut parts = vec![];
-                for part in tiles::rests(width) {
+                for part in tiles::rests(width, 1) {
                     let from = if part.at_end { extent - part.rows } else { zero };
                     let then = piece(m, from, part.rows);
                     parts.extend(part.only_if(extent, then));

@@ -17,7 +17,7 @@ use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::THREADS;
 use crate::passes::nest::analysis::shape::{parallel, substitute};
 use crate::passes::nest::schedule::contract::Packed;
-use crate::sym::{Dim, Sym};
+use crate::sym::{Answer, Dim, Sym};
 use crate::target::{Caps, Facts, Tiles};
 use even::Even;
 pub(crate) use even::is_even;
@@ -505,7 +505,7 @@ fn tiles_of_rows(
             out.extend(if out.is_empty() { rest } else { tile(rest) });
         }
         None => {
-            for part in rests(mr) {
+            for part in rests(mr, common_step(m, rows.count, mr)) {
                 let row = if part.at_end { from + left - part.rows } else { from };
                 let then = block(m, p, t, m.syms.simplify(row), part.rows, panel, sub, cols, ahead(pass));
                 out.extend(part.only_if(left, then));
@@ -540,16 +540,22 @@ impl Rest {
     }
 }
 
-/// What is left of a number in steps of `step`, at most eight: one or two parts, since each passes over the
-/// other operand once. Few parts of different heights serve all numbers.
-pub(crate) fn rests(step: i64) -> Vec<Rest> {
+/// What is left of a multiple of `each` in steps of `step`, at most eight: one or two parts, since each passes
+/// over the other operand once. Few parts of different heights serve all numbers.
+pub(crate) fn rests(step: i64, each: i64) -> Vec<Rest> {
     let first = |left: i64| if left >= 6 && left != 7 { 6 } else { left / 4 * 4 };
     let parts = [(6, false), (4, false), (3, true), (2, true), (1, true)];
     let part = |(rows, at_end): (i64, bool)| {
         let here = |left: &i64| rows == if at_end { left - first(*left) } else { first(*left) };
-        Rest { rows, at_end, lefts: (1..step).filter(here).collect() }
+        Rest { rows, at_end, lefts: (1..step).filter(|n| n % each == 0).filter(here).collect() }
     };
     parts.into_iter().map(part).filter(|p| !p.lefts.is_empty()).collect()
+}
+
+/// A divisor of the number of rows, whatever it is, and of the height of its tiles: of what is left, too.
+fn common_step(m: &Module, count: Dim, mr: i64) -> i64 {
+    let divides = |n: &i64| mr % n == 0 && m.syms.divides(Dim::constant(*n), count) == Answer::Yes;
+    [8, 4, 2].into_iter().find(divides).unwrap_or(1)
 }
 
 /// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each

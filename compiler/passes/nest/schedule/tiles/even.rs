@@ -1,6 +1,6 @@
 //! Rows that only run time counts, in tiles of two heights.
 
-use super::{TALL_ROWS, Tile};
+use super::{TALL_ROWS, Tile, common_step};
 use crate::nest::Module;
 use crate::sym::{Atom, Dim, Sym, SymTable, View};
 
@@ -29,15 +29,10 @@ impl Even {
         }
         let low = if t.mr == TALL_ROWS { t.mr } else { t.mr - 1 };
         let always = low > 1 && is_even(&m.syms, count, low);
+        // Multiples of four are tiles of twelve and eight rows anyway, but for the number four.
+        let tall = t.mr == TALL_ROWS && common_step(m, count, TALL_ROWS) < 4;
         let (tiles, high) = (m.syms.simplify(count.floor_div(low)), m.syms.simplify(count.modulo(low)));
-        (always || t.mr == TALL_ROWS).then_some(Even {
-            low,
-            tiles,
-            high,
-            always,
-            first: Dim::constant(0),
-            here: tiles,
-        })
+        (always || tall).then_some(Even { low, tiles, high, always, first: Dim::constant(0), here: tiles })
     }
     /// Tiles of a block of about so many rows.
     pub fn of_block(&self, rows: i64) -> i64 {
@@ -58,8 +53,7 @@ pub(crate) fn is_even(syms: &SymTable, count: Dim, low: i64) -> bool {
     let sum = |d: Dim| match d.view() {
         View::Const(c) => suits(c),
         View::Sum { terms, constant } => {
-            let atoms =
-                |t: &[Atom]| t.iter().all(|a| matches!(a, Atom::Sym(s) if syms.is_nonneg((*s).into())));
+            let atoms = |t: &[Atom]| t.iter().all(|a| syms.is_nonneg(Dim::atom(a.clone())));
             suits(constant) && terms.iter().all(|t| suits(t.0) && atoms(&t.1))
         }
         View::Overflow => false,
