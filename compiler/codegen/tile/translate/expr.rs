@@ -169,10 +169,14 @@ impl Translate<'_> {
             _ => None,
         }
     }
-    /// A value whose accesses happen only in the lanes of a condition.
+    /// A value whose accesses happen only in the lanes of a condition, where others might leave a buffer.
     fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
-        let reads = e.any(&mut |e| matches!(e, Expr::Load { .. } | Expr::With { .. }));
-        if !reads {
+        let leaves = e.any(&mut |e| match e {
+            Expr::Load { buf, at } => self.may_leave(*buf, at),
+            Expr::With { .. } => true,
+            _ => false,
+        });
+        if !leaves {
             return self.value(e);
         }
         let outer = self.mask;
@@ -185,6 +189,10 @@ impl Translate<'_> {
         let r = self.value(e);
         self.mask = outer;
         r
+    }
+    /// True unless all iterations of the loops around read an element that exists.
+    fn may_leave(&self, buf: Buf, at: &[Dim]) -> bool {
+        at.iter().zip(&self.m.bufs[buf].dims).any(|(x, n)| !self.m.syms.in_range(*x, *n))
     }
     fn constant(&mut self, s: Scalar) -> Fit<Val> {
         let v = match s.ty {
