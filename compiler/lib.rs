@@ -4,7 +4,7 @@
 //! .onnx - onnx/ -> Graph - passes/graph -> Graph - passes/lower -> Nest - passes/nest -> Nest - codegen/ -> .o .h .rs
 //! ```
 //!
-//! Imports point one way: `diag, target <- sym <- tensor <- nest <- ops <- graph <- {onnx, passes}`;
+//! Imports point one way: `diag, maps, target <- sym <- tensor <- nest <- ops <- graph <- {onnx, passes}`;
 //! `nest <- codegen`; `pipeline` over all. See ARCHITECTURE.md for the map and the invariants.
 
 pub mod diag;

@@ -23,13 +23,13 @@ fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
 const MAY_USE: &[(&str, &[&str])] = &[
     ("diag", &["diag"]),
     ("target", &["diag", "target"]),
-    ("sym", &["diag", "sym"]),
+    ("sym", &["diag", "maps", "sym"]),
     ("tensor", &["diag", "sym", "tensor"]),
-    ("nest", &["diag", "sym", "tensor", "nest"]),
+    ("nest", &["diag", "maps", "sym", "tensor", "nest"]),
     ("ops", &["diag", "sym", "tensor", "nest", "ops"]),
     ("graph", &["diag", "sym", "tensor", "ops", "graph"]),
     ("onnx", &["diag", "sym", "tensor", "ops", "graph", "onnx"]),
-    ("codegen", &["diag", "sym", "tensor", "nest", "target", "codegen"]),
+    ("codegen", &["diag", "maps", "sym", "tensor", "nest", "target", "codegen"]),
 ];
 
 #[test]

@@ -19,6 +19,8 @@ use std::collections::{HashMap, HashSet};
 
 /// Channels that fill half of a vector.
 const LEAST: i64 = 8;
+/// Channels of a caller's image that are too few to be copied for.
+const FEW: i64 = 8;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
@@ -211,6 +213,7 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
         && !visit::loads(body).contains(&out)
         && images.contains(&out)
         && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp))
+        && !few_come_channels_first(m, images)
     {
         transpose_result(m, k, out, &HashSet::new(), shared);
     }
@@ -248,7 +251,8 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
             && w.taps.len() >= 2
             && w.read.1.iter().skip(2).all(|d| loops.iter().any(|l| d.contains(l.0)))
             && m.bufs[w.read.0].dims.len() == 4
-            && unknown(w.read.0))
+            && unknown(w.read.0)
+            && overlaps(&w, &loops))
         .then_some(w.read.0),
         _ => None,
     };
@@ -263,9 +267,20 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
         && !spatial_is_one_of(&m.bufs[out].dims)
         && m.storage(out) != image
         && body.images().convolved.contains(&image);
-    if fits && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST) {
+    if fits && m.bufs[image].dims[1].as_const().is_some_and(|c| c > FEW) {
         copy_image(m, k, image);
     }
+}
+
+/// True if windows beside each other have elements in common. Others read each element once, which takes less
+/// than to copy it.
+fn overlaps(w: &form::Window, loops: &[(Sym, Dim)]) -> bool {
+    w.read.1.iter().any(|d| {
+        let step = loops.iter().find_map(|l| d.linear_in(l.0)?.0.as_const().filter(|c| *c != 0));
+        let reach: Option<i64> =
+            w.taps.iter().map(|t| Some(d.linear_in(t.0)?.0.as_const()? * (t.1.as_const()? - 1))).sum();
+        step.is_none_or(|s| reach.is_none_or(|r| r >= s)) && w.taps.iter().any(|t| d.contains(t.0))
+    })
 }
 
 /// A contraction that stores channels side by side reads a copy of a residual that the caller has with
@@ -334,7 +349,6 @@ fn is_image(m: &Module, s: &Sampled) -> bool {
 /// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly
 /// empty, and a convolution takes its elements one by one wherever they lie.
 fn comes_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
-    const FEW: i64 = 8;
     let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
     few && uses.writers(b).iter().any(|k| {
         m.form(*k).map().is_some_and(|map| {
@@ -344,6 +358,16 @@ fn comes_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
                     .all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))
         })
     })
+}
+
+/// True if an image among these is such a copy.
+fn few_come_channels_first(m: &Module, images: &[Buf]) -> bool {
+    let few = |b: &Buf| m.bufs[*b].dims.get(1).and_then(|d| d.as_const()).is_some_and(|c| c <= FEW);
+    // Who writes them is asked where it matters only.
+    images.iter().any(few) && {
+        let uses = Uses::new(m);
+        images.iter().any(|b| few(b) && comes_channels_first(m, &uses, *b))
+    }
 }
 
 /// True for the padded copy of a caller's image that only convolutions to very few channels read, whose
