@@ -403,7 +403,7 @@ pub(crate) fn packing(
         .and_then(|d| along(d.0))
         .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
     if (!constant || panel)
-        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p.b.0, site.facts))
+        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p, site.facts))
         && p.reduction.len() == 1
         && near
         && along(n) == Some(1)

@@ -12,13 +12,14 @@ mod loops;
 mod register;
 
 use crate::nest::schedule;
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Stmt};
-use crate::passes::nest::analysis::form::Contraction;
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Place, Stmt};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::machine::THREADS;
 use crate::passes::nest::analysis::shape::{parallel, substitute};
 use crate::passes::nest::schedule::contract::Packed;
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::{Caps, Facts, Tiles};
+use crate::tensor::ElemType;
 use even::Even;
 pub(crate) use even::is_even;
 use loops::Order;
@@ -136,6 +137,13 @@ fn row_panel(vectors: i64) -> i64 {
 
 /// Rows beyond which a number is taken to be unknown.
 const MOST_KNOWN: i64 = 4096;
+
+/// True if a level may add up products of f16 as f16.
+pub(crate) fn multiplies_halves(m: &Module, p: &Contraction, caps: Caps) -> bool {
+    let half = |b: Buf| m.bufs[b].ty == ElemType::F16;
+    let allowed = caps.halves && m.math == Math::Fast && p.product == ProductKind::Fma;
+    allowed && p.with.is_none() && half(p.a.0) && half(p.b.0)
+}
 
 /// Rows of a tile of `nv` vectors: accumulators, a row of B and one of A fit the registers.
 fn rows_of(registers: i64, nv: i64) -> i64 {
