@@ -108,7 +108,8 @@ impl Axes {
             .and_then(|r| stride(m, p.a.0, &p.a.1, r.0))
             .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
         let crowded = apart != 0 && apart % PAGE == 0;
-        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, facts);
+        let halves = tiles::sums_halves(m, &p, facts.caps);
+        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, halves, facts);
         let loops = Loops::new(m, &p, &tile, &rows);
         let work = work(m, &p, n, p.product.unit(), request.program.large);
         Tiled { p, rows, tile, loops, turn, work }

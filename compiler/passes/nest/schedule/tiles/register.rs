@@ -5,7 +5,6 @@ use super::{Panels, Source, Tile, multiplies_halves};
 use crate::nest::{BinOp, Buf, Expr, HALVES, LoopKind, Math, Module, Place, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::substitute;
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::target::Tiles;
@@ -226,7 +225,6 @@ pub(super) fn block(
                 // beginning stands in the way of the sum's own lines.
                 let late = if early || reads.is_empty() { 0 } else { mr };
                 let first = whole - late * (most / each);
-                let q = m.syms.loop_var("k", zero, first);
                 let steps = |m: &mut Module, from: Dim, count: i64| {
                     let u = m.syms.loop_var("u", zero, Dim::constant(count));
                     let from = if t.backwards && !in_order { whole * each - count - from } else { from };
@@ -239,11 +237,18 @@ pub(super) fn block(
                         prefetch.map_or(vec![], |a| prefetch_lines(m, p, t, each, &depth, panel, q, a));
                     lines.into_iter().chain(next_rows(m, p, t, each, row, mr, q))
                 };
-                let mut body: Vec<Stmt> = asks(m, q.into()).collect();
-                body.extend(steps(m, Dim::sym(q) * each, each));
+                let turn = |m: &mut Module, q: Dim| -> Vec<Stmt> {
+                    let mut body: Vec<Stmt> = asks(m, q).collect();
+                    body.extend(steps(m, q * each, each));
+                    body
+                };
                 let mut s = match first.as_const() {
-                    Some(n) if halves && n * each > HALVES => in_parts(m, q, n, HALVES / each, &body),
-                    _ => vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }],
+                    Some(n) if halves && n * each > HALVES => in_parts(m, n, HALVES / each, &turn),
+                    _ => {
+                        let q = m.syms.loop_var("k", zero, first);
+                        let body = turn(m, q.into());
+                        vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }]
+                    }
                 };
                 if late > 0 {
                     let r = m.syms.loop_var("k", zero, Dim::constant(late));
@@ -327,13 +332,18 @@ pub(super) fn block(
     out
 }
 
-/// A loop as loops of so many iterations each.
-fn in_parts(m: &mut Module, var: Sym, n: i64, each: i64, body: &[Stmt]) -> Vec<Stmt> {
+/// A loop of `n` iterations as loops of `each`.
+fn in_parts(
+    m: &mut Module,
+    n: i64,
+    each: i64,
+    body: &dyn Fn(&mut Module, Dim) -> Vec<Stmt>,
+) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let (parts, left) = (n / each, n % each);
     let part = |m: &mut Module, from: Dim, count: i64| {
         let q = m.syms.loop_var("k", zero, Dim::constant(count));
-        let body = substitute(m, body.to_vec(), &|s| (s == var).then(|| from + q));
+        let body = body(m, from + q);
         Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(count), body }
     };
     let outer = m.syms.loop_var("k", zero, Dim::constant(parts));
