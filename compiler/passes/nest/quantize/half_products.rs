@@ -55,7 +55,7 @@ fn narrow(m: &Module) -> HashSet<Buf> {
         fit.remove(&m.storage(b));
     }
     let epilogues: HashMap<Kernel, &Contraction> = all.iter().map(|(k, p)| (*k, p)).collect();
-    for k in m.kernels.keys() {
+    for k in visit::calls(&m.driver) {
         let own = by_half.get(&k).map_or(&[][..], Vec::as_slice);
         for b in visit::loads(&m.kernels[k].body).into_iter().map(|b| m.storage(b)) {
             if !own.contains(&b) {

@@ -11,8 +11,8 @@ use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_temp, through
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::Columns;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
-use crate::passes::nest::schedule::tiles::multiplies_halves;
 use crate::passes::nest::schedule::rows;
+use crate::passes::nest::schedule::tiles::multiplies_halves;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 

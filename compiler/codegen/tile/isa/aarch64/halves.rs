@@ -4,9 +4,7 @@
 //! the loop they are added to what the loop began with, in f32. Long sums come as loops of such loops.
 
 use crate::codegen::tile::ir::Bits::B32;
-use crate::codegen::tile::ir::{
-    Bin, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Un, Value,
-};
+use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
 use crate::codegen::{Map, Set};
 use crate::nest::HALVES;
 
@@ -277,8 +275,7 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
             });
             let vector = *columns.entry((x.vector, p.second.is_some())).or_insert_with(|| {
                 let def = fresh(classes);
-                let op =
-                    if p.second.is_some() { Op::Load(Form::B32) } else { Op::LoadFirst(Form::B32, 2) };
+                let op = if p.second.is_some() { Op::Load(Form::B32) } else { Op::LoadFirst(Form::B32, 2) };
                 if let Some(i) = position.get(&x.vector) {
                     nodes[*i].push(load(op, near, def));
                 }

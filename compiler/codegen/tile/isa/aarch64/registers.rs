@@ -5,7 +5,8 @@
 
 use crate::codegen::tile::ir::{Bin, Class, Func, Node, Op, Value};
 use regalloc2::{
-    MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg};
+    MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg,
+};
 
 /// x19 .. x28: what a function must restore.
 pub(super) const SAVED: std::ops::RangeInclusive<usize> = 19..=28;

@@ -114,7 +114,9 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
             row!(VEX_Vextractf128_xmmm128_ymm_imm8 EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8),
             Some(u32::from(k)),
         ),
-        Un::Single | Un::Low | Un::Half | Un::Whole { .. } | Un::UnsignedToFloat => (row!(INVALID INVALID), None),
+        Un::Single | Un::Low | Un::Half | Un::Whole { .. } | Un::UnsignedToFloat => {
+            (row!(INVALID INVALID), None)
+        }
     }
 }
 

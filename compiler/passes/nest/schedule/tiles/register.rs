@@ -333,12 +333,7 @@ pub(super) fn block(
 }
 
 /// A loop of `n` iterations as loops of `each`.
-fn in_parts(
-    m: &mut Module,
-    n: i64,
-    each: i64,
-    body: &dyn Fn(&mut Module, Dim) -> Vec<Stmt>,
-) -> Vec<Stmt> {
+fn in_parts(m: &mut Module, n: i64, each: i64, body: &dyn Fn(&mut Module, Dim) -> Vec<Stmt>) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let (parts, left) = (n / each, n % each);
     let part = |m: &mut Module, from: Dim, count: i64| {
