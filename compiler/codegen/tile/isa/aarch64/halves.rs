@@ -252,7 +252,6 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
             let (Some((at, count, lane)), Some(near)) = (lanes.get(&x.element), place(b, x.vector)) else {
                 continue;
             };
-            // Where the first of the elements was loaded; of a single one, its lane of 32 bits has it.
             let line = b.nodes[x.at].line;
             let load = |op: Op, mem: Mem, def: Value| Node {
                 op,
@@ -264,6 +263,7 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
             };
             let holder = *held.entry(*at).or_insert_with(|| {
                 let def = fresh(classes);
+                // Neighbours together; a single one stands in the lower half of a lane of 32 bits.
                 let op = match count {
                     8 => Op::Load(Form::B32),
                     4 => Op::LoadFirst(Form::B32, 2),
@@ -311,21 +311,22 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
 
 /// The elements of a block's products: what is loaded with each, how many elements these are, and its lane.
 fn lanes(b: &Block, pairs: &[Pair]) -> Map<Value, (Mem, usize, u8)> {
-    let mut rows: Map<(Value, Option<(Value, u8)>), Vec<(i32, Value)>> = Map::default();
+    // Rows by their bases: displacements and elements.
+    let mut rows: Map<Value, Vec<(i32, Value)>> = Map::default();
     let mut seen: Set<Value> = Set::default();
     for s in pairs.iter().flat_map(|p| &p.first.steps) {
         if let (true, Some(m)) = (seen.insert(s.element), place(b, s.element)) {
-            rows.entry((m.base, m.index)).or_default().push((m.disp, s.element));
+            rows.entry(m.base).or_default().push((m.disp, s.element));
         }
     }
     let mut found = Map::default();
-    for ((base, index), mut list) in rows {
+    for (base, mut list) in rows {
         list.sort_unstable();
         let mut k = 0;
         while k < list.len() {
             let near = list[k..].windows(2).take_while(|w| w[1].0.wrapping_sub(w[0].0) == 2).count() + 1;
             let count = [8, 4].into_iter().find(|n| near >= *n).unwrap_or(1);
-            let at = Mem { base, index, disp: list[k].0 };
+            let at = Mem { base, index: None, disp: list[k].0 };
             for (lane, (_, v)) in list[k..k + count].iter().enumerate() {
                 found.insert(*v, (at, count, lane as u8));
             }
