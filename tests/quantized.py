@@ -159,6 +159,16 @@ def floats():
     for columns, sizes in (("many", ((64, 32), (30, 33), (9, 20))), ("few", ((300, 3), (70, 1)))):
         for dt in (np.float32, np.float16):
             float_products(f"{columns}_{np.dtype(dt).name}", [(rows, *size) for rows in (*range(1, 15), 25, 50) for size in sizes], dt)
+    # Sums of f16 in parts, with steps left over, and images that nothing but such sums read.
+    float_products("long_float16", [(rows, *size) for rows in (1, 3, 6, 8, 9, 16, 33) for size in ((600, 33), (262, 16), (128, 44))], np.float16)
+    nodes, feeds, consts = [], {}, {}
+    for i, (channels, out, size, stride) in enumerate(((32, 48, 9, 2), (64, 24, 12, 2), (144, 16, 6, 1))):
+        feeds[f"x{i}"] = f(1, channels, size, size).astype(np.float16)
+        consts[f"w{i}"], consts[f"v{i}"] = (f(out, channels, k, k, scale=1 / 16).astype(np.float16) for k in (3, 1))
+        consts[f"u{i}"] = f(20, out, 1, 1, scale=1 / 4).astype(np.float16)
+        conv = dict(strides=[stride] * 2)
+        nodes += [node("Conv", f"x{i} w{i}", f"a{i}", pads=[1] * 4, **conv), node("Relu", f"a{i}", f"b{i}"), node("Conv", f"b{i} u{i}", f"y{i}"), node("Conv", f"x{i} v{i}", f"z{i}", **conv)]
+    case("floats_of_images_float16", nodes, feeds, consts, outputs=[o for i in range(3) for o in (f"y{i}", f"z{i}")], rtol=1e-2)
     nodes, feeds, consts = [], {}, {}
     for i, (channels, out, size, kernel, stride) in enumerate(((16, 16, 9, 3, 2), (64, 24, 7, 1, 1), (3, 40, 12, 3, 2), (6, 16, 6, 5, 1))):
         feeds[f"x{i}"], consts[f"w{i}"] = f(1, channels, size, size), f(out, channels, kernel, kernel)

@@ -152,9 +152,13 @@ pub enum Math {
     #[default]
     Default,
     /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies
-    /// these.
+    /// these, and products of f16 are added up as f16 where it does that, [`HALVES`] of them at most.
     Fast,
 }
+
+/// Products of f16 that are added up as f16 at most: such a sum is then added to one in f32. The error of a
+/// sum is at most so many times 2^-11 of the sum of the magnitudes of its products, whatever its length.
+pub const HALVES: i64 = 128;
 
 /// What code is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -336,6 +336,18 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
+        name: "half_products",
+        group: Group::Quantize,
+        serves: Some(Serves {
+            level: |f| f.caps.halves,
+            useful: |m, f| m.math == Math::Fast && nest::quantize::half_products::suit(m, f),
+        }),
+        holds: "With --math fast, scratch that only products with f16 read is f16, where the level adds these up.",
+        why: "After bf16_dot, which has the choice; before schedules, which pack what elements are.",
+        run: nest::quantize::half_products::run,
+        ..PER_LEVEL
+    },
+    NestPass {
         name: "pad_rows",
         group: Group::Layout,
         holds: "Rows of scratch that contractions read do not lie a multiple of 4 KiB apart.",

@@ -24,6 +24,8 @@ pub struct Caps {
     pub dot: Dot,
     /// Dot products of bf16, or products of matrices of them where there are those of bytes.
     pub bf16: bool,
+    /// Arithmetic on lanes of 16-bit floats, twice as many to a vector.
+    pub halves: bool,
     /// Products of vectors with one lane of another: elements that multiply whole rows are loaded as vectors.
     pub by_lane: bool,
     /// Cores that begin no instruction before the one before it.
@@ -43,13 +45,14 @@ impl Caps {
         long_lanes: false,
         dot: Dot::None,
         bf16: false,
+        halves: false,
         by_lane: false,
         in_order: false,
     };
     pub(super) const NEON: Caps =
         Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
     pub(super) const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
-    pub(super) const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, ..Caps::NEON };
+    pub(super) const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, halves: true, ..Caps::NEON };
     pub(super) const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, bf16: true, ..Caps::NEON_DOT };
     pub(super) const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
     pub(super) const AVX2: Caps = Caps {
@@ -63,6 +66,7 @@ impl Caps {
         long_lanes: true,
         dot: Dot::Pairs,
         bf16: false,
+        halves: false,
         by_lane: false,
         in_order: false,
     };

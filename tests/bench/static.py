@@ -32,6 +32,9 @@ MODELS = {
     "gemm": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "generic"),
     "gemm, in order": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "cortex-a55"),
     "gemm of f16": ("(float16[512,512] a, float16[512,512] b) => (float16[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
+    "gemm of f16, --math fast": (
+        "(float16[512,512] a, float16[512,512] b) => (float16[512,512] y)", "y = MatMul (a, b)", 17,
+        "armv8.2-a+dotprod+fp16", "--math", "fast"),
     "gemm of f64": ("(double[512,512] a, double[512,512] b) => (double[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
     "gemm of int8, sdot": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.2-a+dotprod+fp16"),
     "gemm of int8, in order": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "cortex-a55"),

@@ -59,6 +59,7 @@ impl Builder {
                 width,
                 long,
                 in_order,
+                halves: false,
                 params: vec![],
                 classes: vec![],
                 blocks: vec![Block::default()],
@@ -71,6 +72,10 @@ impl Builder {
             tables: false,
             line: Line::default(),
         }
+    }
+    /// Products of f16 may be added up as f16 ([`Func::halves`]).
+    pub(super) fn allow_halves(&mut self) {
+        self.f.halves = true;
     }
     /// Vector length.
     pub fn width(&self) -> Width {

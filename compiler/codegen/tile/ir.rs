@@ -139,6 +139,10 @@ pub enum Un {
     Low,
     /// f32 -> f16, packed in the lower half of the vector. 128 bits only.
     Half,
+    /// Four f16 -> f32: those of the lower half of the vector, or of the upper one. 128 bits only.
+    Whole {
+        upper: bool,
+    },
     IAbs,
     Shl(u8),
     Shr(u8),
@@ -315,6 +319,12 @@ pub enum Op {
         /// The lane of the last factor.
         lane: u8,
     },
+    /// First argument plus the second times one lane of the third, for all lanes, rounded once: eight lanes of
+    /// f16. It overwrites the first; selection makes it of products of f32 ([`Func::halves`]). 128 bits only.
+    FmaHalves {
+        /// The lane of the third argument.
+        lane: u8,
+    },
     /// First argument plus four products of bytes a lane, of the second and the third. It overwrites the
     /// first.
     Dot(Bytes),
@@ -473,6 +483,8 @@ pub struct Func {
     pub long: bool,
     /// For cores that begin no instruction before the one before it.
     pub in_order: bool,
+    /// Products of f16 may be added up as f16, up to [`HALVES`](crate::nest::HALVES) of them.
+    pub halves: bool,
     /// Parameters in order; the first ones arrive in registers (`Width::register_params`).
     pub params: Vec<Value>,
     /// Classes of all values.

@@ -16,7 +16,8 @@
 //!
 //! An instruction is its result with its class, the operation with what belongs to it between dots, its
 //! operands, its memory operand, a constant that is read from behind the code, and behind the last one of a
-//! block where it goes with which values. `tile WIDTH [long] [in_order]` says what [`Func`] does.
+//! block where it goes with which values. `tile WIDTH [long] [in_order] [halves]` says what
+//! [`Func`] does.
 
 use super::ir::{
     Bin, Bits, Block, Bytes, Class, Factors, Form, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,
@@ -92,7 +93,7 @@ names!(Un {
     "trunc_long" TruncLong "trunc_unsigned" TruncUnsigned "to_float" ToFloat
     "unsigned_to_float" UnsignedToFloat "to_double" ToDouble "unsigned_to_double" UnsignedToDouble
     "double" Double "single" Single "extend" Extend "extend_unsigned" ExtendUnsigned "low" Low "half" Half
-    "iabs" IAbs "shl" Shl(n) "shr" Shr(n) "sar" Sar(n) "swap" Swap(k) "narrow" Narrow(n) "part" Part(k)
+    "whole" Whole { upper } "iabs" IAbs "shl" Shl(n) "shr" Shr(n) "sar" Sar(n) "swap" Swap(k) "narrow" Narrow(n) "part" Part(k)
 });
 names!(Op {
     "args" Args
@@ -131,6 +132,7 @@ names!(Op {
     "fma231" Fma231 { neg, bits }
     "fma213" Fma213 { neg, bits }
     "fma_lane" FmaLane { neg, bits, lane }
+    "fma_halves" FmaHalves { lane }
     "dot" Dot(bytes)
     "dot_lane" DotLane { bytes, swapped, lane }
     "dot8" Dot8 { of, swapped }
@@ -212,6 +214,7 @@ pub fn print(f: &Func) -> String {
     let mut s = format!("tile {}", dots(&f.width));
     s += if f.long { " long" } else { "" };
     s += if f.in_order { " in_order" } else { "" };
+    s += if f.halves { " halves" } else { "" };
     let _ = writeln!(s, "{}", list(&f.params, name));
     for (i, b) in f.blocks.iter().enumerate() {
         let _ = writeln!(s, "block {i}{}", list(&b.params, typed));
@@ -251,6 +254,7 @@ pub fn parse(text: &str) -> Result<Func, String> {
         width: Width::Avx2,
         long: false,
         in_order: false,
+        halves: false,
         params: vec![],
         classes: vec![],
         blocks: vec![],
@@ -298,6 +302,7 @@ impl<'a> Words<'a> {
         self.f.width = undotted(self.words.next()?)?;
         self.f.long = self.eat("long");
         self.f.in_order = self.eat("in_order");
+        self.f.halves = self.eat("halves");
         self.f.params = self.list(|l| l.value(Some(Class::Int)))?;
         self.words.next().is_none().then_some(())
     }

@@ -186,6 +186,9 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         bounds: Bounds::of_sums(m, body),
     };
     t.b.tables = m.math != Math::Strict;
+    if m.math == Math::Fast && vectors.caps.halves {
+        t.b.allow_halves();
+    }
     let checks = !t.withs.is_empty();
     if checks {
         let none = t.b.all_lanes(false);

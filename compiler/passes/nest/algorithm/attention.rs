@@ -363,8 +363,8 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         }
     }
     let of = Some((local, Dim::constant(height)));
-    let t1 = Tile::new((of, 1), most, g.columns.0, keys, nr1, panels1, batch.clone(), false, facts);
-    let t2 = Tile::new((of, 1), most, n2, width, nr2, panels2, batch.clone(), false, facts);
+    let t1 = Tile::new((of, 1), most, g.columns.0, keys, nr1, panels1, batch.clone(), false, false, facts);
+    let t2 = Tile::new((of, 1), most, n2, width, nr2, panels2, batch.clone(), false, false, facts);
     let work = work(m, &g);
     let inner = vec![tiles::describe_tile(m, &g.qk, &t1), tiles::describe_tile(m, &g.pv, &t2)];
     let b = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };

@@ -5,5 +5,6 @@ pub mod bf16_dot;
 pub mod exact_sums;
 pub mod few_bits;
 pub mod fold_requantize;
+pub mod half_products;
 pub mod integer_dot;
 pub mod widen_integers;

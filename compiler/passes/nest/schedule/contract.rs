@@ -108,7 +108,8 @@ impl Axes {
             .and_then(|r| stride(m, p.a.0, &p.a.1, r.0))
             .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
         let crowded = apart != 0 && apart % PAGE == 0;
-        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, facts);
+        let halves = tiles::sums_halves(m, &p, facts.caps);
+        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, halves, facts);
         let loops = Loops::new(m, &p, &tile, &rows);
         let work = work(m, &p, n, p.product.unit(), request.program.large);
         Tiled { p, rows, tile, loops, turn, work }
@@ -403,7 +404,7 @@ pub(crate) fn packing(
         .and_then(|d| along(d.0))
         .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
     if (!constant || panel)
-        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p.b.0, site.facts))
+        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p, site.facts))
         && p.reduction.len() == 1
         && near
         && along(n) == Some(1)

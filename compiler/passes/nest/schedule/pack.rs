@@ -12,6 +12,7 @@ use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::Columns;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
 use crate::passes::nest::schedule::rows;
+use crate::passes::nest::schedule::tiles::multiplies_halves;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
@@ -55,10 +56,10 @@ struct Packer<'a> {
 }
 
 /// True if panels hold what elements are computed as: where a vector does little work, floats of 16 bits are
-/// converted once and not for each tile of rows.
-pub(crate) fn converts(m: &Module, b: Buf, facts: Facts) -> bool {
-    let ty = m.bufs[b].ty;
-    facts.caps.by_lane && ty.is_float() && ty.bits() == 16
+/// converted once and not for each tile of rows, unless it multiplies them as they are.
+pub(crate) fn converts(m: &Module, p: &Contraction, facts: Facts) -> bool {
+    let ty = m.bufs[p.b.0].ty;
+    !multiplies_halves(m, p, facts.caps) && facts.caps.by_lane && ty.is_float() && ty.bits() == 16
 }
 
 /// Panels that a kernel makes.
@@ -89,7 +90,7 @@ impl Panels {
         let Columns { extent, nr, .. } = s.columns;
         let zero = Dim::constant(0);
         let ty = m.bufs[p.b.0].ty;
-        let ty = if converts(m, p.b.0, facts) { ty.compute() } else { ty };
+        let ty = if converts(m, p, facts) { ty.compute() } else { ty };
         let packed = m.temp(s.name.clone(), ty, s.dims.clone());
         let mut l = Packer {
             p,

@@ -12,13 +12,14 @@ mod loops;
 mod register;
 
 use crate::nest::schedule;
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Stmt};
-use crate::passes::nest::analysis::form::Contraction;
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Place, Stmt};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::machine::THREADS;
 use crate::passes::nest::analysis::shape::{parallel, substitute};
 use crate::passes::nest::schedule::contract::Packed;
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::{Caps, Facts, Tiles};
+use crate::tensor::ElemType;
 use even::Even;
 pub(crate) use even::is_even;
 use loops::Order;
@@ -32,6 +33,11 @@ use register::{Cols, PanelPrefetch, block, tile};
 const CROWDED_ROWS: i64 = 8;
 /// Rows of a tile where only run time knows how many there are, see `Even` and `heights`.
 const TALL_ROWS: i64 = 12;
+/// Rows of a tile whose sums are of f16, two vectors of a row to a register: in f32 they have no registers
+/// for all, which is what they are where steps are left over.
+const HALF_ROWS: i64 = 8;
+/// Steps of a sum from which on what is left of them is little.
+const LONG_HALVES: i64 = 32;
 /// Rows of a tile at most: beyond, pointers get scarce.
 pub(crate) const MOST_ROWS: i64 = 14;
 
@@ -137,6 +143,19 @@ fn row_panel(vectors: i64) -> i64 {
 /// Rows beyond which a number is taken to be unknown.
 const MOST_KNOWN: i64 = 4096;
 
+/// True if a level may add up products of f16 as f16.
+pub(crate) fn multiplies_halves(m: &Module, p: &Contraction, caps: Caps) -> bool {
+    let half = |b: Buf| m.bufs[b].ty == ElemType::F16;
+    let allowed = caps.halves && m.math == Math::Fast && p.product == ProductKind::Fma;
+    allowed && p.with.is_none() && half(p.a.0) && half(p.b.0)
+}
+
+/// True if all of a contraction's sums are of f16, but for a few steps at the end.
+pub(crate) fn sums_halves(m: &Module, p: &Contraction, caps: Caps) -> bool {
+    let long = |d: &(Sym, Dim)| d.1.as_const().is_some_and(|n| n >= LONG_HALVES);
+    multiplies_halves(m, p, caps) && p.reduction.last().is_some_and(long)
+}
+
 /// Rows of a tile of `nv` vectors: accumulators, a row of B and one of A fit the registers.
 fn rows_of(registers: i64, nv: i64) -> i64 {
     ((registers - 1 - nv) / nv).clamp(1, MOST_ROWS)
@@ -206,7 +225,7 @@ impl<P> Tile<P> {
 
 impl<P: Source> Tile<P> {
     /// Chooses the tile for a level. `together`: rows that one tile has; `most`: rows at most; `crowded`:
-    /// they lie a multiple of 4 KiB apart.
+    /// they lie a multiple of 4 KiB apart; `halves`: sums are of f16 ([`sums_halves`]).
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         (m_row, together): (Option<(Sym, Dim)>, i64),
@@ -217,10 +236,14 @@ impl<P: Source> Tile<P> {
         panels: P,
         batch: Vec<(Sym, Dim)>,
         crowded: bool,
+        halves: bool,
         facts: Facts,
     ) -> Tile<P> {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let (mut nv, mut mr) = shape(nr, most, facts);
+        if halves && nv % 2 == 0 {
+            mr = rows_by_lane(registers, nv / 2).min(HALF_ROWS).min(most.max(1));
+        }
         if crowded {
             mr = mr.min(CROWDED_ROWS);
         } else if m_row.is_some_and(|r| r.1.as_const().is_none()) {

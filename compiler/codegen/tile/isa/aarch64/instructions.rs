@@ -162,6 +162,7 @@ impl Emit<'_> {
             Op::FmaLane { neg, bits, lane } => {
                 self.code.three(table::fma_lane(neg, bits, lane), d, r[1], r[2])
             }
+            Op::FmaHalves { lane } => self.code.three(table::fma_halves(lane), d, r[1], r[2]),
             Op::Dot(bytes) => self.code.three(table::dot(bytes), d, r[1], r[2]),
             Op::DotLane { bytes, swapped, lane } => {
                 self.code.three(table::dot_lane(bytes, swapped, lane), d, r[1], r[2])

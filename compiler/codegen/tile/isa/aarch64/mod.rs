@@ -2,6 +2,7 @@
 
 pub(in crate::codegen) mod code;
 mod encode;
+mod halves;
 mod instructions;
 mod matrix;
 mod memory;
@@ -22,6 +23,9 @@ pub(super) struct Aarch64;
 impl Machine for Aarch64 {
     fn select(&self, f: &mut Func) {
         matrix::products(f);
+        if f.halves {
+            halves::sums(f);
+        }
         select::forms(&mut f.blocks, f.in_order);
     }
     fn class(&self, c: Class) -> RegClass {

@@ -4,7 +4,9 @@
 //! return address.
 
 use crate::codegen::tile::ir::{Bin, Class, Func, Node, Op, Value};
-use regalloc2::{MachineEnv, Operand, PReg, PRegSet, RegClass, VReg};
+use regalloc2::{
+    MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg,
+};
 
 /// x19 .. x28: what a function must restore.
 pub(super) const SAVED: std::ops::RangeInclusive<usize> = 19..=28;
@@ -52,6 +54,14 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
         Op::Bin(Bin::Min | Bin::Max | Bin::Shr | Bin::Sar, _) => {
             n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect()
         }
+        // Four bits name the register with the lane.
+        Op::FmaHalves { .. } => {
+            let limit = |i: usize| if i == 2 { OperandConstraint::Limit(16) } else { OperandConstraint::Reg };
+            let one = |(i, v): (usize, &Value)| {
+                Operand::new(reg(*v), limit(i), OperandKind::Use, OperandPos::Early)
+            };
+            n.args.iter().enumerate().map(one).collect()
+        }
         _ => n.args.iter().map(|v| Operand::reg_use(reg(*v))).collect(),
     };
     if let Some(m) = &n.mem {
@@ -64,6 +74,7 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
         o.push(match n.op {
             Op::Fma231 { .. }
             | Op::FmaLane { .. }
+            | Op::FmaHalves { .. }
             | Op::Dot(_)
             | Op::DotLane { .. }
             | Op::MatrixDot { .. } => Operand::reg_reuse_def(reg(d), 0),

@@ -239,8 +239,9 @@ fn by_lane(b: &mut Block, held: &Held) {
 /// Orders products of rows, which are held as elements, and columns, which are loaded: column after column,
 /// all rows with each, so that no more than two columns are alive. False for other blocks.
 fn in_columns(b: &mut Block, in_order: bool) -> bool {
-    let is_product =
-        |n: &Node| matches!(n.op, Op::FmaLane { .. } | Op::DotLane { .. } | Op::MatrixDot { .. });
+    let is_product = |n: &Node| {
+        matches!(n.op, Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } | Op::MatrixDot { .. })
+    };
     let Some(last) = b.nodes.iter().rposition(is_product) else { return false };
     let products: Vec<&Node> = b.nodes.iter().filter(|n| is_product(n)).collect();
     let results: Set<Value> = products.iter().filter_map(|n| n.def).collect();

@@ -74,6 +74,7 @@ pub(super) fn un(op: Un, bits: Bits) -> Option<[u32; 2]> {
         Un::Double => wide([0x0e61_7800, 0]),
         Un::Single => short([0x0e61_6800, 0]),
         Un::Half => wide([0x0e21_6800, 0]),
+        Un::Whole { upper } => wide([FCVTL | u32::from(upper) << 30, 0]),
         Un::Extend => wide([SXTL[2], 0]),
         Un::ExtendUnsigned => wide([UXTL[2], 0]),
         Un::Low => short([XTN[2], 0]),
@@ -141,6 +142,12 @@ pub(super) fn fma_lane(neg: bool, bits: Bits, lane: u8) -> u32 {
         }
         Bits::B64 => pick([0x4fc0_1000, 0x4fc0_5000], if neg { Bits::B64 } else { Bits::B32 }) | lane << 11,
     }
+}
+
+/// d += n * m\[lane\], of eight f16. Four bits name m.
+pub(super) fn fma_halves(lane: u8) -> u32 {
+    let lane = u32::from(lane);
+    0x4f00_1000 | (lane & 1) << 20 | (lane >> 1 & 1) << 21 | (lane >> 2) << 11
 }
 
 /// d += the products of four bytes of n and m; of mixed signs, those of n are unsigned: SDOT, UDOT, USDOT.

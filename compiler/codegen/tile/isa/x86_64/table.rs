@@ -114,7 +114,9 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
             row!(VEX_Vextractf128_xmmm128_ymm_imm8 EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8),
             Some(u32::from(k)),
         ),
-        Un::Single | Un::Low | Un::Half | Un::UnsignedToFloat => (row!(INVALID INVALID), None),
+        Un::Single | Un::Low | Un::Half | Un::Whole { .. } | Un::UnsignedToFloat => {
+            (row!(INVALID INVALID), None)
+        }
     }
 }
 
@@ -158,6 +160,7 @@ fn un64(op: Un) -> (Row, Option<u32>) {
         | Un::Narrow(_)
         | Un::Part(_)
         | Un::Half
+        | Un::Whole { .. }
         | Un::Double
         | Un::Extend
         | Un::ExtendUnsigned => (row!(INVALID INVALID), None),
@@ -313,7 +316,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Un(op, bits) => un(op, bits).0[column],
         Op::Dot2 => DOT2[column],
         Op::LoadFirst(..) | Op::StoreFirst(..) | Op::SelectInto(..) => return false,
-        Op::FmaLane { .. } | Op::DotLane { .. } => return false,
+        Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } => return false,
         Op::Dot8 { .. } | Op::MatrixDot { .. } | Op::Zip { .. } | Op::Unzip { .. } => return false,
         Op::Dot(bytes) => return bytes == Bytes::Mixed,
         Op::Scatter(_) => return column == 1,

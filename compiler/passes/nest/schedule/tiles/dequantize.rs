@@ -110,6 +110,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         Panels::Private(scratch, q),
         vec![],
         crowded,
+        false,
         facts,
     );
     let convert = converted(m, w, panel.into(), lanes, (scratch, q));

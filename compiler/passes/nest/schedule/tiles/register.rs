@@ -1,8 +1,8 @@
 //! One register tile: accumulators and the sum, with its prefetches.
 
 use super::finish;
-use super::{Panels, Source, Tile};
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Place, Stmt};
+use super::{Panels, Source, Tile, multiplies_halves};
+use crate::nest::{BinOp, Buf, Expr, HALVES, LoopKind, Math, Module, Place, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::strides::stride;
@@ -206,7 +206,9 @@ pub(super) fn block(
     let steps = Dim::product(depth.iter().map(|d| d.1));
     // Twice the code, where it is to be small.
     let short = inner.as_const().is_none_or(|k| k < 4 * EPILOGUE_PREFETCH_RATIO * mr);
-    let early = depth.len() > 1 || short || t.caps.tiles == Tiles::None;
+    // Sums of f16 are loops of their own, which nothing else cuts short.
+    let halves = multiplies_halves(m, p, t.caps);
+    let early = depth.len() > 1 || short || halves || t.caps.tiles == Tiles::None;
     let long =
         if finish::reads_from_afar(m, p, t) { FAR_EPILOGUE_PREFETCH_STEPS } else { EPILOGUE_PREFETCH_STEPS };
     if early && steps.as_const().is_none_or(|k| k >= long) {
@@ -223,7 +225,6 @@ pub(super) fn block(
                 // beginning stands in the way of the sum's own lines.
                 let late = if early || reads.is_empty() { 0 } else { mr };
                 let first = whole - late * (most / each);
-                let q = m.syms.loop_var("k", zero, first);
                 let steps = |m: &mut Module, from: Dim, count: i64| {
                     let u = m.syms.loop_var("u", zero, Dim::constant(count));
                     let from = if t.backwards && !in_order { whole * each - count - from } else { from };
@@ -236,9 +237,19 @@ pub(super) fn block(
                         prefetch.map_or(vec![], |a| prefetch_lines(m, p, t, each, &depth, panel, q, a));
                     lines.into_iter().chain(next_rows(m, p, t, each, row, mr, q))
                 };
-                let mut body: Vec<Stmt> = asks(m, q.into()).collect();
-                body.extend(steps(m, Dim::sym(q) * each, each));
-                let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }];
+                let turn = |m: &mut Module, q: Dim| -> Vec<Stmt> {
+                    let mut body: Vec<Stmt> = asks(m, q).collect();
+                    body.extend(steps(m, q * each, each));
+                    body
+                };
+                let mut s = match first.as_const() {
+                    Some(n) if halves && n * each > HALVES => in_parts(m, n, HALVES / each, &turn),
+                    _ => {
+                        let q = m.syms.loop_var("k", zero, first);
+                        let body = turn(m, q.into());
+                        vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }]
+                    }
+                };
                 if late > 0 {
                     let r = m.syms.loop_var("k", zero, Dim::constant(late));
                     let q = first + Dim::sym(r) * (most / each);
@@ -319,6 +330,24 @@ pub(super) fn block(
     }
     out.extend(finish::stores(m, p, t, acc, row, mr, first, nv, cols));
     out
+}
+
+/// A loop of `n` iterations as loops of `each`.
+fn in_parts(m: &mut Module, n: i64, each: i64, body: &dyn Fn(&mut Module, Dim) -> Vec<Stmt>) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let (parts, left) = (n / each, n % each);
+    let part = |m: &mut Module, from: Dim, count: i64| {
+        let q = m.syms.loop_var("k", zero, Dim::constant(count));
+        let body = body(m, from + q);
+        Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(count), body }
+    };
+    let outer = m.syms.loop_var("k", zero, Dim::constant(parts));
+    let body = vec![part(m, Dim::sym(outer) * each, each)];
+    let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: outer, lo: zero, hi: Dim::constant(parts), body }];
+    if left > 0 {
+        s.push(part(m, Dim::constant(parts * each), left));
+    }
+    s
 }
 
 /// Steps of a sum from which on it prefetches the next tile's rows, and elements of a gap between rows at

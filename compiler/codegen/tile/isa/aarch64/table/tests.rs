@@ -140,6 +140,12 @@ fn encoded() -> Vec<(String, u32)> {
         all.push((format!("{name} v1.4s, v2.16b, v3.16b"), three(matrix_dot(Factors::Bytes(bytes)))));
     }
     all.push(("bfmmla v1.4s, v2.8h, v3.8h".to_owned(), three(matrix_dot(Factors::Halves))));
+    for lane in 0..8 {
+        all.push((format!("fmla v1.8h, v2.8h, v3.h[{lane}]"), three(fma_halves(lane))));
+        all.push((format!("fmla v1.8h, v2.8h, v15.h[{lane}]"), two(fma_halves(lane)) | 15 << 16));
+    }
+    let [upper, _] = super::un(Un::Whole { upper: true }, Bits::B32).expect("an instruction");
+    all.push(("fcvtl2 v1.4s, v2.8h".to_owned(), two(upper)));
     for (k, upper) in [(1, false), (2, true)] {
         for (t, bits) in [("4s", Bits::B32), ("2d", Bits::B64)] {
             all.push((format!("zip{k} v1.{t}, v2.{t}, v3.{t}"), three(zip(bits, upper))));

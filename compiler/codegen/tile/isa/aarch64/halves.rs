@@ -1,0 +1,337 @@
+//! Sums of products of f16 (FEAT_FP16). A function may say that a few products of f16 can be added up as f16
+//! ([`Func::halves`]): a loop that runs no more than so many steps then carries sums of eight f16, two
+//! neighbouring vectors of a row in one register, and multiplies what stands in memory, unconverted. Behind
+//! the loop they are added to what the loop began with, in f32. Long sums come as loops of such loops.
+
+use crate::codegen::tile::ir::Bits::B32;
+use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
+use crate::codegen::{Map, Set};
+use crate::nest::HALVES;
+
+/// Bytes of four elements.
+const FOUR: i32 = 8;
+
+/// A step of a sum: the element of a row, and four neighbours of a column's row.
+#[derive(Clone, Copy)]
+struct Step {
+    /// The instruction.
+    at: usize,
+    element: Value,
+    vector: Value,
+}
+
+/// A sum that a loop carries.
+struct Sum {
+    /// Which parameter of the loop.
+    param: usize,
+    /// What it is after an iteration.
+    end: Value,
+    steps: Vec<Step>,
+}
+
+/// A loop of one block.
+struct Loop {
+    head: usize,
+    enter: usize,
+    latch: usize,
+    exit: usize,
+}
+
+/// Turns sums of f32 into sums of f16 where a function allows it.
+pub(super) fn sums(f: &mut Func) {
+    for head in 0..f.blocks.len() {
+        if let Some(l) = find(f, head) {
+            rewrite(f, &l);
+        }
+    }
+}
+
+/// The loop of a block that goes back to itself, if it ends after a number of iterations known now.
+fn find(f: &Func, head: usize) -> Option<Loop> {
+    let b = &f.blocks[head];
+    let &[latch, exit] = b.succs.as_slice() else { return None };
+    let back = &f.blocks[latch];
+    let empty = matches!(back.nodes.as_slice(), [n] if n.op == Op::Jump);
+    if !empty || back.succs != [head] || f.blocks[exit].preds != [head] || !f.blocks[exit].params.is_empty() {
+        return None;
+    }
+    let enter = b.preds.iter().copied().find(|p| *p != latch)?;
+    (b.preds.len() == 2 && f.blocks[enter].succs == [head]).then_some(Loop { head, enter, latch, exit })
+}
+
+/// Iterations of a loop whose counter begins at 0.
+fn iterations(f: &Func, l: &Loop) -> Option<i64> {
+    let b = &f.blocks[l.head];
+    let last = b.nodes.last()?;
+    let (Op::BranchLess(Some(end)), [next]) = (last.op, last.args.as_slice()) else { return None };
+    let made = |v: Value| f.blocks.iter().flat_map(|b| &b.nodes).find(|n| n.def == Some(v));
+    let step = made(*next)?;
+    let (Op::AddImm(by), [counter]) = (step.op, step.args.as_slice()) else { return None };
+    let at = b.params.iter().position(|p| p == counter)?;
+    let first = made(*f.blocks[l.enter].jump_args.get(at)?)?;
+    (first.op == Op::Int(0) && by > 0 && f.blocks[l.latch].jump_args.get(at) == Some(next))
+        .then(|| (i64::from(end) + i64::from(by) - 1) / i64::from(by))
+}
+
+/// The sums of a loop that are nothing but products of f16.
+fn carried(f: &Func, l: &Loop) -> Vec<Sum> {
+    let b = &f.blocks[l.head];
+    let mut made: Map<Value, usize> = Map::default();
+    let mut used: Map<Value, usize> = Map::default();
+    for (i, n) in b.nodes.iter().enumerate() {
+        if n.op.is_memory() && n.def.is_none() && !matches!(n.op, Op::Prefetch { .. }) {
+            return vec![];
+        }
+        made.extend(n.def.map(|d| (d, i)));
+        n.args.iter().for_each(|v| *used.entry(*v).or_default() += 1);
+    }
+    let half = |v: Value, op: Op| {
+        made.get(&v).map(|i| &b.nodes[*i]).is_some_and(|n| {
+            let place = |m: Mem| m.index.is_none() && !made.contains_key(&m.base);
+            n.op == op && n.args.is_empty() && n.mem.is_some_and(place)
+        })
+    };
+    // The product that adds to a value.
+    let adds: Map<Value, usize> = b
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| n.op == Op::Fma { neg: false, bits: B32 } && n.args.len() == 3)
+        .map(|(i, n)| (n.args[2], i))
+        .collect();
+    // What other blocks read, and how often.
+    let mut read: Map<Value, usize> = Map::default();
+    for (i, o) in f.blocks.iter().enumerate() {
+        let nodes = o.nodes.iter().filter(|_| i != l.head).flat_map(|n| &n.args);
+        nodes.chain(&o.jump_args).for_each(|v| *read.entry(*v).or_default() += 1);
+    }
+    let mut found = vec![];
+    for (param, first) in b.params.iter().enumerate() {
+        let (mut end, mut steps) = (*first, vec![]);
+        while let (Some(at), Some(1), None) = (adds.get(&end).copied(), used.get(&end), read.get(&end)) {
+            let (x, y) = (b.nodes[at].args[0], b.nodes[at].args[1]);
+            let (element, vector) = if half(x, Op::Broadcast(Form::F16)) { (x, y) } else { (y, x) };
+            let factors = half(element, Op::Broadcast(Form::F16)) && half(vector, Op::Load(Form::F16));
+            let Some(sum) = b.nodes[at].def.filter(|_| factors) else { break };
+            steps.push(Step { at, element, vector });
+            end = sum;
+        }
+        let back = f.blocks[l.latch].jump_args.get(param) == Some(&end);
+        if !steps.is_empty() && back && !used.contains_key(&end) && !read.contains_key(first) {
+            found.push(Sum { param, end, steps });
+        }
+    }
+    // One that becomes two.
+    found.retain(|s| f.blocks[l.latch].jump_args.iter().filter(|v| **v == s.end).count() == 1);
+    found
+}
+
+/// The place of a value that is loaded.
+fn place(b: &Block, v: Value) -> Option<Mem> {
+    b.nodes.iter().find(|n| n.def == Some(v)).and_then(|n| n.mem)
+}
+
+/// True if the sum `b` multiplies the same elements by the vectors behind those of `a`.
+fn beside(block: &Block, a: &Sum, b: &Sum) -> bool {
+    a.steps.len() == b.steps.len()
+        && a.steps.iter().zip(&b.steps).all(|(x, y)| {
+            let places = (place(block, x.vector), place(block, y.vector));
+            let (Some(m), Some(n)) = places else { return false };
+            x.element == y.element && m.base == n.base && n.disp.wrapping_sub(m.disp) == FOUR
+        })
+}
+
+/// A register of sums: of a vector, and of the one behind it.
+struct Pair {
+    first: Sum,
+    second: Option<Sum>,
+    /// The parameter that takes the place of theirs.
+    carried: Value,
+}
+
+fn rewrite(f: &mut Func, l: &Loop) {
+    let Some(turns) = iterations(f, l) else { return };
+    let mut left = carried(f, l);
+    left.retain(|s| turns.saturating_mul(s.steps.len() as i64) <= HALVES);
+    if left.is_empty() {
+        return;
+    }
+    let mut pairs = vec![];
+    while !left.is_empty() {
+        let first = left.remove(0);
+        let next = left.iter().position(|s| beside(&f.blocks[l.head], &first, s));
+        let second = next.map(|i| left.remove(i));
+        pairs.push(Pair { first, second, carried: fresh(&mut f.classes) });
+    }
+    let line = f.blocks[l.head].nodes.first().map_or(Line::default(), |n| n.line);
+    let begins = f.blocks[l.enter].jump_args.clone();
+    let ends = products(f, l, &pairs);
+    // What the loop carries.
+    let zero = fresh(&mut f.classes);
+    let node = |op, args: &[Value], def| Node {
+        op,
+        args: args.to_vec(),
+        mem: None,
+        literal: None,
+        def: Some(def),
+        line,
+    };
+    let enter = &mut f.blocks[l.enter].nodes;
+    enter.insert(enter.len().saturating_sub(1), node(Op::Const(Number::Word(0)), &[], zero));
+    let gone: Set<usize> =
+        pairs.iter().flat_map(|p| p.second.iter().chain([&p.first])).map(|s| s.param).collect();
+    let keep = |of: &mut Vec<Value>| {
+        let mut i = 0;
+        of.retain(|_| {
+            i += 1;
+            !gone.contains(&(i - 1))
+        });
+    };
+    keep(&mut f.blocks[l.head].params);
+    keep(&mut f.blocks[l.enter].jump_args);
+    keep(&mut f.blocks[l.latch].jump_args);
+    for (p, end) in pairs.iter().zip(&ends) {
+        f.blocks[l.head].params.push(p.carried);
+        f.blocks[l.enter].jump_args.push(zero);
+        f.blocks[l.latch].jump_args.push(*end);
+    }
+    // Behind it.
+    let constants: Set<Value> = f
+        .blocks
+        .iter()
+        .flat_map(|b| &b.nodes)
+        .filter(|n| matches!(n.op, Op::Const(x) if x.is_zero()))
+        .filter_map(|n| n.def)
+        .collect();
+    let mut after = vec![];
+    let mut put: Map<Value, Value> = Map::default();
+    for (p, end) in pairs.iter().zip(&ends) {
+        for (upper, sum) in [(false, Some(&p.first)), (true, p.second.as_ref())] {
+            let Some(sum) = sum else { continue };
+            let part = fresh(&mut f.classes);
+            after.push(node(Op::Un(Un::Whole { upper }, B32), &[*end], part));
+            let begin = begins[sum.param];
+            let whole = if constants.contains(&begin) {
+                part
+            } else {
+                let whole = fresh(&mut f.classes);
+                after.push(node(Op::Bin(Bin::Add, B32), &[begin, part], whole));
+                whole
+            };
+            put.insert(sum.end, whole);
+        }
+    }
+    for b in &mut f.blocks {
+        let args = b.nodes.iter_mut().flat_map(|n| &mut n.args);
+        for v in args.chain(&mut b.jump_args) {
+            *v = put.get(v).copied().unwrap_or(*v);
+        }
+    }
+    f.blocks[l.exit].nodes.splice(0..0, after);
+}
+
+fn fresh(classes: &mut Vec<Class>) -> Value {
+    classes.push(Class::Vector);
+    Value(classes.len() as u32 - 1)
+}
+
+/// The products of a loop as those of f16; what the sums are after an iteration.
+fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
+    let classes = &mut f.classes;
+    let b = &mut f.blocks[l.head];
+    let lanes = lanes(b, pairs);
+    let position: Map<Value, usize> =
+        b.nodes.iter().enumerate().filter_map(|(i, n)| Some((n.def?, i))).collect();
+    let mut nodes: Vec<Vec<Node>> = b.nodes.iter().map(|n| vec![n.clone()]).collect();
+    let mut held: Map<Mem, Value> = Map::default();
+    let mut columns: Map<(Value, bool), Value> = Map::default();
+    let mut ends = vec![];
+    for p in pairs {
+        let mut sum = p.carried;
+        for (i, x) in p.first.steps.iter().enumerate() {
+            let (Some((at, count, lane)), Some(near)) = (lanes.get(&x.element), place(b, x.vector)) else {
+                continue;
+            };
+            let line = b.nodes[x.at].line;
+            let load = |op: Op, mem: Mem, def: Value| Node {
+                op,
+                args: vec![],
+                mem: Some(mem),
+                literal: None,
+                def: Some(def),
+                line,
+            };
+            let holder = *held.entry(*at).or_insert_with(|| {
+                let def = fresh(classes);
+                // Neighbours together; a single one stands in the lower half of a lane of 32 bits.
+                let op = match count {
+                    8 => Op::Load(Form::B32),
+                    4 => Op::LoadFirst(Form::B32, 2),
+                    _ => Op::LoadFirst(Form::U16, 1),
+                };
+                // In front of everything: loads of the block depend on nothing in it.
+                nodes[0].insert(0, load(op, *at, def));
+                def
+            });
+            let vector = *columns.entry((x.vector, p.second.is_some())).or_insert_with(|| {
+                let def = fresh(classes);
+                let op = if p.second.is_some() { Op::Load(Form::B32) } else { Op::LoadFirst(Form::B32, 2) };
+                if let Some(i) = position.get(&x.vector) {
+                    nodes[*i].push(load(op, near, def));
+                }
+                def
+            });
+            let def = fresh(classes);
+            nodes[x.at].clear();
+            nodes[x.at].push(Node {
+                op: Op::FmaHalves { lane: *lane },
+                args: vec![sum, vector, holder],
+                mem: None,
+                literal: None,
+                def: Some(def),
+                line,
+            });
+            if let Some(y) = p.second.as_ref().and_then(|s| s.steps.get(i)) {
+                nodes[y.at].clear();
+            }
+            sum = def;
+        }
+        ends.push(sum);
+    }
+    b.nodes = nodes.into_iter().flatten().collect();
+    // Loads that nothing reads any more.
+    let used: Set<Value> = b.nodes.iter().flat_map(|n| n.args.iter().copied()).collect();
+    let dead = |n: &Node| {
+        matches!(n.op, Op::Broadcast(Form::F16) | Op::Load(Form::F16))
+            && n.def.is_some_and(|d| !used.contains(&d))
+    };
+    b.nodes.retain(|n| !dead(n));
+    ends
+}
+
+/// The elements of a block's products: what is loaded with each, how many elements these are, and its lane.
+fn lanes(b: &Block, pairs: &[Pair]) -> Map<Value, (Mem, usize, u8)> {
+    // Rows by their bases: displacements and elements.
+    let mut rows: Map<Value, Vec<(i32, Value)>> = Map::default();
+    let mut seen: Set<Value> = Set::default();
+    for s in pairs.iter().flat_map(|p| &p.first.steps) {
+        if let (true, Some(m)) = (seen.insert(s.element), place(b, s.element)) {
+            rows.entry(m.base).or_default().push((m.disp, s.element));
+        }
+    }
+    let mut found = Map::default();
+    for (base, mut list) in rows {
+        list.sort_unstable();
+        let mut k = 0;
+        while k < list.len() {
+            let near = list[k..].windows(2).take_while(|w| w[1].0.wrapping_sub(w[0].0) == 2).count() + 1;
+            let count = [8, 4].into_iter().find(|n| near >= *n).unwrap_or(1);
+            let at = Mem { base, index: None, disp: list[k].0 };
+            for (lane, (_, v)) in list[k..k + count].iter().enumerate() {
+                found.insert(*v, (at, count, lane as u8));
+            }
+            k += count;
+        }
+    }
+    found
+}
