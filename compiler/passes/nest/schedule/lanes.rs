@@ -6,22 +6,25 @@ mod along;
 mod body;
 pub(crate) mod permuted_loads;
 mod rows;
+mod short_rows;
 mod stage_through_scratch;
 mod unroll_and_jam;
 
 use along::{Along, along_result};
 pub(crate) use rows::{SUMS, rows};
+pub(crate) use short_rows::ShortRows;
+use unroll_and_jam::Abreast;
 pub(crate) use unroll_and_jam::interleave;
 
 use crate::nest::form::first_store;
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, in_one, peel, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::analysis::vectors::{Needs, is_short};
-use crate::passes::nest::schedule::rows::Tasks;
+use crate::passes::nest::schedule::rows::{Tasks, Ways};
 use crate::passes::nest::schedule::{Request, Within};
 use crate::sym::{Dim, Sym};
 use crate::target::{Caps, Facts};
@@ -69,7 +72,7 @@ enum Kind {
         whole: bool,
     },
     /// Along loops inside rows.
-    Rows(Tasks),
+    Rows(Tasks, Ways),
 }
 
 /// Vectors for any nest: loop order, vectors, tasks. Tasks depend on the trip counts of the loops in vectors,
@@ -101,18 +104,37 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
         collapse(m, &mut nest, row);
     }
     let least = rows::least(m, &nest.body, vectors);
-    let abreast = unroll_and_jam::rows_of(m, &nest, vectors.lanes, least);
-    let steps = rows::choose(m, &nest.body, vectors, rows::Bounds { sums: SUMS / abreast, least });
-    let inner = rows::describe(&steps);
-    let body = rows::apply(m, &nest.body, steps);
+    let Abreast { rows: abreast, lengths } = unroll_and_jam::rows_of(m, &nest, vectors.lanes, least);
+    let short = short_rows::choose(m, &nest, vectors);
+    let row_of = |m: &mut Module, body: &[Stmt], sums: i64| {
+        let steps = rows::choose(m, body, vectors, rows::Bounds { sums, least });
+        (rows::describe(&steps), rows::apply(m, body, steps))
+    };
+    let scalars = nest.body.clone();
+    // Where run time knows whether rows are interleaved, a row by itself has all of its accumulators.
+    let several = (!lengths.is_empty()).then(|| {
+        let short = lengths.iter().map(|(n, most)| Expr::cmp_index(BinOp::Le, *n, *most));
+        let cond = short.reduce(|a, b| Expr::bin(BinOp::And, a, b));
+        (cond, row_of(m, &scalars, SUMS / abreast).1)
+    });
+    let sums = if several.is_some() { SUMS } else { SUMS / abreast };
+    let (mut inner, body) = row_of(m, &scalars, sums);
+    let before = nest.loops.clone();
     nest.body = unroll_and_jam::jam(m, &mut nest.loops, body);
-    let tasks = Tasks::of_rows(&nest, abreast);
+    let short = short.filter(|_| nest.loops == before);
+    let tasks = Tasks::of_rows(&nest, abreast, short.as_ref().map(|s| s.lanes));
+    let short = short.filter(|_| tasks != Tasks::Keep);
+    if let (Some(s), Some(rows)) = (&short, nest.loops.last()) {
+        let blocks = vec![("elements of a row", Dim::constant(s.most))];
+        inner.push(Schedule { blocks, ..Schedule::new("short rows").vectors(s.lanes, "rows", rows.1) });
+    }
+    let ways = Ways { several, short: short.map(|s| (s, scalars)) };
     let mut schedule = Schedule::new(if inner.is_empty() { "scalars" } else { "rows" });
     if let Tasks::Rows { most, abreast } = tasks {
         schedule.blocks = vec![("rows of a task", Dim::constant(most))];
         schedule.tile = [("rows", abreast)].into_iter().filter(|t| t.1 > 1).collect();
     }
-    Plan { nest, kind: Kind::Rows(tasks), schedule: Schedule { inner, ..schedule }, work }
+    Plan { nest, kind: Kind::Rows(tasks, ways), schedule: Schedule { inner, ..schedule }, work }
 }
 
 impl super::Plan for Plan {
@@ -126,7 +148,7 @@ impl super::Plan for Plan {
         match self.kind {
             Kind::Result { whole: true } => super::rows::share(m, self.nest.loops, self.nest.body),
             Kind::Result { whole: false } => wrap(&self.nest.loops, self.nest.body),
-            Kind::Rows(tasks) => tasks.apply(m, self.nest),
+            Kind::Rows(tasks, ways) => tasks.apply(m, self.nest, ways),
         }
     }
 }

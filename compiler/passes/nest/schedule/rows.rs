@@ -7,7 +7,7 @@
 use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::shape::{ParNest, parallel, wrap};
-use crate::passes::nest::schedule::lanes;
+use crate::passes::nest::schedule::lanes::{self, ShortRows};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
@@ -31,9 +31,19 @@ pub(crate) enum Tasks {
     },
 }
 
+/// What a task does in place of its nest where run time finds rows short.
+#[derive(Default)]
+pub(crate) struct Ways {
+    /// A row of those that are interleaved, and the condition for it.
+    pub several: Option<(Option<Expr>, Vec<Stmt>)>,
+    /// A block of rows in lanes, and a row in scalars.
+    pub short: Option<(ShortRows, Vec<Stmt>)>,
+}
+
 impl Tasks {
-    /// Tasks of a nest of rows around its vectors, so many rows of which are interleaved.
-    pub fn of_rows(nest: &ParNest, abreast: i64) -> Tasks {
+    /// Tasks of a nest of rows around its vectors, so many rows of which are interleaved. `block`: rows that
+    /// a task takes in any case.
+    pub fn of_rows(nest: &ParNest, abreast: i64, block: Option<i64>) -> Tasks {
         let vectors = visit::any(&nest.body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
         let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
         let several = |l: &&(Sym, Dim)| l.1.as_const().is_none_or(|h| h > 1);
@@ -47,10 +57,11 @@ impl Tasks {
             }
         });
         let rows = row.map_or(ROWS, |r| ELEMENTS / r.max(1)).min(hi.as_const().map_or(ROWS, |h| h / TILES));
-        Tasks::Rows { most: rows.clamp(1, ROWS).max(abreast) / abreast * abreast, abreast }
+        let most = rows.clamp(1, ROWS).max(abreast) / abreast * abreast;
+        Tasks::Rows { most: block.unwrap_or(most), abreast }
     }
     /// The loops of the nest.
-    pub fn apply(self, m: &mut Module, mut nest: ParNest) -> Vec<Stmt> {
+    pub fn apply(self, m: &mut Module, mut nest: ParNest, ways: Ways) -> Vec<Stmt> {
         let Tasks::Rows { most, abreast } = self else { return wrap(&nest.loops, nest.body) };
         let Some((var, hi)) = nest.loops.pop() else { return nest.body };
         let zero = Dim::constant(0);
@@ -61,13 +72,21 @@ impl Tasks {
         m.syms.set_loop_range(var, lo, end);
         let mut body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body.clone() }];
         if abreast > 1 {
+            let (short, row) = ways.several.unwrap_or((None, nest.body));
             let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
-            let several = lanes::interleave(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
+            let several = lanes::interleave(m, &row, var, lo + Dim::sym(b) * abreast, abreast);
             let several = vec![Stmt::seq(b, most / abreast, several)];
             let whole = m.syms.simplify(hi.floor_div(most));
             let all = end == lo + most;
-            let cond = || Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole);
-            body = if all { several } else { vec![Stmt::If { cond: cond(), then: several, els: body }] };
+            let exist = (!all).then(|| Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole));
+            let cond = exist.into_iter().chain(short).reduce(|a, b| Expr::bin(BinOp::And, a, b));
+            body = match cond {
+                None => several,
+                Some(cond) => vec![Stmt::If { cond, then: several, els: body }],
+            };
+        }
+        if let Some((short, row)) = ways.short {
+            body = vec![Stmt::If { cond: short.condition(lo), then: short.block(m, &row, lo), els: body }];
         }
         nest.loops.push((c, pieces));
         parallel(m, &nest.loops, body)

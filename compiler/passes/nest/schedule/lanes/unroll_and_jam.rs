@@ -41,22 +41,43 @@ pub(crate) fn interleave(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n:
 /// to the next. Vectors of longer rows keep the units busy while a reduction is waited for.
 const SHORT: i64 = 4096;
 
+/// Rows that are interleaved.
+pub(super) struct Abreast {
+    /// How many; 1 for none.
+    pub rows: i64,
+    /// Lengths of rows that run time knows, and what they are at most where this is worth it.
+    pub lengths: Vec<(Dim, i64)>,
+}
+
 /// How many rows are interleaved whose body is loops over the same few elements one after the other, with a
 /// reduction among them: what one waits for, others use. `least`: elements of a row that is worth vectors.
-pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> i64 {
+pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> Abreast {
     // Rows that leave several times as many for every thread.
     const ENOUGH: i64 = 8;
+    let none = Abreast { rows: 1, lengths: vec![] };
     let most = SHORT / if lanes64::has(m, &nest.body) { 8 } else { 4 };
-    let Some(row) = form::rows(&nest.body).filter(Rows::reduces) else { return 1 };
-    let short = row.elements().all(|e| e.count().is_some_and(|n| (least..=most).contains(&n)));
+    let Some(row) = form::rows(&nest.body).filter(Rows::reduces) else { return none };
+    let mut lengths: Vec<(Dim, i64)> = vec![];
+    for e in row.elements() {
+        let [(_, n)] = e.loops[..] else { return none };
+        match n.as_const() {
+            Some(n) if !(least..=most).contains(&n) => return none,
+            None if !lengths.contains(&(n, most)) => lengths.push((n, most)),
+            _ => {}
+        }
+    }
     // Vectors of eight lanes come with half as many registers.
     let rows = match lanes {
         16 => ROWS,
         8 => ROWS / 2,
         _ => 1,
     };
-    let few = nest.loops.last().is_none_or(|l| l.1.as_const().is_some_and(|n| n < ENOUGH * rows));
-    if row.elements().count() > 1 && short && !few { rows } else { 1 }
+    let enough = |l: &(Sym, Dim)| l.1.as_const().is_none_or(|n| n >= ENOUGH * rows);
+    if row.elements().count() > 1 && nest.loops.last().is_some_and(enough) {
+        Abreast { rows, lengths }
+    } else {
+        none
+    }
 }
 
 /// Statement by statement, loops as one.
