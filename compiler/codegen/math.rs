@@ -81,6 +81,10 @@ pub trait Floats {
     fn scale_normal(&mut self, y: Self::V, n: Self::V) -> Self::V;
     /// |a| with the sign of b, for a that is not negative.
     fn with_sign(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    /// True if a product that underflows takes the CPU a hundred times as long as another one.
+    fn underflow_is_slow(&self) -> bool {
+        false
+    }
     /// True if a few operations pick from a table of 16.
     fn has_tables(&self) -> bool {
         false
@@ -186,18 +190,55 @@ fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     (n, b.fma(p, rr, r))
 }
 
-/// e^x = 2^n e^r.
+/// Below this e^x rounds to 0.
+const ZERO: f64 = -103.972_08;
+
+/// e^x.
 fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    if b.has_tables() {
+        return exp_in_pieces(b, x, ZERO);
+    }
     let x = clamped(b, x, -104.0, 89.0);
-    if b.has_tables() { exp_in_pieces(b, x) } else { exp_clamped(b, x) }
+    exp_clamped(b, x)
 }
 
-/// The same for -104 <= x <= 89, or NaN.
+/// Least limit of [`exp_or_zero`]: e^x is a normal number from there on.
+pub const NORMAL: f64 = -87.0;
+
+/// e^x for x >= `limit`, 0 below; `limit` is [`NORMAL`] or more.
+pub fn exp_or_zero<B: Floats>(b: &mut B, x: B::V, limit: f64) -> B::V {
+    if b.has_tables() {
+        return exp_in_pieces(b, x, limit);
+    }
+    let c = clamped(b, x, limit, 89.0);
+    let (y, n) = mantissa(b, c);
+    let y = b.scale_normal(y, n);
+    let (zero, limit) = (b.num(x, 0.0), b.num(x, limit));
+    b.if_less(x, limit, zero, y)
+}
+
+/// e^x for -104 <= x <= 89, or NaN.
 fn exp_clamped<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    let (y, n) = mantissa(b, x);
+    let y = without_underflow(b, x, ZERO, y);
+    b.scale(y, n)
+}
+
+/// y in [0.5, 2], but 0 for x < `limit`, where its product with a power of two rounds to 0: that of 0 is as
+/// fast as others.
+fn without_underflow<B: Floats>(b: &mut B, x: B::V, limit: f64, y: B::V) -> B::V {
+    if !b.underflow_is_slow() {
+        return y;
+    }
+    let (zero, limit) = (b.num(x, 0.0), b.num(x, limit));
+    b.if_less(x, limit, zero, y)
+}
+
+/// e^x = 2^n y: y and n.
+fn mantissa<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     let (n, t) = reduced(b, x);
     let one = b.num(x, 1.0);
-    let y = b.add(t, one);
-    b.scale(y, n)
+    (b.add(t, one), n)
 }
 
 /// 2^(i/16).
@@ -209,9 +250,11 @@ static POWERS: Table = table([
 /// What brings numbers to multiples of 1/16: the last four bits of the sum count them.
 const SIXTEENTHS: f64 = 786_432.0;
 
-/// The same with n a multiple of 1/16, whose fraction picks from a table: so small an r leaves little to its
+/// e^x for x >= `limit`, 0 below, with n a multiple of 1/16, whose fraction picks from a table: so small an r leaves little to its
 /// polynomial. The error is a little larger, too large for sigmoid.
-fn exp_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
+fn exp_in_pieces<B: Floats>(b: &mut B, x: B::V, limit: f64) -> B::V {
+    let (hi, zero, limit) = (b.num(x, 89.0), b.num(x, 0.0), b.num(x, limit));
+    let x = b.lesser(hi, x);
     let (log2e, shift) = (b.num(x, std::f64::consts::LOG2_E), b.num(x, SIXTEENTHS));
     let sum = b.fma(x, log2e, shift);
     let n = b.sub(sum, shift);
@@ -223,6 +266,8 @@ fn exp_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let p = b.fma(p, rr, r);
     let power = b.entry(sum, &POWERS);
     let y = b.fma(p, power, power);
+    // Far below the limit y is no number, and 0 times 2^n is 0 for any n.
+    let y = b.if_less(x, limit, zero, y);
     b.scale(y, n)
 }
 

@@ -148,7 +148,8 @@ pub enum Math {
     /// definition says.
     Strict,
     /// Sums in several parts (one for each lane of a vector), and other algorithms with a bounded error:
-    /// Winograd's convolutions, Strassen's products of matrices.
+    /// Winograd's convolutions, Strassen's products of matrices. Subnormal numbers among constant factors of
+    /// contractions count as 0, and exponentials in attention that are less than e^-69 of the row's largest.
     #[default]
     Default,
     /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies

@@ -478,6 +478,17 @@ pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
     }
 }
 
+/// Operand and limit of `select(x < limit, 0, exp(x))` in f32: e^x that is 0 below a limit.
+pub fn exp_or_zero(e: &Expr) -> Option<(&Expr, f64)> {
+    let Expr::Select(below, zero, exp) = e else { return None };
+    let (Expr::Bin(BinOp::Lt, x, limit), Expr::Un(UnOp::Exp, operand)) = (&**below, &**exp) else {
+        return None;
+    };
+    let (Expr::Const(limit), Expr::Const(zero)) = (&**limit, &**zero) else { return None };
+    let zero = zero.ty == ElemType::F32 && zero.bits == 0;
+    (x == operand && zero && limit.ty == ElemType::F32).then(|| (&**x, limit.to_f64()))
+}
+
 /// A quotient of integers by a number, or its rest, that products with the number's reciprocal give exactly:
 /// what is divided by what. Numbers whose reciprocal is exact or of no use (0, 1, -1) are none of these, nor
 /// are large ones.

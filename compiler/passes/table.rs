@@ -197,6 +197,15 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..SHARED
     },
     NestPass {
+        name: "flush_weights",
+        group: Group::Quantize,
+        holds: "No constant factor of a contraction is subnormal, but with `--math strict`.",
+        why: "After fusion, when it is known what reads a constant; before algorithms and layouts, which \
+            compute others from it.",
+        run: |m, _| nest::quantize::flush_weights::run(m),
+        ..SHARED
+    },
+    NestPass {
         name: "widen_f16_scratch",
         group: Group::Layout,
         holds: "Scratch of 16-bit floats that is read over and over holds f32.",

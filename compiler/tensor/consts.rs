@@ -381,6 +381,26 @@ impl ConstData {
         });
         Some(())
     }
+    /// The same with subnormal numbers as 0, if there are any. `None` too if these are not f32.
+    pub fn without_subnormals(self: &Arc<Self>) -> Option<Arc<ConstData>> {
+        let subnormal = |x: [u8; 4]| (u32::from_le_bytes(x) & 0x7fff_ffff).wrapping_sub(1) < 0x7f_ffff;
+        match &self.store {
+            Store::Remap(src, map) => ConstData::remap(src.without_subnormals()?, map.clone()).map(Arc::new),
+            Store::Bytes(b) if self.elem == ElemType::F32 => {
+                let (words, _) = b.as_chunks();
+                // Without an early exit pieces are compared in vectors.
+                if !words.chunks(1 << 12).any(|p| p.iter().fold(false, |any, x| any | subnormal(*x))) {
+                    return None;
+                }
+                self.derive("without subnormals".into(), || {
+                    let data: Vec<u8> =
+                        words.iter().flat_map(|x| if subnormal(*x) { [0; 4] } else { *x }).collect();
+                    ConstData::new(self.elem, self.dims.clone(), data)
+                })
+            }
+            _ => None,
+        }
+    }
     /// The one value if there is one element (of a type that [`ConstData::to_f64s`] or [`ConstData::to_i64s`]
     /// reads).
     pub fn scalar(&self) -> Option<f64> {

@@ -78,16 +78,20 @@ fn setting(head: &str) -> Result<Setting, String> {
     Ok(s)
 }
 
-/// `f32[8, 3] 7`: a type, sizes, a seed.
+/// `f32[8, 3] 7`: a type, sizes, a seed; with `, some subnormal` the first of every eight numbers is.
 fn constant(text: &str) -> Option<ConstData> {
     let (ty, rest) = text.split_once('[')?;
     let (dims, seed) = rest.split_once(']')?;
+    let (seed, subnormal) = seed.strip_suffix(", some subnormal").map_or((seed, false), |s| (s, true));
     let dims: Vec<i64> = dims
         .split(',')
         .filter(|d| !d.trim().is_empty())
         .map(|d| d.trim().parse().ok())
         .collect::<Option<_>>()?;
-    let a = numbers(seed.trim().parse().ok()?, ElemType::from_short(ty.trim())?, dims);
+    let mut a = numbers(seed.trim().parse().ok()?, ElemType::from_short(ty.trim())?, dims);
+    if subnormal {
+        a.data.chunks_exact_mut(32).for_each(|c| c[..4].copy_from_slice(&1e-40f32.to_le_bytes()));
+    }
     ConstData::new(a.ty, a.dims, a.data)
 }
 

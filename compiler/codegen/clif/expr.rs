@@ -82,6 +82,10 @@ impl Emit<'_, '_> {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
                 Ok(self.dot(*g, a, b, c))
             }
+            e if let Some((x, limit)) = visit::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) => {
+                let x = self.value(x)?;
+                Ok(math::exp_or_zero(self, x, limit))
+            }
             Expr::Select(c, a, b) => self.select(c, a, b),
             e if in_vec && let Some((buf, at)) = self.small_load(e) => self.load_small(buf, at),
             Expr::Cast(to, a) => {

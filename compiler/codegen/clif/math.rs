@@ -279,6 +279,9 @@ impl Floats for Emit<'_, '_> {
         let v = self.b.ins().iadd(bits, k);
         self.as_float(y, v)
     }
+    fn underflow_is_slow(&self) -> bool {
+        self.isa.triple().architecture == Architecture::X86_64
+    }
     fn with_sign(&mut self, a: Val, b: Val) -> Val {
         let (x, y) = (self.as_int(a), self.as_int(b));
         let mask = self.pattern(b, 1 << 31, 1 << 63);

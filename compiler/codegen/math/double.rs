@@ -6,7 +6,7 @@
 //! numbers of an exponent's size are exact, so that bounds hold without fused operations too. `tests/math.rs`
 //! holds the errors.
 
-use super::{Floats, clamped, log_by, log1p_by, minus_1, poly, sigmoid_by};
+use super::{Floats, clamped, log_by, log1p_by, minus_1, poly, sigmoid_by, without_underflow};
 use crate::nest::UnOp;
 
 /// One of the elementary functions.
@@ -24,6 +24,8 @@ pub(super) fn function<B: Floats>(b: &mut B, op: UnOp, x: B::V) -> B::V {
 
 /// Below this e^x is 0.
 const LEAST: f64 = -746.0;
+/// Below this e^x rounds to 0.
+const ZERO: f64 = -745.133_219_101_941_2;
 /// From here on e^x is infinite.
 const MOST: f64 = 710.0;
 /// ln 2 in two parts; 33 bits of the first, so that its products with exponents are exact.
@@ -94,6 +96,7 @@ fn exp_clamped<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (n, t) = parts(b, x);
     let one = b.num(x, 1.0);
     let y = b.add(t, one);
+    let y = without_underflow(b, x, ZERO, y);
     b.scale(y, n)
 }
 

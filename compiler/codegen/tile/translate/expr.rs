@@ -53,6 +53,11 @@ pub(super) fn form(ty: ElemType) -> Option<Form> {
 
 impl Translate<'_> {
     pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
+        if let Some((x, limit)) = visit::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) {
+            let x = self.value(x)?;
+            let v = math::exp_or_zero(&mut Lanes { b: &mut self.b, bits: Bits::B32 }, x.v, limit);
+            return Ok(Val { v, ..x });
+        }
         if let Some((base, p)) = visit::constant_power(e) {
             let x = self.value(base)?;
             return Ok(Val {

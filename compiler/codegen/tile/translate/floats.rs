@@ -169,6 +169,9 @@ impl Floats for Lanes<'_> {
         let s = self.bin(Bin::And, b, m);
         self.bin(Bin::Or, a, s)
     }
+    fn underflow_is_slow(&self) -> bool {
+        matches!(self.b.width(), Width::Avx2 | Width::Avx512)
+    }
     fn has_tables(&self) -> bool {
         self.bits == Bits::B32 && self.b.width() == Width::Avx512 && self.b.tables
     }

@@ -14,7 +14,7 @@ mod softmax;
 
 use crate::diag::Result;
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Math, Module, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Form, Part, ProductKind, Rows, depends};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, relocate, substitute, wrap};
@@ -347,6 +347,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
             rows.push(body);
             continue;
         }
+        let body = if m.math == Math::Strict { body } else { softmax::without_subnormals(m, body) };
         rows = softmax::phases(m, body, &found);
         if g.rows.len() == 1
             && let Some(scale) = softmax::scale(m, &mut rows, scratch, keys, &found)

@@ -4,6 +4,7 @@
 pub mod bf16_dot;
 pub mod exact_sums;
 pub mod few_bits;
+pub mod flush_weights;
 pub mod fold_requantize;
 pub mod half_products;
 pub mod integer_dot;

@@ -7,7 +7,7 @@
 //! and not all keys.
 
 use crate::nest::form::{self, Part, Stored};
-use crate::nest::{BinOp, Buf, Expr, Math, Module, Reg, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Math, Module, Reg, Stmt, UnOp, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -16,6 +16,35 @@ use std::collections::HashMap;
 const MOST: usize = 4;
 /// Floats of a line of memory: those of two tasks never share one.
 const LINE: i64 = 16;
+
+/// Exponentials below e^LEAST, about 2^-100, are 0 in attention. A row's largest is 1, so that a smaller one
+/// changes no sum of values in f32, and its quotient by the row's sum could be subnormal: products with
+/// subnormal numbers take 100 times as long on many CPUs. Additive masks of -100 make such numbers.
+const LEAST: f64 = -69.0;
+
+/// The body of softmax with exponentials of differences from the row's maximum below [`LEAST`] as 0.
+pub(super) fn without_subnormals(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut maxima = vec![];
+    visit::walk(&body, &mut |s| match s {
+        Stmt::Set { reg, value: Expr::Bin(BinOp::Max, ..), .. } => maxima.push(*reg),
+        _ => {}
+    });
+    let is_maximum = |e: &Expr| matches!(e, Expr::Acc { reg, .. } if maxima.contains(reg));
+    let mut flush = |e: Expr| match e {
+        Expr::Un(UnOp::Exp, x)
+            if matches!(&*x, Expr::Bin(BinOp::Sub, _, of) if is_maximum(of))
+                && m.type_of(&x) == ElemType::F32 =>
+        {
+            let reg = m.reg(ElemType::F32);
+            let below = Expr::bin(BinOp::Lt, Expr::Reg(reg), Expr::num(ElemType::F32, LEAST));
+            let exp = Expr::un(UnOp::Exp, Expr::Reg(reg));
+            let body = Expr::select(below, Expr::num(ElemType::F32, 0.0), exp);
+            Expr::Let { reg, value: x, body: Box::new(body) }
+        }
+        e => e,
+    };
+    body.into_iter().map(|s| s.rewrite_exprs(&mut flush)).collect()
+}
 
 /// What rows find, and where it waits.
 pub(super) struct Found {
