@@ -21,6 +21,8 @@ pub struct Schedule {
     pub packing: Vec<(&'static str, Packing)>,
     /// Loops that are unrolled, and how often.
     pub unroll: Vec<(&'static str, i64)>,
+    /// Steps of a sum that are left out.
+    pub skips: Vec<&'static str>,
     /// What is asked from memory ahead of its use.
     pub prefetch: Vec<&'static str>,
     /// What passes scratch of a task.
@@ -79,6 +81,7 @@ impl Schedule {
             blocks: vec![],
             packing: vec![],
             unroll: vec![],
+            skips: vec![],
             prefetch: vec![],
             staging: vec![],
             order: vec![],
@@ -147,6 +150,7 @@ fn schedule(m: &Module, s: &Schedule, depth: usize, out: &mut String) {
     row("blocks", s.blocks.iter().map(|(what, n)| format!("{what} {}", n.display(&m.syms))).collect());
     row("packing", s.packing.iter().map(|(operand, p)| format!("{operand} {}", packing(*p))).collect());
     row("unroll", counted(&s.unroll));
+    row("skips", texts(&s.skips));
     row("prefetch", texts(&s.prefetch));
     row("staging", texts(&s.staging));
     if !s.order.is_empty() {

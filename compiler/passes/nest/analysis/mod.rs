@@ -2,6 +2,7 @@
 
 pub(crate) use crate::nest::form;
 
+pub mod borders;
 pub mod cost;
 pub mod lanes64;
 pub mod machine;

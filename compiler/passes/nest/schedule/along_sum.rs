@@ -11,6 +11,7 @@ use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Plac
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depends};
 use crate::passes::nest::analysis::shape::{fresh_regs, in_one, parallel};
 use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::clip::{self, Clip};
 use crate::passes::nest::schedule::contract::loops::{collapse_rows, split_phases};
 use crate::passes::nest::schedule::contract::{self, ConstPanels};
 use crate::passes::nest::schedule::tiles::{self, MOST_ROWS, unroll};
@@ -40,6 +41,7 @@ struct AlongSum {
     outer: Vec<(Sym, Dim)>,
     /// The innermost loop of the sum, along memory of both operands.
     run: (Sym, i64),
+    clips: Vec<Clip>,
     lanes: i64,
     /// Rows of a tile.
     rows: i64,
@@ -137,7 +139,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let tiles = Dim::product(batch.iter().chain(&rows).map(|l| l.1)) * row.1.ceil_div(rows_of);
     let work = tiles * (own_price * lanes / 4);
     let outer = batch.into_iter().chain(rows).collect();
-    Some(Box::new(AlongSum { p, b, b_at, n, row, outer, run, lanes, rows: rows_of, epilogue, work }))
+    let clips = clip::clips(m, &p, &request.program.borders, (Some(row), rows_of));
+    Some(Box::new(AlongSum { p, b, b_at, n, row, outer, run, clips, lanes, rows: rows_of, epilogue, work }))
 }
 
 /// The terms of a sum as A has them in memory.
@@ -222,6 +225,7 @@ impl Plan for AlongSum {
         Schedule {
             tile: vec![("rows", self.rows), ("columns", self.n.1)],
             packing: vec![("B", packing)],
+            skips: clip::describe(&self.clips),
             ..Schedule::new("vectors along the sum").vectors(self.lanes, "terms of a sum", self.run.1.into())
         }
     }
@@ -229,7 +233,7 @@ impl Plan for AlongSum {
         self.work
     }
     fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
-        let AlongSum { p, b, b_at, n, row, outer, run, lanes, rows, epilogue, .. } = *self;
+        let AlongSum { p, b, b_at, n, row, outer, run, clips, lanes, rows, epilogue, .. } = *self;
         let b = match b {
             Operand::InPlace => (p.b.0, b_at),
             Operand::Constant(panels) => {
@@ -237,7 +241,7 @@ impl Plan for AlongSum {
                 (packed.buf, packed.outer.into_iter().chain(b_at).collect())
             }
         };
-        let t = Tile { p, b, n, row: row.0, run, lanes, epilogue };
+        let t = Tile { p, b, n, row: row.0, run, clips, lanes, epilogue };
         let (zero, extent) = (Dim::constant(0), row.1);
         let (blocks, full) = (extent.ceil_div(rows), extent.floor_div(rows));
         let block = m.syms.loop_var("b", zero, blocks);
@@ -268,6 +272,7 @@ struct Tile {
     n: (Sym, i64),
     row: Sym,
     run: (Sym, i64),
+    clips: Vec<Clip>,
     lanes: i64,
     epilogue: Lanes,
 }
@@ -291,8 +296,8 @@ impl Tile {
             Some((run, around)) => (run.0, around),
             None => return vec![],
         };
-        let depth: Vec<(Sym, Sym, Dim)> =
-            around.iter().map(|d| (d.0, m.syms.loop_var("k", zero, d.1), d.1)).collect();
+        let loops = clip::loops(m, around, &self.clips, (first, rows));
+        let depth: Vec<(Sym, Sym)> = around.iter().zip(&loops).map(|(d, l)| (d.0, l.0)).collect();
         // Vectors from `at` on, number `s` of those side by side.
         let step = |m: &mut Module, at: Dim, s: Dim, used: i64| -> Vec<Stmt> {
             let (r, c, l) = (
@@ -334,8 +339,8 @@ impl Tile {
         if self.run.1 % lanes != 0 {
             inner.extend(step(m, Dim::constant(vectors * lanes), zero, self.run.1 % lanes));
         }
-        for (_, var, hi) in depth.iter().rev() {
-            inner = vec![Stmt::seq(*var, *hi, inner)];
+        for (var, (lo, hi)) in loops.into_iter().rev() {
+            inner = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi, body: inner }];
         }
         out.extend(inner);
         out.extend(self.combined(m, acc, (split, rows)));

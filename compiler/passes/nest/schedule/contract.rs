@@ -11,13 +11,14 @@ pub(crate) mod loops;
 
 use crate::nest::schedule::{self, Schedule};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
 pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::tiles::{self, Loops, Panels, Tile};
-use crate::passes::nest::schedule::{Plan, Request, Within, pack};
+use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Panels, Tile};
+use crate::passes::nest::schedule::{Plan, Request, Within, clip, pack};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -78,7 +79,7 @@ impl Axes {
         let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
         collapse_rows(m, &mut p, &mut rows, n);
         let row = rows.pop();
-        order_reduction(m, &mut p, row);
+        order_reduction(m, &mut p, row, &request.program.borders);
         begin_with_constant(m, &mut p);
         // Short rows of an image: several of them a tile, where registers are enough.
         let several = short_rows(&rows, row);
@@ -109,7 +110,9 @@ impl Axes {
             .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
         let crowded = apart != 0 && apart % PAGE == 0;
         let halves = tiles::sums_halves(m, &p, facts.caps);
-        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, halves, facts);
+        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, halves, facts)
+            .read_once(rows.is_empty())
+            .clipped(m, &p, &request.program.borders);
         let loops = Loops::new(m, &p, &tile, &rows);
         let work = work(m, &p, n, p.product.unit(), request.program.large);
         Tiled { p, rows, tile, loops, turn, work }
@@ -186,7 +189,7 @@ fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
 
 /// Orders the loops of the sum: innermost what runs through A's memory in the smallest steps, channels of
 /// images, columns of matrices.
-fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>) {
+fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>, borders: &Borders) {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.reduction.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
     // But not what steps from row to row: unrolled steps would share elements of A, and keep them in
@@ -197,7 +200,11 @@ fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>) {
         s < between * 16 && d.1.as_const().is_none_or(|n| s.saturating_mul(n - 1) >= between)
     };
     if p.reduction.last().is_some_and(shares)
-        && let Some(i) = p.reduction.iter().rposition(|d| !shares(d))
+        && let Some(i) = p
+            .reduction
+            .iter()
+            .rposition(|d| !shares(d) && clip::clip(m, p, borders, (row, MOST_ROWS), *d).is_none())
+            .or_else(|| p.reduction.iter().rposition(|d| !shares(d)))
     {
         let d = p.reduction.remove(i);
         p.reduction.push(d);

@@ -9,6 +9,7 @@
 //! by itself, as if it were a kernel.
 
 pub mod along_sum;
+mod clip;
 pub mod contract;
 pub mod conv_pool;
 pub mod depthwise;
@@ -24,6 +25,7 @@ pub mod transpose;
 use crate::diag::Result;
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{Body, BufData, Kernel, Module, Place, Stage, Stmt, visit};
+use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::Form;
 use crate::passes::nest::analysis::form::compound::{self, Part};
@@ -53,6 +55,8 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Program {
     /// Who writes and reads each buffer.
     pub uses: Uses,
+    /// Zeros around images.
+    pub borders: Borders,
     /// Constants do not fit a second-level cache: others were read since each was last.
     pub large: bool,
 }
@@ -60,7 +64,9 @@ pub(crate) struct Program {
 impl Program {
     fn new(m: &Module) -> Program {
         let bytes = |b: &BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
-        Program { uses: Uses::new(m), large: m.bufs.values().map(bytes).sum::<u64>() > L2 as u64 }
+        let uses = Uses::new(m);
+        let borders = Borders::new(m, &uses);
+        Program { uses, borders, large: m.bufs.values().map(bytes).sum::<u64>() > L2 as u64 }
     }
 }
 

@@ -13,9 +13,11 @@ mod register;
 
 use crate::nest::schedule;
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Place, Stmt};
+use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::machine::THREADS;
 use crate::passes::nest::analysis::shape::{parallel, substitute};
+use crate::passes::nest::schedule::clip::{self, Clip};
 use crate::passes::nest::schedule::contract::Packed;
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::{Caps, Facts, Tiles};
@@ -100,6 +102,8 @@ pub(crate) struct Tile<P = Panels> {
     mr: i64,
     /// Panels, and the iterations of the sum, in the reverse order.
     backwards: bool,
+    /// Loops of the sum that run over a part of their iterations.
+    clips: Vec<Clip>,
     /// What vectors of the level can do.
     caps: Caps,
 }
@@ -240,7 +244,7 @@ impl<P: Source> Tile<P> {
         facts: Facts,
     ) -> Tile<P> {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
-        let (mut nv, mut mr) = shape(nr, most, facts);
+        let (nv, mut mr) = shape(nr, most, facts);
         if halves && nv % 2 == 0 {
             mr = rows_by_lane(registers, nv / 2).min(HALF_ROWS).min(most.max(1));
         }
@@ -249,20 +253,43 @@ impl<P: Source> Tile<P> {
         } else if m_row.is_some_and(|r| r.1.as_const().is_none()) {
             mr = if mr >= TALL_ROWS { TALL_ROWS } else { mr.min(CROWDED_ROWS) };
         }
-        // All rows in one tile where B comes from memory: its elements then arrive while they are used, all
-        // the time.
-        let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
-        if panels.large() && !facts.caps.by_lane && all > mr && all <= 16 && all + 2 <= registers {
-            (nv, mr) = (1, all);
-        }
         mr = (mr / together * together).max(together);
         if let Some(r) = m_row.and_then(|r| r.1.as_const()).filter(|r| *r > 0) {
             // Tiles of equal height.
             let tiles = (r + mr - 1) / mr;
             mr = multiple((r + tiles - 1) / tiles, together);
         }
-        let (backwards, caps) = (false, facts.caps);
-        Tile { m_row, together, n, n_extent, nr, panels, batch, lanes, registers, nv, mr, backwards, caps }
+        let (backwards, clips, caps) = (false, vec![], facts.caps);
+        Tile {
+            m_row,
+            together,
+            n,
+            n_extent,
+            nr,
+            panels,
+            batch,
+            lanes,
+            registers,
+            nv,
+            mr,
+            backwards,
+            clips,
+            caps,
+        }
+    }
+    /// All rows in one tile where B comes from memory and few rows read it: its elements then arrive while they
+    /// are used, all the time. `alone`: no loop over other rows is outside.
+    pub fn read_once(self, alone: bool) -> Tile<P> {
+        let all = self.m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
+        let few = alone && all > self.mr && all <= 16 && all + 2 <= self.registers;
+        if few && self.panels.large() && !self.caps.by_lane && all % self.together == 0 {
+            return Tile { nv: 1, mr: all, ..self };
+        }
+        self
+    }
+    /// The same without the steps that read borders of zeros only, see `clip`.
+    pub fn clipped(self, m: &Module, p: &Contraction, borders: &Borders) -> Tile<P> {
+        Tile { clips: clip::clips(m, p, borders, (self.m_row, self.mr)), ..self }
     }
     /// The same with its panels in place.
     pub fn read_from<Q>(self, panels: impl FnOnce(P) -> Q) -> Tile<Q> {
@@ -279,6 +306,7 @@ impl<P: Source> Tile<P> {
             nv: self.nv,
             mr: self.mr,
             backwards: self.backwards,
+            clips: self.clips,
             caps: self.caps,
         }
     }

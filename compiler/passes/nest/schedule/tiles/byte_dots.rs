@@ -42,7 +42,8 @@ pub(super) fn rows(
     (panel, panels): (Sym, Dim),
     (rows, all): (Dim, Dim),
 ) -> Vec<Stmt> {
-    let many = Tile { mr: few.mr * 2, nv: 1, batch: vec![], panels: super::Panels::InPlace, ..*few };
+    let in_place = super::Panels::InPlace;
+    let many = Tile { mr: few.mr * 2, nv: 1, batch: vec![], clips: vec![], panels: in_place, ..*few };
     let tiles = |m: &mut Module, t: &Tile| {
         let body = each_panel(m, t, panel.into(), |m, cols| few_rows(m, p, w, t, panel.into(), rows, cols));
         w.around(body)

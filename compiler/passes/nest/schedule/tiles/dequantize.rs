@@ -78,6 +78,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         nv,
         mr: if wide { 4 } else { 2 },
         backwards: false,
+        clips: vec![],
         caps: facts.caps,
     };
     let panel = m.syms.loop_var("p", zero, panels);

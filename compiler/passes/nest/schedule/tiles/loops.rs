@@ -7,6 +7,7 @@ use crate::nest::Module;
 use crate::nest::schedule::Schedule;
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::machine::{L2, THREADS};
+use crate::passes::nest::schedule::clip;
 use crate::sym::{Dim, Sym};
 
 /// Bytes of packed weights that stay in the second-level cache while rows pass by.
@@ -136,6 +137,7 @@ pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>)
             .into_iter()
             .filter(|u| u.1 > 1)
             .collect(),
+        skips: clip::describe(&t.clips),
         ..Schedule::new("register tiles").vectors(t.lanes, "columns", t.n_extent)
     }
 }

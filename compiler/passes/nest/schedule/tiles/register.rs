@@ -6,6 +6,7 @@ use crate::nest::{BinOp, Buf, Expr, HALVES, LoopKind, Math, Module, Place, Stmt}
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::clip;
 use crate::sym::{Dim, Sym};
 use crate::target::Tiles;
 
@@ -122,8 +123,9 @@ pub(super) fn block(
         _ => t.nv,
     };
     // The reduction loops, with variables of their own; the innermost in steps of several.
+    let loops = clip::loops(m, &p.reduction, &t.clips, (row, mr));
     let depth: Vec<(Sym, Dim, Sym)> =
-        p.reduction.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
+        p.reduction.iter().zip(&loops).map(|((s, extent), (var, _))| (*var, *extent, *s)).collect();
     let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
     let in_order = in_order(m, p);
     let split = split(m, p, t, mr, nv);
@@ -295,8 +297,8 @@ pub(super) fn block(
             }
         },
     };
-    for (var, hi, _) in depth.iter().rev().skip(1) {
-        inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body: inner }];
+    for (var, (lo, hi)) in loops.iter().rev().skip(1) {
+        inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: inner }];
     }
     out.extend(inner);
     if split > 1 {
