@@ -96,9 +96,19 @@ fn convolved(body: &[Stmt], single: Option<&Contraction>) -> Vec<Buf> {
             && !reduces(&at[0])
             && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0))
     };
-    // 1x1: the channel is reduced, the rest only moves.
+    // 1x1: the channel is reduced, the rest only moves. The group of a channel is that of its weights.
+    let of_group = |d: &Dim| {
+        single.is_some_and(|c| {
+            let group = |l: &(Sym, Dim)| !d.contains(l.0) || c.b.1.first().is_some_and(|k| k.contains(l.0));
+            let kernel = c.b.1.iter().skip(2);
+            c.b.1.len() >= 3 && kernel.clone().all(|k| k.as_const() == Some(0)) && loops.iter().all(group)
+        })
+    };
     let pointwise = |at: &[Dim]| {
-        at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d))
+        at.len() >= 3
+            && reduces(&at[1])
+            && (!moves(&at[1]) || of_group(&at[1]))
+            && at[2..].iter().all(|d| !reduces(d))
     };
     let weights = |b: Buf| single.is_some_and(|c| c.b.0 == b);
     let loads = loads(body);

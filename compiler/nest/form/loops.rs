@@ -99,6 +99,31 @@ pub(crate) fn cover(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> O
     (seen.len() == loops.len()).then_some(out)
 }
 
+/// True if loops write each element of a buffer once: as for [`cover`], but several loops may run over one
+/// dimension, each over a digit of the position (the groups of a convolution, and the channels of a group).
+pub(crate) fn is_one_to_one(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> bool {
+    let mut seen = 0;
+    let mut runs_over = |i: &Dim, size: &Dim| {
+        let mut rest = *i;
+        let mut digits: Vec<(i64, Dim)> = vec![];
+        for s in i.syms() {
+            let (Some((unit, others)), Some(l)) = (rest.linear_in(s), loops.iter().find(|l| l.0 == s)) else {
+                return false;
+            };
+            let Some(unit) = unit.as_const() else { return false };
+            digits.push((unit, l.1));
+            rest = others;
+        }
+        seen += digits.len();
+        digits.sort_by_key(|d| d.0);
+        let next = |below: Dim, (unit, n): &(i64, Dim)| (below.as_const() == Some(*unit)).then(|| below * *n);
+        rest.as_const() == Some(0) && digits.iter().try_fold(Dim::constant(1), next) == Some(*size)
+    };
+    let whole = at.iter().zip(&m.bufs[buf].dims).all(|(i, d)| runs_over(i, d));
+    let distinct = loops.iter().all(|l| at.iter().filter(|d| d.contains(l.0)).count() == 1);
+    whole && distinct && seen == loops.len()
+}
+
 /// True if a subscript depends on a loop.
 pub(crate) fn depends(at: &[Dim], s: Sym) -> bool {
     at.iter().any(|d| d.contains(s))

@@ -28,8 +28,8 @@ use compound::{is_chain, is_compound};
 pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, extended};
 pub(crate) use images::{Images, Sampled};
 pub(crate) use loops::{
-    Loops, Map, ParNest, Stored, as_map, cover, depends, first_store, is_straight, par_loops, peel,
-    read_in_loops, seq_loops, seq_vars, stored, wrap,
+    Loops, Map, ParNest, Stored, as_map, cover, depends, first_store, is_one_to_one, is_straight, par_loops,
+    peel, read_in_loops, seq_loops, seq_vars, stored, wrap,
 };
 pub(crate) use rows::{Elements, Part, Rows, Scan, rows, scan};
 pub(crate) use slide::Slide;

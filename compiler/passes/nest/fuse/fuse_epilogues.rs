@@ -119,8 +119,7 @@ fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
     if buf != t || before.is_empty() || visit::loads(inside).iter().any(|b| m.storage(*b) == t) {
         return None;
     }
-    cover(m, t, at, &loops)?;
-    Some(at.to_vec())
+    form::is_one_to_one(m, t, at, &loops).then(|| at.to_vec())
 }
 
 fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {

@@ -25,9 +25,10 @@ const LEAST: f64 = -69.0;
 /// The body of softmax with exponentials of differences from the row's maximum below [`LEAST`] as 0.
 pub(super) fn without_subnormals(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut maxima = vec![];
-    visit::walk(&body, &mut |s| match s {
-        Stmt::Set { reg, value: Expr::Bin(BinOp::Max, ..), .. } => maxima.push(*reg),
-        _ => {}
+    visit::walk(&body, &mut |s| {
+        if let Stmt::Set { reg, value: Expr::Bin(BinOp::Max, ..), .. } = s {
+            maxima.push(*reg);
+        }
     });
     let is_maximum = |e: &Expr| matches!(e, Expr::Acc { reg, .. } if maxima.contains(reg));
     let mut flush = |e: Expr| match e {
