@@ -219,7 +219,9 @@ impl<P> Tile<P> {
     /// Steps of the sum that an iteration of a tile of so many rows and vectors writes out.
     fn steps(&self, p: &Contraction, mr: i64, nv: i64) -> i64 {
         let most = p.product.steps();
-        if self.halves && p.reduction.last().is_some_and(|d| d.1.modulo(HALVES_OF_REGISTER).as_const() == Some(0)) {
+        if self.halves
+            && p.reduction.last().is_some_and(|d| d.1.modulo(HALVES_OF_REGISTER).as_const() == Some(0))
+        {
             return HALVES_OF_REGISTER;
         }
         let short = p.reduction.last().and_then(|d| d.1.as_const()).is_some_and(|n| n <= SHORT_SUM);
