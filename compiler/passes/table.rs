@@ -381,6 +381,14 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
+        name: "fuse_products",
+        group: Group::Algorithm,
+        holds: "In kernels that sum up rows, a product that is added to something is one operation with the sum.",
+        why: "Late: earlier passes recognise normalizations as operators have them.",
+        run: nest::algorithm::fuse_products::run,
+        ..PER_LEVEL
+    },
+    NestPass {
         name: "attention",
         group: Group::Algorithm,
         holds: "Two contractions with rows between them are one kernel over blocks of rows, which is \

@@ -1,4 +1,4 @@
-"""A sample of the suite on another CPU: objects for a foreign target, one static executable of all of them and `driver.c`,
+"""A sample of the suite, or all of it, on another CPU: objects for a foreign target, one static executable of all of them and `driver.c`,
 run under qemu's user mode. The sample has one case for each operator, and is the same every time."""
 import collections
 import concurrent.futures
@@ -27,8 +27,8 @@ def missing(target):
     return next((t for t in TOOLS[target] if not shutil.which(t)), None)
 
 
-def sample(folders, expected):
-    """For each operator one case that passes here, whose inputs are tensors of known sizes, of numbers."""
+def sample(folders, expected, every):
+    """For each operator one case that passes here, whose inputs are tensors of known sizes, of numbers; or all such cases."""
     import onnx
     best = {}
     for f in folders:
@@ -42,6 +42,9 @@ def sample(folders, expected):
         operators = {(n.domain, n.op_type) for n in model.graph.node}
         if ("", "ImageDecoder") in operators:
             continue  # It needs the runtime library.
+        if every:
+            best[f.name] = (f,)
+            continue
         for op in operators:
             # A case of the operator alone before one that contains it.
             rank = (len(model.graph.node), key, f)
@@ -140,13 +143,13 @@ def run_sample(onnxc, root, folders, target, cpus, jobs, compile_case, compare):
     return results
 
 
-def main(onnxc, root, folders, target, cpus, jobs, expected, compile_case, compare):
+def main(onnxc, root, folders, target, cpus, every, jobs, expected, compile_case, compare):
     lacks = missing(target)
     if lacks:
         print(f"skipped: {target} needs {lacks}, which is not installed")
         return 0
     bad = False
-    for cpu, results in run_sample(onnxc, root, sample(folders, expected), target, cpus, jobs, compile_case, compare).items():
+    for cpu, results in run_sample(onnxc, root, sample(folders, expected, every), target, cpus, jobs, compile_case, compare).items():
         for name, (verdict, note) in sorted(results.items()):
             if verdict != "pass":
                 print(f"{verdict}: {name}: {note}")

@@ -19,7 +19,9 @@ The cases declare the shape of every expected output, which a compiler might bel
 declared outputs unknown before it compiles; `erased.txt` lists those verdicts.
 
 `--target` compiles a sample for another CPU and runs it under an emulator, if that is installed (cross.py): what passes
-here must pass there.
+here must pass there. `--all` takes all cases in place of the sample; the suite as a CPU of each level of aarch64:
+
+    python3 tests/onnx_backend/run.py target/release/onnxc --target aarch64-unknown-linux-gnu --emulate cortex-a72,neoverse-n1,max --all
 """
 import argparse
 import collections
@@ -382,6 +384,7 @@ def main():
     p.add_argument("--erase", action="store_true", help="make the sizes of the declared outputs unknown; verdicts in erased.txt")
     p.add_argument("--target", help="run a sample on another CPU")
     p.add_argument("--emulate", metavar="CPUS", help="with --target: the CPUs to run it as, in names of the emulator, separated by commas; the emulator's best by default")
+    p.add_argument("--all", action="store_true", help="with --target: all cases in place of a sample")
     p.add_argument("--filter", default="*", help="only cases whose name matches")
     p.add_argument("--jobs", type=int, default=4)
     p.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "onnx_backend_cases"), help="where cases are exported to (kept)")
@@ -392,7 +395,7 @@ def main():
     folders = sorted(f.parent for f in root.glob("*/model.onnx") if fnmatch.fnmatch(f.parent.name, a.filter))
     if a.target:
         import cross
-        return cross.main(os.path.abspath(a.onnxc), root, folders, a.target, a.emulate.split(",") if a.emulate else [None], a.jobs, read_expected(HERE / "expected.txt"), compile_case, compare)
+        return cross.main(os.path.abspath(a.onnxc), root, folders, a.target, a.emulate.split(",") if a.emulate else [None], a.all, a.jobs, read_expected(HERE / "expected.txt"), compile_case, compare)
     results = run_folders(os.path.abspath(a.onnxc), folders, root, a.jobs, a.erase, a.runtime)
 
     faults = 0

@@ -78,6 +78,7 @@ pub(super) fn vectors(body: &[Stmt]) -> i64 {
         }
     }
     match operations {
+        n if 8 * n <= OPERATIONS => 8,
         n if 4 * n <= OPERATIONS => 4,
         n if 2 * n <= OPERATIONS => 2,
         _ => 1,

@@ -1,6 +1,7 @@
 //! Algorithms: kernels that compute the same results by other sums, where these are cheaper.
 
 pub mod attention;
+pub mod fuse_products;
 pub mod separable_pooling;
 pub mod simplify_erf;
 pub mod strassen;

@@ -40,6 +40,8 @@ const TALL_ROWS: i64 = 12;
 const HALF_ROWS: i64 = 8;
 /// Steps of a sum from which on what is left of them is little.
 const LONG_HALVES: i64 = 32;
+/// Elements of a row that one load brings where sums are of f16, a step for each.
+const HALVES_OF_REGISTER: i64 = 8;
 /// Rows of a tile at most: beyond, pointers get scarce.
 pub(crate) const MOST_ROWS: i64 = 14;
 
@@ -104,6 +106,8 @@ pub(crate) struct Tile<P = Panels> {
     backwards: bool,
     /// Loops of the sum that run over a part of their iterations.
     clips: Vec<Clip>,
+    /// Sums are of f16 ([`sums_halves`]).
+    halves: bool,
     /// What vectors of the level can do.
     caps: Caps,
 }
@@ -215,6 +219,11 @@ impl<P> Tile<P> {
     /// Steps of the sum that an iteration of a tile of so many rows and vectors writes out.
     fn steps(&self, p: &Contraction, mr: i64, nv: i64) -> i64 {
         let most = p.product.steps();
+        if self.halves
+            && p.reduction.last().is_some_and(|d| d.1.modulo(HALVES_OF_REGISTER).as_const() == Some(0))
+        {
+            return HALVES_OF_REGISTER;
+        }
         let short = p.reduction.last().and_then(|d| d.1.as_const()).is_some_and(|n| n <= SHORT_SUM);
         match self.caps.tiles {
             // Other instructions than those of loops take longer.
@@ -274,6 +283,7 @@ impl<P: Source> Tile<P> {
             mr,
             backwards,
             clips,
+            halves,
             caps,
         }
     }
@@ -307,6 +317,7 @@ impl<P: Source> Tile<P> {
             mr: self.mr,
             backwards: self.backwards,
             clips: self.clips,
+            halves: self.halves,
             caps: self.caps,
         }
     }

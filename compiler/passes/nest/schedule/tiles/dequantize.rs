@@ -79,6 +79,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         mr: if wide { 4 } else { 2 },
         backwards: false,
         clips: vec![],
+        halves: false,
         caps: facts.caps,
     };
     let panel = m.syms.loop_var("p", zero, panels);

@@ -5,7 +5,7 @@ use crate::nest::Module;
 use crate::sym::{Atom, Dim, Sym, SymTable, View};
 
 /// Rows that only run time counts, in tiles of two heights that differ by one row, without a rest: the rows
-/// of whole tiles, and one row more in as many tiles as rows are left. A block has tiles one behind the
+/// of lower tiles, and one row more in as many tiles as rows are left. A block has tiles one behind the
 /// other, the higher ones first.
 #[derive(Clone, Copy)]
 pub(super) struct Even {
@@ -31,7 +31,12 @@ impl Even {
         let always = low > 1 && is_even(&m.syms, count, low);
         // Multiples of four are tiles of twelve and eight rows anyway, but for the number four.
         let tall = t.mr == TALL_ROWS && common_step(m, count, TALL_ROWS) < 4;
-        let (tiles, high) = (m.syms.simplify(count.floor_div(low)), m.syms.simplify(count.modulo(low)));
+        // Where elements of rows are lanes of vectors, a lower tile does less for each instruction that it
+        // takes: as few tiles as possible, most of them higher.
+        let fewest = t.caps.by_lane && low < t.mr;
+        let tiles = if fewest { count.ceil_div(low + 1) } else { count.floor_div(low) };
+        let high = if fewest { count - tiles * low } else { count.modulo(low) };
+        let (tiles, high) = (m.syms.simplify(tiles), m.syms.simplify(high));
         (always || tall).then_some(Even { low, tiles, high, always, first: Dim::constant(0), here: tiles })
     }
     /// Tiles of a block of about so many rows.
