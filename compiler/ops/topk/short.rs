@@ -14,7 +14,7 @@ use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 /// Longest row: each element is compared with all.
-const LONGEST: i64 = 32;
+const LONGEST: i64 = 128;
 /// So many elements for each that is asked for, at most: of more, the few are found sooner one by one.
 const RATIO: i64 = 4;
 
