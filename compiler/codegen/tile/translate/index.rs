@@ -1,6 +1,7 @@
 //! What loop variables and sizes say, as numbers in lanes. Where lanes have 32 bits, what the lanes of a
 //! vector share stays an integer of 64 bits for as long as nothing tells that it fits.
 
+use super::windows::{Moving, taken_apart};
 use super::{Fit, Translate, Val};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Op, Value};
@@ -111,8 +112,12 @@ impl Translate<'_> {
     }
     /// An index in lanes.
     pub(super) fn index(&mut self, d: Dim) -> Fit<Val> {
+        let (d, own) = match self.numbers_of_lanes(d) {
+            Some((shared, numbers)) => (shared, Some(self.b.lane_numbers(numbers))),
+            None => (d, None),
+        };
         let p = self.parts(d)?;
-        let mut terms: Vec<(Value, i64)> = vec![];
+        let mut terms: Vec<(Value, i64)> = own.map(|v| (v, 1)).into_iter().collect();
         for (v, c) in p.counters {
             terms.push((self.b.splat(v), c));
         }
@@ -141,6 +146,20 @@ impl Translate<'_> {
             None => base,
         };
         Ok(Val { v, ty: if self.b.is_long() { ElemType::I64 } else { ElemType::I32 } })
+    }
+    /// What is not linear in the lanes of a single vector as what they share and small numbers of their own,
+    /// such as remainders of the lane.
+    fn numbers_of_lanes(&self, d: Dim) -> Option<(Dim, [u8; 16])> {
+        let lane = self.lane_sym().filter(|l| !self.counters().iter().any(|c| c.0 == *l))?;
+        if self.b.is_long() || !d.contains(lane) || d.linear_in(lane).is_some() {
+            return None;
+        }
+        let Moving::Sum(own, shared) = taken_apart(d, lane).ok()? else { return None };
+        let mut numbers = [0u8; 16];
+        for (n, i) in numbers.iter_mut().zip(0..i64::from(self.b.lanes())) {
+            *n = own.eval(&|s| (s == lane).then_some(i)).and_then(|p| u8::try_from(p).ok())?;
+        }
+        Some((shared, numbers))
     }
     /// A number as lanes count.
     pub(super) fn index_number(&mut self, c: i64) -> Value {

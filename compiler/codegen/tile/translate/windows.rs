@@ -17,7 +17,7 @@ const FAR: i64 = 1 << 30;
 pub(super) type Window = (Count, Value, Value);
 
 /// An expression that does not fall in lanes, taken apart.
-enum Moving {
+pub(super) enum Moving {
     /// What lanes add to a number that they share: the expression in the lane alone, and the number.
     Sum(Dim, Dim),
     /// What lanes share, and the operands of a minimum, or of a maximum.
@@ -203,7 +203,7 @@ impl Translate<'_> {
 }
 
 /// An expression by its terms in the lane.
-fn taken_apart(d: Dim, lane: Sym) -> Fit<Moving> {
+pub(super) fn taken_apart(d: Dim, lane: Sym) -> Fit<Moving> {
     split_extreme(d, Some(lane))
 }
 

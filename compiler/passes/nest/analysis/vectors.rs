@@ -33,7 +33,7 @@ impl<'a> Needs<'a> {
         let mut n = Needs {
             long,
             straight: is_straight(body),
-            conditional: visit::any_expr(body, &mut |e| matches!(e, Expr::Select(..))),
+            conditional: visit::any_expr(body, &mut chooses_loads),
             elementary: 0,
             loads: vec![],
             stores: vec![],
@@ -89,6 +89,12 @@ impl<'a> Needs<'a> {
                 matches!(t, F32 | I32 | U32 | Bool) || long(t) || stored && is_short(t) && t.is_int()
             })
     }
+}
+
+/// True for a choice between values that are read for it.
+fn chooses_loads(e: &Expr) -> bool {
+    let loads = |e: &Expr| e.any(&mut |e| matches!(e, Expr::Load { .. }));
+    matches!(e, Expr::Select(_, a, b) if loads(a) || loads(b))
 }
 
 /// True for elements of 8 and 16 bits that become words when they are loaded.
