@@ -415,7 +415,7 @@ pub(crate) fn packing(
         && p.reduction.len() == 1
         && near
         && along(n) == Some(1)
-        && extent.modulo(i64::from(site.facts.lanes)).as_const() == Some(0)
+        && runs_in_vectors(p, extent, site.facts)
     {
         return Some(Packing::InPlace);
     }
@@ -435,6 +435,18 @@ pub(crate) fn packing(
     }
     let (name, dims) = (packed_name(m, p), packed_dims(p, &own, extent, nr));
     Some(Packing::Kernel(pack::Panels::new(m, site, p, pack::Shape { name, dims, own, columns })))
+}
+
+/// Rows up to which B is read with masks at the ends of its rows rather than packed.
+const MASKED_ROWS: i64 = 28;
+
+/// True if columns are whole vectors, or masks cut off the last one.
+fn runs_in_vectors(p: &Contraction, extent: Dim, facts: Facts) -> bool {
+    let masks = facts.caps.masks
+        && p.product == ProductKind::Fma
+        && extent.as_const().is_some()
+        && constant_rows(p) <= MASKED_ROWS;
+    masks || extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
 }
 
 fn packed_name(m: &Module, p: &Contraction) -> String {

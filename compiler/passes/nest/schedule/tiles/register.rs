@@ -122,6 +122,11 @@ pub(super) fn block(
         Cols::Some(r) => (r + lanes - 1) / lanes,
         _ => t.nv,
     };
+    // Behind the last column in place there may be nothing.
+    let (whole, rest) = match (&t.panels, cols) {
+        (Panels::InPlace, Cols::Some(r)) => (r / lanes, r % lanes),
+        _ => (nv, 0),
+    };
     // The reduction loops, with variables of their own; the innermost in steps of several.
     let loops = clip::loops(m, &p.reduction, &t.clips, (row, mr));
     let depth: Vec<(Sym, Dim, Sym)> =
@@ -188,21 +193,18 @@ pub(super) fn block(
             Expr::Acc { reg: acc, at: at.clone(), lane: None },
         );
         let set = Stmt::Set { reg: acc, at, value };
-        unroll(
-            i,
-            mr,
-            unroll(
-                v,
-                nv,
-                vec![Stmt::For {
-                    kind: LoopKind::Vec(lanes as u32),
-                    var: l,
-                    lo: zero,
-                    hi: Dim::constant(lanes),
-                    body: vec![set],
-                }],
-            ),
-        )
+        let vectors = |l: Sym, set: Stmt, n: i64| Stmt::vector(lanes, l, Dim::constant(n), vec![set]);
+        if whole == nv {
+            return unroll(i, mr, unroll(v, nv, vec![vectors(l, set, lanes)]));
+        }
+        let e = m.syms.loop_var("l", zero, Dim::constant(rest));
+        let put = |s: Sym| if s == v { Some(Dim::constant(whole)) } else { (s == l).then(|| Dim::sym(e)) };
+        let mut of_row = vec![vectors(e, set.clone().subst(&put), rest)];
+        if whole > 0 {
+            m.syms.set_loop_range(v, zero, Dim::constant(whole));
+            of_row.extend(unroll(v, whole, vec![vectors(l, set, lanes)]));
+        }
+        unroll(i, mr, of_row)
     };
     let reads = finish::reads(m, p, t, row, first, nv);
     let steps = Dim::product(depth.iter().map(|d| d.1));
