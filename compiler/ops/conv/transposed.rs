@@ -1,11 +1,12 @@
 //! ConvTranspose, by the phases of its strides, each a convolution of stride 1 with a part of the kernel.
 //!
 //! All phases are one contraction where their taps are equally many; where that would be many more than the
-//! kernel has, each is a kernel of its own, and of few channels the phases are channels, too.
+//! kernel has, each is a kernel of its own. Of few channels the phases are channels, too, or the taps are, of
+//! which a map adds up those of a result.
 
 use super::{Axis, Conv, padded, with_bias};
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::ops::LowerCx;
 use crate::ops::matmul::product_sum;
 use crate::sym::Dim;
@@ -51,8 +52,14 @@ impl Conv {
                 after: p.first + p.count - *d,
             })
             .collect();
-        let src = padded(cx, x, &reach, None);
         let dw = cx.dims(w);
+        // A product of a few steps costs no more than to add up its parts, which are not rounded in between.
+        let deep = dx[1].as_const().is_some_and(|c| c >= LANES) && elem.compute() == elem;
+        if deep && self.has_few_channels(&dw, &split) && wastes(axes, &split) {
+            self.columns(cx, (x, w), axes, &split);
+            return Ok(());
+        }
+        let src = padded(cx, x, &reach, None);
         if self.has_few_channels(&dw, &split) {
             self.phases_as_channels(cx, src, w, &split);
             return Ok(());
@@ -95,7 +102,7 @@ impl Conv {
         self.group == 1
             && strides > 1
             && dw.len() == axes.len() + 2
-            && dw[1].as_const().is_some_and(|c| c < LANES && c * strides <= 4 * LANES)
+            && dw[1].as_const().is_some_and(|c| c < LANES)
     }
     /// The phases as channels of a convolution of stride 1, which a map takes apart.
     fn phases_as_channels(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Phases]) {
@@ -155,15 +162,102 @@ impl Conv {
                 k.store(turned, o, Expr::acc(acc));
             });
         });
+        // Planes lie apart by what run time knows: each is read by itself. Pixels of few channels are not taken
+        // apart (`choose_layouts`).
+        let planes = axes.iter().all(|a| a.taps == 1)
+            || axes.last().zip(channels.as_const()).is_some_and(|(a, c)| c > VECTORS * a.stride);
+        let unknown = planes && axes.iter().any(|a| a.count.as_const().is_none());
         cx.map(y, |k, at| {
             let places: Vec<Dim> = at[2..].iter().zip(axes).map(|(o, a)| *o + a.cut).collect();
-            let channel = places.iter().zip(axes).fold(at[1], |c, (o, a)| c * a.stride + o.modulo(a.stride));
-            let from: Vec<Dim> = [at[0], channel]
-                .into_iter()
-                .chain(places.iter().zip(axes).map(|(o, a)| o.floor_div(a.stride)))
-                .collect();
-            let v = k.load(turned, &from);
+            let mut phases: Vec<Dim> = places.iter().zip(axes).map(|(o, a)| o.modulo(a.stride)).collect();
+            let load = |k: &mut KernelBuilder, phases: &[Dim]| {
+                let channel = phases.iter().zip(axes).fold(at[1], |c, (p, a)| c * a.stride + *p);
+                let place = places.iter().zip(axes).map(|(o, a)| o.floor_div(a.stride));
+                k.load(turned, &[at[0], channel].into_iter().chain(place).collect::<Vec<_>>())
+            };
+            let v = match (phases.pop(), axes.last()) {
+                (Some(phase), Some(a)) if unknown => {
+                    let one = |k: &mut KernelBuilder, i: i64| {
+                        load(k, &phases.iter().copied().chain([Dim::constant(i)]).collect::<Vec<_>>())
+                    };
+                    let last = one(k, a.stride - 1);
+                    (0..a.stride - 1).rev().fold(last, |others, i| {
+                        let own = one(k, i);
+                        k.shared(own, |k, own| {
+                            let here = Expr::cmp_index(BinOp::Eq, phase, i);
+                            k.shared(others, |_, others| Expr::select(here, own, others))
+                        })
+                    })
+                }
+                (Some(phase), _) => load(k, &phases.iter().copied().chain([phase]).collect::<Vec<_>>()),
+                (None, _) => load(k, &[]),
+            };
             with_bias(k, v, bias, at[1])
+        });
+    }
+    /// Every tap of every channel at each element of the image as a channel of a 1x1 convolution, of which a map
+    /// adds up those that a result is made of: the product has no taps beyond the kernel, which phases would.
+    ///
+    /// y[o] = sum over j of z[tap phase + stride * j][q - j], o + before = stride * q + phase.
+    fn columns(&self, cx: &mut LowerCx, (x, w): (Buf, Buf), axes: &[Axis], split: &[Phases]) {
+        let (dx, dw, y) = (cx.dims(x), cx.dims(w), cx.output(0));
+        let (elem, bias, n) = (cx.elem(y), cx.input_opt(2), axes.len());
+        let ty = elem.compute();
+        let taps: i64 = axes.iter().map(|a| a.kernel).product();
+        let channels = dw[1] * taps;
+        let own = cx.temp("taps", cx.elem(w), vec![channels, dw[0]]);
+        cx.kernel(|k| {
+            let loops = [&[dw[1]], &dw[2..], &[dw[0]]].concat();
+            k.nest(LoopKind::Par, &loops, |k, o| {
+                let (tap, ic) = (&o[1..1 + n], o[1 + n]);
+                let channel = tap.iter().zip(axes).fold(o[0], |c, (t, a)| c * a.kernel + *t);
+                let v = k.load(w, &[&[ic, o[0]], tap].concat());
+                k.store(own, &[channel, ic], v);
+            });
+        });
+        let loops: Vec<Dim> = [&[dx[0], channels], &dx[2..]].concat();
+        let product = cx.temp("columns", elem, loops.clone());
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &loops, |k, o| {
+                let acc = k.acc(Expr::num(ty, 0.0));
+                k.range(LoopKind::Seq, "k", 0, dx[1], |k, ic| {
+                    let (a, b) = (k.load(x, &[&[o[0], ic], &o[2..]].concat()), k.load(own, &[o[1], ic]));
+                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
+                });
+                k.store(product, o, Expr::acc(acc));
+            });
+        });
+        // Zeros where a result would read beyond the image.
+        let around: Vec<Axis> = split
+            .iter()
+            .zip(&dx[2..])
+            .map(|(p, d)| Axis {
+                kernel: 1,
+                stride: 1,
+                dilation: 1,
+                before: Dim::constant(p.taps - 1) - p.first,
+                after: p.first + p.count - *d,
+            })
+            .collect();
+        let product = padded(cx, product, &around, None);
+        cx.map(y, |k, at| {
+            let places: Vec<Dim> = at[2..].iter().zip(split).map(|(o, p)| *o + p.cut).collect();
+            let mut steps: Vec<Vec<i64>> = vec![vec![]];
+            for p in split {
+                steps = steps
+                    .iter()
+                    .flat_map(|s| (0..p.taps).map(move |j| s.iter().copied().chain([j]).collect()))
+                    .collect();
+            }
+            let mut sum: Option<Expr> = None;
+            for step in steps {
+                let v = tap_of_phase(k, product, (at, &places), &step, (axes, split));
+                sum = Some(match sum {
+                    None => v,
+                    Some(s) => s + v,
+                });
+            }
+            with_bias(k, sum.unwrap_or(Expr::num(ty, 0.0)), bias, at[1])
         });
     }
     /// One phase of each axis.
@@ -234,8 +328,47 @@ impl Conv {
     }
 }
 
-/// Elements of the longest vectors.
+/// What step `step` of each axis adds to the result at a place: a tap of its phase, or 0 where the kernel has
+/// fewer.
+fn tap_of_phase(
+    k: &mut KernelBuilder,
+    product: Buf,
+    (at, places): (&[Dim], &[Dim]),
+    step: &[i64],
+    (axes, split): (&[Axis], &[Phases]),
+) -> Expr {
+    let (mut channel, mut from, mut inside) = (at[1], vec![], None::<Expr>);
+    for (((place, j), a), p) in places.iter().zip(step).zip(axes).zip(split) {
+        let tap = place.modulo(p.stride) + p.stride * j;
+        if p.stride * (j + 1) > a.kernel {
+            let c = Expr::cmp_index(BinOp::Lt, tap, a.kernel);
+            inside = Some(match inside {
+                None => c,
+                Some(i) => i.and(c),
+            });
+        }
+        channel = channel * a.kernel + tap.min(Dim::constant(a.kernel - 1));
+        from.push(place.floor_div(p.stride) + (p.taps - 1 - j));
+    }
+    let (v, ty) = (k.load(product, &[&[at[0], channel], &from[..]].concat()), k.m.bufs[product].ty.compute());
+    match inside {
+        // What is read there is no tap of this phase, but it exists.
+        Some(c) => k.shared(v, |_, v| Expr::select(c, v, Expr::num(ty, 0.0))),
+        None => v,
+    }
+}
+
+/// True if phases of equally many taps would have many more than the kernel.
+fn wastes(axes: &[Axis], split: &[Phases]) -> bool {
+    const PART: (i64, i64) = (4, 5);
+    let whole: i64 = split.iter().map(|p| p.taps * p.stride).product();
+    let own: i64 = axes.iter().map(|a| a.kernel).product();
+    own * PART.1 <= whole * PART.0 && split.iter().all(|p| p.dilation == 1)
+}
+
+/// Elements of the longest vectors, and vectors in which lanes find what they read.
 const LANES: i64 = 16;
+const VECTORS: i64 = 4;
 
 /// The result, from where in whole strides it begins.
 fn cut(cx: &mut LowerCx, whole: Buf, y: Buf, axes: &[Phases]) {
@@ -263,13 +396,10 @@ struct Part {
 fn ragged(dw: &[Dim], axes: &[Axis], split: &[Phases]) -> Option<Vec<Vec<Part>>> {
     // Kernels at most, and their taps as a part of what they would be together.
     const MOST: i64 = 9;
-    const PART: (i64, i64) = (4, 5);
     let strides: i64 = split.iter().map(|p| p.stride).product();
-    let whole: i64 = split.iter().map(|p| p.taps * p.stride).product();
-    let own: i64 = axes.iter().map(|a| a.kernel).product();
-    let each = split.iter().zip(axes).all(|(p, a)| a.kernel >= p.stride && p.dilation == 1);
+    let each = split.iter().zip(axes).all(|(p, a)| a.kernel >= p.stride);
     if !(2..=MOST).contains(&strides)
-        || own * PART.1 > whole * PART.0
+        || !wastes(axes, split)
         || !each
         || dw.len() != axes.len() + 1
         || dw[0].as_const().is_none_or(|c| c < LANES)

@@ -60,7 +60,11 @@ pub fn run(m: &mut Module) -> Result<()> {
     let planes: HashSet<Buf> = conv_pool::planes(m, &kernels).into_iter().collect();
     let uses = Uses::new(m);
     chosen.retain(|b| {
-        !comes_channels_first(m, &uses, *b) && !stays_channels_first(m, &uses, *b) && !planes.contains(b)
+        !comes_channels_first(m, &uses, *b)
+            && !stays_channels_first(m, &uses, *b)
+            && !is_interleaved(m, &uses, *b)
+            && !has_few_channels_each(m, &uses, *b)
+            && !planes.contains(b)
     });
     flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| unflatten::rewrite(m, f));
     for b in chosen {
@@ -389,6 +393,53 @@ fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
         && uses.writers(b).iter().all(|k| {
             visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_)))
         })
+}
+
+/// True for an image whose channels and positions maps interleave along rows of their results (the phases of
+/// a transposed convolution): lanes find them in a few rows of planes, in pixels only where a few vectors hold
+/// all pixels that one needs.
+fn is_interleaved(m: &Module, uses: &Uses, b: Buf) -> bool {
+    // Rows that fill half of a vector, and vectors that lanes find what they read in.
+    const ROW: i64 = 8;
+    const VECTORS: i64 = 4;
+    let dims = &m.bufs[b].dims;
+    let Some(channels) = dims[1].as_const() else { return false };
+    // Positions of the result for each of the image.
+    let steps = |k: &Kernel| {
+        let map = m.kernels[*k].body.form().map()?;
+        let along = unit_stride_var(m, map.buf, &map.at, &map.loops)?;
+        let (mut step, mut read): (Option<i64>, Vec<Dim>) = (None, vec![]);
+        map.value.each_load(&mut |buf, at| {
+            if buf == b
+                && let Some(d) = at.last().filter(|d| d.contains(along))
+            {
+                d.divisions(&mut |x, y| step = y.as_const().filter(|_| x.contains(along)).or(step));
+                read.extend(Some(at[1]).filter(|c| !read.contains(c)));
+            }
+        });
+        step.filter(|_| read.len() > 1 || read.iter().any(|c| c.contains(along)))
+    };
+    let readers = uses.readers(b);
+    let Some(step) = readers.iter().map(steps).try_fold(i64::MAX, |n, s| Some(n.min(s?))) else {
+        return false;
+    };
+    let long = dims.last().is_some_and(|d| d.as_const().is_none_or(|n| n >= ROW));
+    let pointwise = |k: &Kernel| m.form(*k).contraction().is_some_and(|c| c.reduction.len() == 1);
+    !readers.is_empty()
+        && long
+        && (channels > VECTORS * step || uses.writers(b).iter().all(pointwise))
+}
+
+/// True for an image of few channels that depthwise convolutions alone read or write: vectors along channels
+/// would be nearly empty, and along rows they are not.
+fn has_few_channels_each(m: &Module, uses: &Uses, b: Buf) -> bool {
+    let dims = &m.bufs[b].dims;
+    let (Some(channels), Some(row)) = (dims[1].as_const(), dims.last()) else { return false };
+    let users = || uses.readers(b).iter().chain(uses.writers(b)).map(|k| m.form(*k).contraction());
+    channels < LEAST
+        && row.as_const().is_none_or(|n| n > channels)
+        && users().any(|c| c.is_some())
+        && users().flatten().all(|c| is_depthwise(&c.loops, &c.a.1, &c.b.1))
 }
 
 /// [N, C, 1, 1] is the same memory either way.
