@@ -250,6 +250,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "winograd",
         group: Group::Algorithm,
+        differs: Differs::By(nest::algorithm::winograd::variant),
         holds: "Convolutions that win by it are transforms and products of matrices.",
         why: "After layouts and fusion: it asks for channels innermost, and takes the epilogue along.",
         run: nest::algorithm::winograd::run,

@@ -60,7 +60,8 @@ def compile_ours(a, case, library):
     obj = library[:-3] + ".o"
     dims = [f"--dim={k}={v}" for k, v in case.dims.items()] if a.fix_dims else []
     cpu = [f"--cpu={a.cpu}"] if a.cpu else []
-    r = subprocess.run([a.onnxc, case.path, "-o", obj, "--name", "bench_model", *dims, *cpu], capture_output=True, text=True)
+    math = [f"--math={a.math}"] if a.math else []
+    r = subprocess.run([a.onnxc, case.path, "-o", obj, "--name", "bench_model", *dims, *cpu, *math], capture_output=True, text=True)
     if r.returncode:
         return " ".join(r.stderr.split())[:300]
     abi.link([obj], library)
@@ -123,7 +124,7 @@ def measure(a, case, threads, work, ours):
             w = Worker(kind, work)
             results = os.path.join(work, f"{kind}.npz")
             job = {"do": "load", "model": case.path, "feeds": feeds, "results": results, "threads": threads, "inputs": case.inputs,
-                   "outputs": case.dtypes, "dims": case.dims if a.fix_dims else {}}
+                   "outputs": case.dtypes, "dims": case.dims if a.fix_dims else {}, "precision": None if a.math == "fast" else "f32"}
             if kind == "onnxc":
                 job |= {"library": ours["library"], "runtime": ours.get("runtime"), "name": "bench_model", "shapes": case.shapes(outputs)}
             answer = w.ask(**job)
@@ -199,6 +200,8 @@ def arguments():
     p.add_argument("--bindings", default="all", help="bindings of io.json: all, first, or names separated by commas")
     p.add_argument("--contestants", default=",".join(CONTESTANTS))
     p.add_argument("--cpu", help="CPU level for onnxc (default: its own)")
+    p.add_argument("--math", choices=["strict", "default", "fast"],
+                   help="arithmetic of onnxc; with fast, OpenVINO takes its own default precision (bf16 where the CPU has it)")
     p.add_argument("--seconds", type=float, default=2.0, help="time for each contestant and row")
     p.add_argument("--rounds", type=int, default=5, help="turns into which that time is cut")
     p.add_argument("--tolerance", type=float, default=1e-4, help="least tolerance of an output, relative to its largest magnitude")

@@ -145,8 +145,9 @@ class OpenVino:
                 a = feeds[i]
                 self.call("ov_partial_shape_create_static", ct.c_int64(a.ndim), (ct.c_int64 * max(1, a.ndim))(*a.shape), ct.byref(shapes[k]))
             self.call("ov_model_reshape", model, names, shapes, ct.c_size_t(len(inputs)))
-        properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(job["threads"]), "NUM_STREAMS": "1",
-                      "PERFORMANCE_HINT": "LATENCY"}
+        properties = {"INFERENCE_NUM_THREADS": str(job["threads"]), "NUM_STREAMS": "1", "PERFORMANCE_HINT": "LATENCY"}
+        if precision := job.get("precision", "f32"):
+            properties["INFERENCE_PRECISION_HINT"] = precision
         flat = [ct.c_char_p(x.encode()) for kv in properties.items() for x in kv]
         self.call("ov_core_compile_model", core, model, ct.c_char_p(b"CPU"), ct.c_size_t(len(flat)), ct.byref(compiled), *flat)
         self.call("ov_compiled_model_create_infer_request", compiled, ct.byref(request))

@@ -47,6 +47,8 @@ pub struct Builder {
     /// Functions may use tables, where the vectors have them: other results than those of levels that have
     /// none.
     pub(super) tables: bool,
+    /// An instruction may round to bf16, which takes subnormal numbers for 0.
+    pub(super) rounds_to_bf16: bool,
     /// The line of what is being translated.
     pub(super) line: Line,
 }
@@ -70,6 +72,7 @@ impl Builder {
             conditions: Set::default(),
             uniform: Set::default(),
             tables: false,
+            rounds_to_bf16: false,
             line: Line::default(),
         }
     }

@@ -139,6 +139,8 @@ pub enum Un {
     Low,
     /// f32 -> f16, packed in the lower half of the vector. 128 bits only.
     Half,
+    /// f32 -> bf16, a word in the lower half of each lane; subnormal numbers become 0. 512 bits only.
+    Brain,
     /// Four f16 -> f32: those of the lower half of the vector, or of the upper one. 128 bits only.
     Whole {
         upper: bool,

@@ -260,6 +260,9 @@ impl Translate<'_> {
     }
     /// The upper half, rounded to even; NaN stays NaN.
     fn to_bf16(&mut self, x: Value) -> Value {
+        if self.b.rounds_to_bf16 {
+            return self.b.un(Un::Brain, x);
+        }
         let (one, bias, quiet) = (self.b.bits(1), self.b.bits(0x7fff), self.b.bits(0x7fc0));
         let up = self.b.un(Un::Shr(16), x);
         let odd = self.b.bin(Bin::And, up, one);

@@ -25,7 +25,7 @@ mod windows;
 
 use crate::codegen::tile::Vectors;
 use crate::codegen::tile::builder::{Builder, Count};
-use crate::codegen::tile::ir::{Form, Func, Line, Mem, Value};
+use crate::codegen::tile::ir::{Bits, Form, Func, Line, Mem, Op, Un, Value};
 use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
@@ -189,6 +189,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     if m.math == Math::Fast && vectors.caps.halves {
         t.b.allow_halves();
     }
+    t.b.rounds_to_bf16 = m.math == Math::Fast && vectors.caps.bf16 && t.b.has(Op::Un(Un::Brain, Bits::B32));
     let checks = !t.withs.is_empty();
     if checks {
         let none = t.b.all_lanes(false);

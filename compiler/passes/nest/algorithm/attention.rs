@@ -6,6 +6,9 @@
 //! that the matrix of all scores is never written. A row is whole: nothing is rescaled, and results do not
 //! depend on the number of threads.
 //!
+//! With `--math fast`, both contractions may be dot products of bf16 (`bf16_dot`): what softmax makes is bf16
+//! then, in scratch of its own.
+//!
 //! Softmax goes through a block in phases, see `softmax`. Scores live in a buffer with a place for each
 //! iteration of the `par` loop, which has at most `PIECES`: an iteration takes several blocks one after the
 //! other, and tasks are ranges of iterations.
@@ -44,7 +47,7 @@ struct Group {
     /// Column variables of the two contractions.
     columns: (Sym, Sym),
     pv: Contraction,
-    /// Buffers that become the scratch.
+    /// Buffers that become the scratch; the last one may be of bf16.
     bufs: Vec<Buf>,
     /// Shape of the scores.
     dims: Vec<Dim>,
@@ -158,11 +161,31 @@ fn may_overwrite(m: &Module, rows: &Rows, from: Buf, to: Buf, dims: &[Dim]) -> b
     written
 }
 
+/// True for sums of products of floats, single ones or groups of bf16.
+fn of_floats(p: &Contraction) -> bool {
+    match p.product {
+        ProductKind::Fma => true,
+        ProductKind::Dot { group, .. } => group.sum() == ElemType::F32,
+        _ => false,
+    }
+}
+
+/// True for a map that changes no more than the type of elements.
+fn copies(m: &Module, k: Kernel) -> bool {
+    m.form(k).map().is_some_and(|map| matches!(map.value, Expr::Load { .. }))
+}
+
+/// Elements that one step of a contraction multiplies.
+fn part(p: &Contraction) -> i64 {
+    if let ProductKind::Dot { group, .. } = p.product { group.size() } else { 1 }
+}
+
 /// The attention whose softmax is `k`.
 fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let body = &m.kernels[k].body;
     let Form::RowReduction(sm) = body.form() else { return None };
-    let scratch = |b: Buf| is_temp(m, b) && m.bufs[b].ty == ElemType::F32;
+    let is = |b: Buf, ty: ElemType| is_temp(m, b) && m.bufs[b].ty == ty;
+    let scratch = |b: Buf| is(b, ElemType::F32);
     // What the rows are made of.
     let (scores, from) =
         visit::loads(body).into_iter().map(|b| m.storage(b)).find_map(|b| match uses.writers(b) {
@@ -184,6 +207,9 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         let last = *bufs.last()?;
         let others: Vec<Kernel> = uses.readers(last).iter().copied().filter(|r| !rows.contains(r)).collect();
         let ([next], [_]) = (others.as_slice(), uses.writers(last)) else { return None };
+        if is(last, ElemType::BF16) {
+            break *next;
+        }
         if !scratch(last) {
             return None;
         }
@@ -197,7 +223,7 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         rows.push(*next);
     };
     let (mut qk, mut pv) = (m.form(scores).contraction()?.clone(), m.form(values).contraction()?.clone());
-    if qk.product != ProductKind::Fma || pv.product != ProductKind::Fma {
+    if !of_floats(&qk) || !of_floats(&pv) {
         return None;
     }
     // The second contraction.
@@ -206,11 +232,12 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         std::mem::swap(&mut pv.a, &mut pv.b);
     }
     let [(depth, keys)] = pv.reduction.as_slice() else { return None };
-    if m.storage(pv.a.0) != last || m.storage(pv.b.0) == last || dims.last() != Some(keys) {
+    if m.storage(pv.a.0) != last || m.storage(pv.b.0) == last || dims.last() != Some(&(*keys * part(&pv))) {
         return None;
     }
-    let at = position(m, pv.a.0, &pv.a.1, &dims)?;
-    let vars = row_vars(&at, &dims, &pv.loops)?;
+    let read: Vec<Dim> = dims[..dims.len() - 1].iter().chain([keys]).copied().collect();
+    let at = position(m, pv.a.0, &pv.a.1, &read)?;
+    let vars = row_vars(&at, &read, &pv.loops)?;
     let (out, out_at) = pv.store()?;
     let rest: Vec<Sym> = pv.loops.iter().map(|l| l.0).filter(|s| !vars.contains(&Some(*s))).collect();
     let ([n2], true) = (rest.as_slice(), at.last()?.as_sym() == Some(*depth)) else { return None };
@@ -312,7 +339,17 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     let panels2 = panels2.apply(m, g.values, &g.pv);
     // The scratch takes the place of what was a matrix.
     let name = format!("{}.block", m.bufs[g.bufs[0]].name);
-    let scratch = m.temp(name, ElemType::F32, vec![pieces, Dim::constant(height), row_length(keys)]);
+    let room = vec![pieces, Dim::constant(height), row_length(keys)];
+    let scratch = m.temp(name, ElemType::F32, room.clone());
+    // What the second contraction reads, and a view of it in its steps.
+    let (weights, steps) = match g.pv.product {
+        ProductKind::Dot { group, .. } => {
+            let name = format!("{}.weights", m.bufs[g.bufs[0]].name);
+            let weights = m.temp(name, ElemType::BF16, room);
+            (weights, group.view(m, (weights, 2)))
+        }
+        _ => (scratch, scratch),
+    };
     let piece = m.syms.loop_var("t", zero, pieces);
     let local = m.syms.loop_var("r", zero, Dim::constant(height));
     let first = m.syms.loop_var("b", zero, extent);
@@ -323,13 +360,11 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         let last = |buf: Buf, at: &[Dim]| {
             position(m, buf, at, &dims).and_then(|p| p.last().copied()).unwrap_or_default()
         };
-        s.map_accesses(&|buf, at| bufs.contains(&m.storage(buf)).then(|| (scratch, here(last(buf, at)))))
+        let own = |buf: Buf| if m.bufs[buf].ty == ElemType::BF16 { weights } else { scratch };
+        s.map_accesses(&|buf, at| bufs.contains(&m.storage(buf)).then(|| (own(buf), here(last(buf, at)))))
     };
     g.qk.epilogue = std::mem::take(&mut g.qk.epilogue).into_iter().map(|s| redirect(m, s)).collect();
-    g.pv.a = (
-        scratch,
-        here(position(m, g.pv.a.0, &g.pv.a.1, &dims).and_then(|p| p.last().copied()).unwrap_or_default()),
-    );
+    g.pv.a = (steps, here(g.pv.reduction.first().map(|r| Dim::sym(r.0)).unwrap_or_default()));
     put_parts(&mut g.qk, &at_row);
     put_parts(&mut g.pv, &at_row);
     let name = format!("{}.rows", m.bufs[g.bufs[0]].name);
@@ -349,7 +384,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         }
         let body = if m.math == Math::Strict { body } else { softmax::without_subnormals(m, body) };
         rows = softmax::phases(m, body, &found);
-        if g.rows.len() == 1
+        if g.rows[1..].iter().all(|k| copies(m, *k))
             && let Some(scale) = softmax::scale(m, &mut rows, scratch, keys, &found)
         {
             let acc = g.pv.acc;

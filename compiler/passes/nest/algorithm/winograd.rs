@@ -29,7 +29,8 @@
 //!
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors
 //! are a few times those of the direct sum, along one dimension half of that (tests/winograd.rs). Sums of
-//! integers (`exact_sums`) are left alone. `wins` decides for two dimensions, `line::Line::gain` for one.
+//! integers (`exact_sums`) are left alone. `wins` decides for two dimensions, `line::Line::gain` for one, both
+//! beside what the level takes for the plain sum: with `--math fast`, that may be one of bf16.
 
 mod line;
 mod points;
@@ -43,7 +44,7 @@ use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
-use crate::target::Level;
+use crate::target::{Facts, Level};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 use transform::{input, output, packed, prefetch_weights, transformed, weights};
@@ -66,13 +67,26 @@ const FRESH_BLOCK: i64 = 32;
 /// Cycles for one input channel and 16 output channels, on a core with 512-bit vectors: products of a tile
 /// with U,
 const ROW: i64 = 20;
+/// products of a plain sum of f32 for a result,
+const PLAIN: i64 = 4;
 /// reading U from beyond the second-level cache,
 const READ: i64 = 576;
 /// transforming weights.
 const TRANSFORM: i64 = 100;
 
+/// What a level's multiply-adds of plain sums are worth beside those of f32.
+fn speed(m: &Module, facts: &Facts) -> i64 {
+    if m.math == Math::Fast && facts.caps.bf16 { 2 } else { 1 }
+}
+
+/// Levels share a module from here on where plain sums take as long.
+pub fn variant(m: &Module, facts: &Facts) -> u32 {
+    speed(m, facts) as u32
+}
+
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    let speed = speed(m, &level.facts);
     if level.facts.lanes == 1 || m.math == Math::Strict || !m.optimize.may_grow() {
         return Ok(());
     }
@@ -82,9 +96,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         else {
             continue;
         };
-        if let Some(l) = layer(m, parts).filter(|l| wins(m, l)) {
+        if let Some(l) = layer(m, parts).filter(|l| wins(m, l, speed)) {
             rewrite(m, k, &l);
-        } else if let Some(l) = line::layer(m, parts) {
+        } else if let Some(l) = line::layer(m, parts, speed as f64) {
             line::rewrite(m, k, &l);
         }
     }
@@ -167,15 +181,17 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
 }
 
 /// Whether the transform is worth it: enough tiles for the matrix products, few of them beyond the image.
-fn wins(m: &Module, l: &Layer) -> bool {
+/// `speed`: how many times as fast as products of f32 those of the plain sum are.
+fn wins(m: &Module, l: &Layer, speed: i64) -> bool {
     let (tiles, area) = (tiles(l), l.y.1 * l.x.1);
     let full = match (tiles.as_const(), area.as_const()) {
+        (Some(t), Some(a)) if speed > 1 => ROW * t + TRANSFORM < PLAIN * a / speed,
         // Cycles of products, and of weights that are transformed for a single image.
         (Some(t), Some(a)) if t < 9 => {
             l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4
         }
         (Some(t), Some(a)) => 16 * t <= 2 * a,
-        _ => m.syms.range(area).hi.is_none_or(|h| h >= 144),
+        _ => m.syms.range(area).hi.is_none_or(|h| h >= 144 * speed),
     };
     full && l.c.1 >= 16 && l.k.1 >= 16 && (bytes(l) <= MOST_WEIGHTS || fresh(l).is_some())
 }

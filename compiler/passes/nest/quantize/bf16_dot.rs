@@ -1,26 +1,30 @@
-//! bf16_dot: contractions with constant weights by dot products of bf16, for `--math fast` on CPU levels that
-//! have them.
+//! bf16_dot: contractions by dot products of bf16, for `--math fast` on CPU levels that have them.
 //!
 //! The reduction is taken in groups along one of its loops, the *channel*: two bf16 side by side are one
 //! 32-bit element, as [`Expr::Dot`] has them, and from there on schedules treat them as any other
 //! contraction's. Levels that multiply matrices of bf16 take four, in elements of 64 bits.
 //!
-//! * The weights are rounded here, once. A channel that ends within a group is filled up with zeros.
-//! * Activations that nothing else reads, whose channel is innermost in memory in whole groups, are stored as
-//!   bf16 by whoever makes them and read through a view. Others a kernel before the contraction rounds
-//!   (`gather`).
+//! * Constant weights are rounded here, once. A channel that ends within a group is filled up with zeros.
+//! * What nothing else reads is stored as bf16 by whoever makes it. Where the channel is innermost in memory in
+//!   whole groups, it is read through a view. Other operands a kernel before the contraction copies, with
+//!   channels innermost (`gather`), or as groups where the channel was (`interleave`).
+//! * Where no operand is a constant (attention), rounding both pays if each element is used often.
 //!
 //! Factors lose 16 bits of their significands, products and sums stay f32. Winograd's transforms are left
 //! alone: their factors are sums already.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
 use crate::passes::nest::analysis::shape::is_temp;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies, Grouped};
+use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
+
+/// Channels of an activation up to which they need not be innermost.
+const FEW: i64 = 8;
 
 /// A contraction that dot products of bf16 suit.
 struct Plan {
@@ -40,16 +44,29 @@ fn group(facts: &Facts) -> DotKind {
 
 fn plan(m: &Module, k: Kernel, group: DotKind) -> Option<Plan> {
     let parts = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?.clone();
-    let (x, w) = match (weights(m, parts.a.0), weights(m, parts.b.0)) {
-        (false, true) => (parts.a.clone(), parts.b.clone()),
-        (true, false) => (parts.b.clone(), parts.a.clone()),
+    let ways = match (weights(m, parts.a.0), weights(m, parts.b.0)) {
+        (false, true) => vec![(&parts.a, &parts.b)],
+        (true, false) => vec![(&parts.b, &parts.a)],
+        (false, false) => vec![(&parts.a, &parts.b), (&parts.b, &parts.a)],
         _ => return None,
     };
-    if !matches!(m.bufs[x.0].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16) {
-        return None;
-    }
-    let g = Grouped::find(m, k, parts.acc, (&x, &w), &parts.reduction, group).filter(|g| g.extent > 1)?;
+    let float = |b: Buf| matches!(m.bufs[b].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16);
+    let g = ways.into_iter().find_map(|(x, w)| {
+        let g = Grouped::find(m, k, parts.acc, (x, w), &parts.reduction, group)?;
+        let pays = m.is_constant(w.0) || g.in_place(m) && is_reused(m, &parts.loops, (&x.1, &w.1));
+        (float(x.0) && float(w.0) && pays && g.extent > 1).then_some(g)
+    })?;
     Some(Plan { parts, g })
+}
+
+/// True if each element of both operands is used often enough to be rounded first.
+fn is_reused(m: &Module, loops: &[(Sym, Dim)], (x, w): (&[Dim], &[Dim])) -> bool {
+    const USES: i64 = 32;
+    let uses = |of: &[Dim], not: &[Dim]| {
+        let others = loops.iter().filter(|l| depends(of, l.0) && !depends(not, l.0));
+        others.map(|l| m.syms.range(l.1).lo.unwrap_or(1).max(1)).fold(1, i64::saturating_mul)
+    };
+    uses(x, w) >= USES && uses(w, x) >= USES
 }
 
 /// A constant of floats.
@@ -68,29 +85,66 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         .filter_map(|k| Some((k, plan(m, k, group(&level.facts))?)))
         .collect();
     // What is stored as bf16 from now on.
-    for b in private(m, &plans) {
-        for v in m.bufs.keys().filter(|v| m.storage(*v) == b).collect::<Vec<_>>() {
-            m.bufs[v].ty = ElemType::BF16;
-        }
+    let private = private(m, &plans);
+    for v in m.bufs.keys().filter(|v| private.contains(&m.storage(*v))).collect::<Vec<_>>() {
+        m.bufs[v].ty = ElemType::BF16;
     }
     let mut copies = Copies::default();
     for (k, p) in plans {
-        let pairs = if p.g.in_place(m) && m.bufs[p.g.x.0].ty == ElemType::BF16 {
-            p.g.view(m, p.g.x.0)
+        let few = p.g.extent < FEW;
+        let x = grouped(m, (k, p.g.group), (p.g.x.0, p.g.of_x), few, &mut copies);
+        let w = if weights(m, p.g.w.0) {
+            weights_in_pairs(m, &p)
         } else {
-            copies.get(m, k, (p.g.x.0, p.g.of_x), |m| gather(m, k, &p))
+            // Panels are made of it, in which columns are innermost.
+            Some(grouped(m, (k, p.g.group), (p.g.w.0, p.g.of_w), true, &mut copies))
         };
-        contract(m, k, &p, pairs);
+        if let Some(w) = w {
+            p.g.rewrite(m, k, (x, w), &Expr::acc(p.parts.acc));
+        }
     }
     Ok(())
 }
 
-/// Temporaries that are read by such contractions only, in whole groups.
-fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
+/// An operand of `k` that is no constant, in groups along a dimension: where it is, or in a copy. `stays`:
+/// the dimension need not be innermost in the copy.
+fn grouped(
+    m: &mut Module,
+    (k, group): (Kernel, DotKind),
+    operand: (Buf, usize),
+    stays: bool,
+    copies: &mut Copies,
+) -> Buf {
+    if m.bufs[operand.0].ty == ElemType::BF16 && group.divides(m, operand) {
+        return group.view(m, operand);
+    }
+    let rows = stays && group == DotKind::Halves && !innermost(m, operand);
+    copies.get(m, k, operand, |m| match rows {
+        true => interleave(m, k, operand),
+        false => gather(m, k, group, operand),
+    })
+}
+
+/// True if a dimension of a buffer is innermost in memory.
+fn innermost(m: &Module, (b, of): (Buf, usize)) -> bool {
+    let d = &m.bufs[b];
+    match &d.layout {
+        Layout::RowMajor => of + 1 == d.dims.len(),
+        Layout::Permuted(v) => v.last() == Some(&of),
+    }
+}
+
+/// The operands of a contraction that are no constants.
+fn activations(m: &Module, p: &Plan) -> Vec<Buf> {
+    [p.g.x.0, p.g.w.0].into_iter().filter(|b| !weights(m, *b)).collect()
+}
+
+/// Temporaries that are read by such contractions only.
+fn private(m: &Module, plans: &[(Kernel, Plan)]) -> HashSet<Buf> {
     let mut fit: HashSet<Buf> = plans
         .iter()
-        .filter(|p| p.1.g.in_place(m))
-        .map(|p| m.storage(p.1.g.x.0))
+        .flat_map(|p| activations(m, &p.1))
+        .map(|b| m.storage(b))
         .filter(|b| is_temp(m, *b) && m.bufs[*b].ty == ElemType::F32)
         .collect();
     for b in m.bufs.keys().filter(|b| m.is_recast(*b)) {
@@ -102,22 +156,21 @@ fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
             fit.remove(&m.storage(b));
         }
     };
-    for k in m.kernels.keys() {
+    for k in visit::calls(&m.driver) {
         match of.get(&k) {
-            Some(p) if p.g.in_place(m) => others(visit::loads(&p.parts.epilogue)),
-            _ => others(visit::loads(&m.kernels[k].body)),
+            Some(p) => others(visit::loads(&p.parts.epilogue)),
+            None => others(visit::loads(&m.kernels[k].body)),
         }
     }
     others(visit::loads(&m.driver));
-    fit.into_iter().collect()
+    fit
 }
 
-/// A kernel before `k` that rounds the activations, channels innermost.
-fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
-    let (x, of) = (p.g.x.0, p.g.of_x);
+/// A kernel before `k` that rounds an operand, a dimension of it innermost in whole groups.
+fn gather(m: &mut Module, k: Kernel, group: DotKind, (x, of): (Buf, usize)) -> (Kernel, Buf) {
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
-    let size = p.g.group.size();
+    let size = group.size();
     dims[of] = channels.ceil_div(size) * size;
     let (name, rank) = (format!("{}.bf16", m.bufs[x].name), dims.len());
     let out = m.temp(name, ElemType::BF16, dims);
@@ -134,16 +187,49 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
         }
     });
     operands::before(m, k, id, "bf16");
-    (id, p.g.view(m, out))
+    (id, group.view(m, (out, of)))
 }
 
-/// The contraction by dot products of groups.
-fn contract(m: &mut Module, k: Kernel, p: &Plan, pairs: Buf) {
-    let Some(w) = weights_in_pairs(m, p) else { return };
-    p.g.rewrite(m, k, (pairs, w), &Expr::acc(p.parts.acc));
+/// Kernels before `k` that put neighbours along a dimension of an operand together as pairs of bf16, the upper
+/// half second, zeros where it ends: rows of the others stay rows.
+fn interleave(m: &mut Module, k: Kernel, (x, of): (Buf, usize)) -> (Kernel, Buf) {
+    let (mut dims, layout) = (m.bufs[x].dims.clone(), m.bufs[x].layout.clone());
+    let name = format!("{}.bf16", m.bufs[x].name);
+    let origin = m.kernels[k].origin.clone();
+    let halves = if m.bufs[x].ty == ElemType::BF16 {
+        x
+    } else {
+        let rounded = m.temp(name.clone(), ElemType::BF16, dims.clone());
+        m.bufs[rounded].layout = layout.clone();
+        let id = m.map(rounded, &origin, |kb, at| kb.load(x, at));
+        operands::before(m, k, id, "bf16");
+        rounded
+    };
+    let bits = m.view_as(halves, ElemType::U16, dims.clone());
+    m.bufs[bits].layout = layout.clone();
+    let extent = dims[of];
+    dims[of] = extent.ceil_div(2);
+    let out = m.temp(format!("{name}.pairs"), ElemType::I32, dims);
+    m.bufs[out].layout = layout;
+    let id = m.map(out, &origin, |kb, at| {
+        let half = |i: i64| {
+            let mut from = at.to_vec();
+            from[of] = at[of] * 2 + i;
+            let v = Expr::Cast(ElemType::I32, Box::new(kb.load(bits, &from)));
+            if kb.m.syms.in_range(from[of], extent) {
+                v
+            } else {
+                Expr::select(Expr::cmp_index(BinOp::Lt, from[of], extent), v, Expr::int(ElemType::I32, 0))
+            }
+        };
+        let upper = Expr::bin(BinOp::Shl, half(1), Expr::int(ElemType::I32, 16));
+        Expr::bin(BinOp::Or, half(0), upper)
+    });
+    operands::before(m, k, id, "pairs");
+    (id, out)
 }
 
-/// The weights as pairs of bf16.
+/// Constant weights as pairs of bf16.
 fn weights_in_pairs(m: &mut Module, p: &Plan) -> Option<Buf> {
     let Place::Const(c) = &m.bufs[p.g.w.0].place else { return None };
     let (values, name) = (c.to_f64s()?, format!("{}.bf16", m.bufs[p.g.w.0].name));

@@ -443,6 +443,11 @@ impl Emit<'_> {
                 let mask = self.behind(l, false)?;
                 Instruction::with3(table::SHUFFLE, p.d, p.r[0], mask)
             }
+            Op::Un(op @ Un::Brain, bits) => {
+                let words = self.half(p.dn);
+                self.add(Instruction::with2(table::un(op, bits).0[c], words, p.r[0]))?;
+                Instruction::with2(table::WORDS, p.d, words)
+            }
             Op::Un(op, bits) => {
                 let (from, half) = table::halves(op, bits);
                 let to = if matches!(op, Un::Part(_)) {

@@ -114,11 +114,16 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
             row!(VEX_Vextractf128_xmmm128_ymm_imm8 EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8),
             Some(u32::from(k)),
         ),
+        // And extended to words, see [`WORDS`].
+        Un::Brain => (row!(INVALID EVEX_Vcvtneps2bf16_ymm_k1z_zmmm512b32), None),
         Un::Single | Un::Low | Un::Half | Un::Whole { .. } | Un::UnsignedToFloat => {
             (row!(INVALID INVALID), None)
         }
     }
 }
+
+/// Words in lanes of their own, at 512 bits.
+pub(super) const WORDS: Code = Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256;
 
 /// Bytes of each half by number, at 256 bits.
 pub(super) const SHUFFLE: Code = Code::VEX_Vpshufb_ymm_ymm_ymmm256;
@@ -160,6 +165,7 @@ fn un64(op: Un) -> (Row, Option<u32>) {
         | Un::Narrow(_)
         | Un::Part(_)
         | Un::Half
+        | Un::Brain
         | Un::Whole { .. }
         | Un::Double
         | Un::Extend

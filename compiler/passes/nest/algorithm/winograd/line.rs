@@ -59,10 +59,10 @@ pub(super) struct Line {
 
 /// The convolution in this form, along the dimension and with as many results a tile as take the least time;
 /// `None` if the direct sum is as good.
-pub(super) fn layer(m: &Module, p: &Contraction) -> Option<Line> {
+pub(super) fn layer(m: &Module, p: &Contraction, speed: f64) -> Option<Line> {
     (2..p.a.1.len())
         .flat_map(|axis| Form::all(taps(p, axis)).filter_map(move |form| along(m, p, axis, form)))
-        .filter(|l| l.gain(m) >= GAIN)
+        .filter(|l| l.gain(m) >= GAIN * speed)
         .max_by(|a, b| a.gain(m).total_cmp(&b.gain(m)))
 }
 

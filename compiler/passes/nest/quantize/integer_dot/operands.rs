@@ -14,6 +14,26 @@ use std::sync::Arc;
 /// A read of a buffer.
 type Read = (Buf, Vec<Dim>);
 
+impl DotKind {
+    /// True if a dimension of a buffer is innermost in memory, in whole groups.
+    pub(crate) fn divides(self, m: &Module, (b, of): (Buf, usize)) -> bool {
+        let d = &m.bufs[b];
+        let innermost = match &d.layout {
+            Layout::RowMajor => d.dims.len().checked_sub(1),
+            Layout::Permuted(v) => v.last().copied(),
+        };
+        innermost == Some(of) && d.dims[of].as_const().is_some_and(|n| n % self.size() == 0)
+    }
+    /// A buffer in groups where it is: the dimension divided.
+    pub(crate) fn view(self, m: &mut Module, (b, of): (Buf, usize)) -> Buf {
+        let (mut dims, layout) = (m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
+        dims[of] = dims[of].floor_div(self.size());
+        let v = m.view_as(b, self.factor(), dims);
+        m.bufs[v].layout = layout;
+        v
+    }
+}
+
 /// The operands of a contraction, and the loop that is taken in groups.
 pub(crate) struct Grouped {
     /// The sum.
@@ -70,21 +90,11 @@ impl Grouped {
     }
     /// True if the channel is innermost in the memory of the activations, in whole groups.
     pub fn in_place(&self, m: &Module) -> bool {
-        let d = &m.bufs[self.x.0];
-        let innermost = match &d.layout {
-            Layout::RowMajor => d.dims.len().checked_sub(1),
-            Layout::Permuted(v) => v.last().copied(),
-        };
-        innermost == Some(self.of_x)
-            && d.dims[self.of_x].as_const().is_some_and(|n| n % self.group.size() == 0)
+        self.group.divides(m, (self.x.0, self.of_x))
     }
     /// A buffer of the activations' shape in groups where it is: the channel divided.
     pub fn view(&self, m: &mut Module, b: Buf) -> Buf {
-        let (mut dims, layout) = (m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
-        dims[self.of_x] = dims[self.of_x].floor_div(self.group.size());
-        let v = m.view_as(b, self.group.factor(), dims);
-        m.bufs[v].layout = layout;
-        v
+        self.group.view(m, (b, self.of_x))
     }
     /// The weights from elements of so many bytes to groups along the channel, zeros where it ends.
     pub fn weights(&self, m: &mut Module, name: String, elements: &[u8], bytes: usize) -> Option<Buf> {
