@@ -22,7 +22,7 @@ use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::{Columns, packing};
 use crate::passes::nest::schedule::lanes;
 use crate::passes::nest::schedule::pack::Site;
-use crate::passes::nest::schedule::tiles::{self, Tile};
+use crate::passes::nest::schedule::tiles::{self, Tile, Wanted};
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
 use crate::tensor::ElemType;
@@ -364,8 +364,10 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         }
     }
     let of = Some((local, Dim::constant(height)));
-    let t1 = Tile::new((of, 1), most, g.columns.0, keys, nr1, panels1, batch.clone(), false, false, facts);
-    let t2 = Tile::new((of, 1), most, n2, width, nr2, panels2, batch.clone(), false, false, facts);
+    let tile = |columns, panels| {
+        Tile::new(Wanted { batch: batch.clone(), ..Wanted::plain(of, most, columns) }, panels, facts)
+    };
+    let (t1, t2) = (tile(of_keys, panels1), tile(of_values, panels2));
     let work = work(m, &g);
     let inner = vec![tiles::describe_tile(m, &g.qk, &t1), tiles::describe_tile(m, &g.pv, &t2)];
     let b = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };

@@ -329,12 +329,6 @@ fn one(
     };
     let value = instance(m, &map.value, &put);
     let at = map.at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
-    let vector = Stmt::For {
-        kind: LoopKind::Vec(lanes as u32),
-        var: l,
-        lo: zero,
-        hi: columns,
-        body: vec![Stmt::Store { buf: map.buf, at, value }],
-    };
-    vec![Stmt::For { kind: LoopKind::Unroll, var: u, lo: zero, hi: rows, body: vec![vector] }]
+    let vector = Stmt::vector(lanes, l, columns, vec![Stmt::Store { buf: map.buf, at, value }]);
+    vec![Stmt::unroll(u, rows, vec![vector])]
 }
