@@ -425,9 +425,7 @@ fn is_interleaved(m: &Module, uses: &Uses, b: Buf) -> bool {
     };
     let long = dims.last().is_some_and(|d| d.as_const().is_none_or(|n| n >= ROW));
     let pointwise = |k: &Kernel| m.form(*k).contraction().is_some_and(|c| c.reduction.len() == 1);
-    !readers.is_empty()
-        && long
-        && (channels > VECTORS * step || uses.writers(b).iter().all(pointwise))
+    !readers.is_empty() && long && (channels > VECTORS * step || uses.writers(b).iter().all(pointwise))
 }
 
 /// True for an image of few channels that depthwise convolutions alone read or write: vectors along channels
