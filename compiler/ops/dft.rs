@@ -123,7 +123,7 @@ impl Operator for Dft {
                 return Ok(());
             }
         }
-        let roots = self.roots(cx, l, used, dims[rank - 1], count, ty);
+        let roots = self.roots(cx, &Transform { length: l, used, parts: dims[rank - 1], count, ty });
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
@@ -131,7 +131,7 @@ impl Operator for Dft {
                     let mut from = at.to_vec();
                     from[axis] = r[0];
                     from[rank - 1] = r[1];
-                    let w = roots.weight(k, self, r[0], r[1], at[axis], at[rank - 1], ty);
+                    let w = roots.weight(k, self, [r[0], r[1]], [at[axis], at[rank - 1]]);
                     let v = k.load(x, &from);
                     k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
                 });
@@ -150,7 +150,16 @@ struct Along {
     length: Option<Dim>,
 }
 
-/// Where the weights of a transform of a known length come from.
+/// A transform of such a length: elements that count, parts of each, and results.
+struct Transform {
+    length: Dim,
+    used: Dim,
+    parts: Dim,
+    count: Dim,
+    ty: ElemType,
+}
+
+/// Where the weights of a transform come from.
 enum Roots {
     /// [position, part, frequency, part]
     Matrix(Buf),
@@ -262,64 +271,58 @@ impl Dft {
         let scale = if twice { 2.0 } else { 1.0 };
         if self.inverse { scale / length as f64 } else { scale }
     }
-    fn roots(&self, cx: &mut LowerCx, length: Dim, used: Dim, parts: Dim, count: Dim, ty: ElemType) -> Roots {
-        let wide = ty == ElemType::F64;
-        let fill = |dims: Vec<i64>, v: Vec<f64>| {
-            let bytes: Vec<u8> = if wide {
-                v.iter().flat_map(|x| x.to_le_bytes()).collect()
-            } else {
-                v.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect()
-            };
-            ConstData::new(if wide { ElemType::F64 } else { ElemType::F32 }, dims, bytes)
-        };
+    /// The weights of a transform: a matrix where that is known and small, else a table of a turn.
+    fn roots(&self, cx: &mut LowerCx, t: &Transform) -> Roots {
+        if let Some(c) = self.matrix(t) {
+            return Roots::Matrix(cx.m.constant("fourier", Arc::new(c)));
+        }
+        let table = t.length.as_const().filter(|l| (1..=MATRIX).contains(l)).and_then(|l| {
+            let angles = (0..l).map(|i| 2.0 * PI * i as f64 / l as f64);
+            floats(t.ty, vec![l, 2], angles.flat_map(|a| [a.cos(), a.sin()]))
+        });
+        if let Some(c) = table {
+            return Roots::Table(cx.m.constant("roots", Arc::new(c)), t.length);
+        }
+        let b = cx.temp("roots", t.ty, vec![t.length, Dim::constant(2)]);
+        cx.map(b, |_, at| {
+            let angle = turn(Expr::index(at[0]), Expr::index(t.length));
+            let (cos, sin) = (Expr::un(UnOp::Cos, angle.clone()), Expr::un(UnOp::Sin, angle));
+            let v = Expr::select(Expr::cmp_index(BinOp::Eq, at[1], 0), cos, sin);
+            Expr::cast(ElemType::F64, t.ty, v)
+        });
+        Roots::Table(b, t.length)
+    }
+    /// The weights [position, part, frequency, part].
+    fn matrix(&self, t: &Transform) -> Option<ConstData> {
+        let (l, n) = (t.length.as_const()?, t.used.as_const()?);
+        let (parts, count) = (t.parts.as_const()?, t.count.as_const()?);
         let results = if self.inverse && self.onesided { 1 } else { 2 };
-        if let (Some(l), Some(n), Some(p), Some(k)) =
-            (length.as_const(), used.as_const(), parts.as_const(), count.as_const())
-        {
-            let fits = n.checked_mul(k).and_then(|v| v.checked_mul(p * results)).is_some_and(|v| v <= MATRIX);
-            if fits && l > 0 {
-                let mut v = Vec::with_capacity((n * p * k * results) as usize);
-                for n in 0..n {
-                    for (from, k) in (0..p).flat_map(|f| (0..k).map(move |k| (f, k))) {
-                        let angle = 2.0 * PI * ((n * k) % l) as f64 / l as f64;
-                        for to in 0..results {
-                            let (c, s) = self.factor(from, to);
-                            v.push((c * angle.cos() + s * angle.sin()) * self.scale(n, l));
-                        }
-                    }
-                }
-                if let Some(c) = fill(vec![n, p, k, results], v) {
-                    return Roots::Matrix(cx.m.constant("fourier", Arc::new(c)));
+        let size = n.checked_mul(count)?.checked_mul(parts * results)?;
+        if size > MATRIX || l <= 0 {
+            return None;
+        }
+        let mut v = Vec::with_capacity(size as usize);
+        for n in 0..n {
+            for (from, k) in (0..parts).flat_map(|f| (0..count).map(move |k| (f, k))) {
+                let angle = 2.0 * PI * ((n * k) % l) as f64 / l as f64;
+                for to in 0..results {
+                    let (c, s) = self.factor(from, to);
+                    v.push((c * angle.cos() + s * angle.sin()) * self.scale(n, l));
                 }
             }
         }
-        let table = match length.as_const().filter(|l| (1..=MATRIX).contains(l)) {
-            Some(l) => fill(
-                vec![l, 2],
-                (0..l).map(|i| 2.0 * PI * i as f64 / l as f64).flat_map(|a| [a.cos(), a.sin()]).collect(),
-            )
-            .map(|c| cx.m.constant("roots", Arc::new(c))),
-            None => None,
-        };
-        let table = table.unwrap_or_else(|| {
-            let b = cx.temp("roots", ty, vec![length, Dim::constant(2)]);
-            cx.map(b, |_, at| {
-                let angle = turn(Expr::index(at[0]), Expr::index(length));
-                let v = Expr::select(
-                    Expr::cmp_index(BinOp::Eq, at[1], 0),
-                    Expr::un(UnOp::Cos, angle.clone()),
-                    Expr::un(UnOp::Sin, angle),
-                );
-                Expr::cast(ElemType::F64, ty, v)
-            });
-            b
-        });
-        Roots::Table(table, length)
+        floats(t.ty, vec![n, parts, count, results], v)
     }
-    /// What a part of element `n` contributes to a part of frequency `f`, given cosine and sine of their
-    /// angle.
-    #[allow(clippy::too_many_arguments)]
-    fn combine(&self, cos: Expr, sin: Expr, from: Dim, to: Dim, n: Dim, length: Expr, ty: ElemType) -> Expr {
+    /// What part `from` of element `n` contributes to part `to` of a frequency, given cosine and sine of
+    /// their angle.
+    fn combine(
+        &self,
+        [cos, sin]: [Expr; 2],
+        [from, to]: [Dim; 2],
+        n: Dim,
+        length: Expr,
+        ty: ElemType,
+    ) -> Expr {
         let forward = if self.inverse { sin.clone() } else { -sin.clone() };
         let backward = if self.inverse { -sin } else { sin };
         let same = Expr::cmp_index(BinOp::Eq, from, to);
@@ -337,15 +340,28 @@ impl Dft {
     }
 }
 
+/// A constant of floats of a type, 64 bits of them or 32.
+fn floats(ty: ElemType, dims: Vec<i64>, v: impl IntoIterator<Item = f64>) -> Option<ConstData> {
+    let v = v.into_iter();
+    match ty {
+        ElemType::F64 => ConstData::new(ty, dims, v.flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()),
+        _ => {
+            let bytes: Vec<u8> = v.flat_map(|x| (x as f32).to_le_bytes()).collect();
+            ConstData::new(ElemType::F32, dims, bytes)
+        }
+    }
+}
+
 impl Roots {
-    #[allow(clippy::too_many_arguments)]
-    fn weight(&self, k: &KernelBuilder, op: &Dft, n: Dim, from: Dim, f: Dim, to: Dim, ty: ElemType) -> Expr {
+    /// The weight of element `n`, part `from`, in frequency `f`, part `to`.
+    fn weight(&self, k: &KernelBuilder, op: &Dft, [n, from]: [Dim; 2], [f, to]: [Dim; 2]) -> Expr {
         match self {
             Roots::Matrix(b) => k.load(*b, &[n, from, f, to]),
             Roots::Table(b, l) => {
                 let i = (n * f).modulo(*l);
-                let (cos, sin) = (k.load(*b, &[i, Dim::constant(0)]), k.load(*b, &[i, Dim::constant(1)]));
-                op.combine(cos, sin, from, to, n, Expr::index(*l), ty)
+                let angle = [0, 1].map(|part| k.load(*b, &[i, Dim::constant(part)]));
+                let ty = k.m.bufs[*b].ty;
+                op.combine(angle, [from, to], n, Expr::index(*l), ty)
             }
         }
     }
@@ -441,13 +457,13 @@ impl Dft {
         if self.by_factors(cx, signal, spectrum) {
             return Ok(());
         }
-        let roots = self.roots(cx, length, length, dims[2], out[2], ty);
+        let roots = self.roots(cx, &Transform { length, used: length, parts: dims[2], count: out[2], ty });
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &[length, dims[2]], |k, r| {
                     let v = k.load(framed, &[at[0], at[1], r[0], r[1]]);
-                    let w = roots.weight(k, self, r[0], r[1], at[2], at[3], ty);
+                    let w = roots.weight(k, self, [r[0], r[1]], [at[2], at[3]]);
                     k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
                 });
                 k.store(y, at, Expr::acc(acc));

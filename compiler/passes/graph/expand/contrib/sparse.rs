@@ -122,8 +122,7 @@ impl Contrib<'_> {
                     .collect();
                 // One head is told from the next by their number, which the operator takes with a 4-D input.
                 let v = self.heads(*part, n)?;
-                let v = self.make.of_domain(
-                    "com.microsoft",
+                let v = self.make.contrib(
                     "RotaryEmbedding",
                     attrs,
                     vec![Some(v), Some(positions), Some(cos), Some(sin)],
