@@ -158,102 +158,129 @@ fn may_overwrite(m: &Module, rows: &Rows, from: Buf, to: Buf, dims: &[Dim]) -> b
     written
 }
 
-/// The attention whose softmax is `k`.
-fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
+/// Softmax, and maps over its result.
+struct Chain {
+    rows: Vec<Kernel>,
+    /// What they write, behind the scores.
+    bufs: Vec<Buf>,
+    /// Their variables for each position of the row.
+    vars: Vec<Vec<Option<Sym>>>,
+    /// Who reads the last result, and is no map.
+    values: Kernel,
+}
+
+/// True for what may become scratch of the attention.
+fn is_scratch(m: &Module, b: Buf) -> bool {
+    is_temp(m, b) && m.bufs[b].ty == ElemType::F32
+}
+
+/// The contraction that makes what kernel `k` reads alone, and its result.
+fn scores_of(m: &Module, uses: &Uses, k: Kernel) -> Option<(Kernel, Buf)> {
+    let read = visit::loads(&m.kernels[k].body).into_iter().map(|b| m.storage(b));
+    let mut made = read.filter_map(|b| match uses.writers(b) {
+        [w] if *w != k && is_scratch(m, b) && uses.readers(b) == [k] => Some((*w, b)),
+        _ => None,
+    });
+    made.find(|(w, _)| m.form(*w).contraction().is_some())
+}
+
+/// The softmax `k` of the scores `from`, and the maps behind it, all of which keep to rows of the scores.
+fn chain(m: &Module, uses: &Uses, k: Kernel, from: Buf, dims: &[Dim]) -> Option<Chain> {
     let body = &m.kernels[k].body;
-    let Form::RowReduction(sm) = body.form() else { return None };
-    let scratch = |b: Buf| is_temp(m, b) && m.bufs[b].ty == ElemType::F32;
-    // What the rows are made of.
-    let (scores, from) =
-        visit::loads(body).into_iter().map(|b| m.storage(b)).find_map(|b| match uses.writers(b) {
-            [w] if *w != k && scratch(b) && uses.readers(b) == [k] && m.form(*w).contraction().is_some() => {
-                Some((*w, b))
-            }
-            _ => None,
-        })?;
-    let dims = m.bufs[from].dims.clone();
-    let stores = visit::stores(body);
-    let ([to], true) = (stores.as_slice(), dims.len() >= 2) else { return None };
+    let (Form::RowReduction(sm), [to]) = (body.form(), &visit::stores(body)[..]) else { return None };
     let mut bufs = vec![from, m.storage(*to)];
-    if !may_overwrite(m, sm, from, bufs[1], &dims) {
+    if dims.len() < 2 || !may_overwrite(m, sm, from, bufs[1], dims) {
         return None;
     }
-    let mut rows = vec![k];
-    let mut renames = vec![rows_accessed(m, sm, &bufs, &dims)?];
-    let values = loop {
+    let (mut rows, mut vars) = (vec![k], vec![rows_accessed(m, sm, &bufs, dims)?]);
+    loop {
         let last = *bufs.last()?;
         let others: Vec<Kernel> = uses.readers(last).iter().copied().filter(|r| !rows.contains(r)).collect();
-        let ([next], [_]) = (others.as_slice(), uses.writers(last)) else { return None };
-        if !scratch(last) {
+        let ([next], [_], true) = (others.as_slice(), uses.writers(last), is_scratch(m, last)) else {
             return None;
-        }
-        let Some(map) = m.form(*next).map() else { break *next };
+        };
+        let Some(map) = m.form(*next).map() else {
+            return Some(Chain { rows, bufs, vars, values: *next });
+        };
         let (along, to) = (Rows::of_map(map)?, m.storage(map.buf));
-        if bufs.contains(&to) || rows.len() > 3 || !may_overwrite(m, &along, last, to, &dims) {
+        if bufs.contains(&to) || rows.len() > 3 || !may_overwrite(m, &along, last, to, dims) {
             return None;
         }
         bufs.push(to);
-        renames.push(rows_accessed(m, &along, &bufs, &dims)?);
+        vars.push(rows_accessed(m, &along, &bufs, dims)?);
         rows.push(*next);
-    };
-    let (mut qk, mut pv) = (m.form(scores).contraction()?.clone(), m.form(values).contraction()?.clone());
-    if qk.product != ProductKind::Fma || pv.product != ProductKind::Fma {
-        return None;
     }
-    // The second contraction.
-    let last = *bufs.last()?;
-    if m.storage(pv.b.0) == last {
+}
+
+/// The contraction of kernel `k`, and its loops along the rows of the scores and along its columns: weights
+/// times values, of which the first operand is `weights`.
+fn values_of(
+    m: &Module,
+    k: Kernel,
+    weights: Buf,
+    dims: &[Dim],
+) -> Option<(Contraction, Vec<Option<Sym>>, Sym)> {
+    let mut pv = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?.clone();
+    if m.storage(pv.b.0) == weights {
         std::mem::swap(&mut pv.a, &mut pv.b);
     }
-    let [(depth, keys)] = pv.reduction.as_slice() else { return None };
-    if m.storage(pv.a.0) != last || m.storage(pv.b.0) == last || dims.last() != Some(keys) {
+    let [(depth, keys)] = pv.reduction[..] else { return None };
+    if m.storage(pv.a.0) != weights || m.storage(pv.b.0) == weights || dims.last() != Some(&keys) {
         return None;
     }
-    let at = position(m, pv.a.0, &pv.a.1, &dims)?;
-    let vars = row_vars(&at, &dims, &pv.loops)?;
+    let at = position(m, pv.a.0, &pv.a.1, dims)?;
+    let vars = row_vars(&at, dims, &pv.loops)?;
     let (out, out_at) = pv.store()?;
     let rest: Vec<Sym> = pv.loops.iter().map(|l| l.0).filter(|s| !vars.contains(&Some(*s))).collect();
-    let ([n2], true) = (rest.as_slice(), at.last()?.as_sym() == Some(*depth)) else { return None };
-    if !depends(&pv.b.1, *n2) || stride(m, out, &out_at, *n2) != Some(1) {
+    let ([n], true) = (&rest[..], at.last()?.as_sym() == Some(depth)) else { return None };
+    let n = *n;
+    let columns = depends(&pv.b.1, n) && stride(m, out, &out_at, n) == Some(1);
+    // Constants are no values: they would be read again for every block.
+    (columns && !m.is_constant(pv.b.0)).then_some((pv, vars, n))
+}
+
+/// The same of the scores: queries times keys, stored to `to`.
+fn scores(m: &Module, k: Kernel, to: Buf, dims: &[Dim]) -> Option<(Contraction, Vec<Option<Sym>>, Sym)> {
+    let mut qk = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?.clone();
+    if m.is_constant(qk.a.0) || m.is_constant(qk.b.0) {
         return None;
     }
-    // Weights are no keys: they would be read again for every block.
-    let weights = |b: Buf| m.is_constant(b);
-    if weights(qk.a.0) || weights(qk.b.0) || weights(pv.b.0) {
+    let (out, at) = qk.store().filter(|(out, _)| m.storage(*out) == to)?;
+    let at = position(m, out, &at, dims)?;
+    let vars = row_vars(&at, dims, &qk.loops)?;
+    let of_keys = |s: &Sym| qk.loops.iter().any(|l| l.0 == *s && Some(&l.1) == dims.last());
+    let n = at.last()?.as_sym().filter(of_keys)?;
+    if qk.loops.len() != vars.iter().flatten().count() + 1 || vars.contains(&Some(n)) {
         return None;
     }
-    // The first one.
-    let (to, to_at) = qk.store()?;
-    let to_at = position(m, to, &to_at, &dims)?;
-    let vars1 = row_vars(&to_at, &dims, &qk.loops)?;
-    let n1 =
-        to_at.last()?.as_sym().filter(|s| qk.loops.iter().any(|l| l.0 == *s && Some(&l.1) == dims.last()))?;
-    if m.storage(to) != from
-        || qk.loops.len() != vars1.iter().flatten().count() + 1
-        || vars1.contains(&Some(n1))
-    {
-        return None;
-    }
-    if depends(&qk.a.1, n1) {
+    if depends(&qk.a.1, n) {
         std::mem::swap(&mut qk.a, &mut qk.b);
     }
-    if depends(&qk.a.1, n1) || !depends(&qk.b.1, n1) {
-        return None;
-    }
+    (!depends(&qk.a.1, n) && depends(&qk.b.1, n)).then_some((qk, vars, n))
+}
+
+/// The attention whose softmax is `k`.
+fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
+    let (first, from) = scores_of(m, uses, k)?;
+    let dims = m.bufs[from].dims.clone();
+    let Chain { rows, bufs, vars: mut own, values } = chain(m, uses, k, from, &dims)?;
+    let (pv, vars, n2) = values_of(m, values, *bufs.last()?, &dims)?;
+    let (qk, vars1, n1) = scores(m, first, from, &dims)?;
     // Rows: neither keys nor values depend on them.
     let row = (0..dims.len() - 1).rev().find(|i| match (vars1[*i], vars[*i]) {
         (Some(a), Some(b)) => depends(&qk.a.1, a) && !depends(&qk.b.1, a) && !depends(&pv.b.1, b),
         _ => false,
     })?;
-    renames.insert(0, vars1);
-    let renames = renames
+    own.insert(0, vars1);
+    let renames = own
         .into_iter()
         .map(|r| r.into_iter().zip(&vars).filter_map(|(from, to)| Some((from?, (*to)?))).collect())
         .collect();
     // All at the driver's top level, so that the first may move down to the last.
     let called = |k: &Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if x == k));
-    let top = called(&scores) && called(&values) && rows.iter().all(called);
-    top.then_some(Group { scores, rows, values, qk, columns: (n1, *n2), pv, bufs, dims, row, vars, renames })
+    let top = called(&first) && called(&values) && rows.iter().all(called);
+    let columns = (n1, n2);
+    top.then_some(Group { scores: first, rows, values, qk, columns, pv, bufs, dims, row, vars, renames })
 }
 
 /// A contraction with dims in place of variables.
