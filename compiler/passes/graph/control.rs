@@ -17,7 +17,7 @@ use crate::sym::{Answer, Dim, SymKind, SymTable};
 use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::sync::Arc;
 
-type Output = Option<(ValueType, Known)>;
+pub(super) type Output = Option<(ValueType, Known)>;
 /// Results of a body, and which sizes of each carried value change.
 type Settled = (Vec<(ValueType, Known)>, Vec<Vec<bool>>);
 
@@ -38,8 +38,17 @@ struct Cx<'a> {
     n: Node,
     outer: Outer<'a>,
     findings: &'a mut Findings,
-    outputs: &'a mut Vec<Output>,
-    uneven: &'a mut Vec<usize>,
+    outputs: Vec<Output>,
+    uneven: Vec<usize>,
+}
+
+/// What is found of a control-flow node.
+#[derive(Default)]
+pub(super) struct Found {
+    pub outputs: Vec<Output>,
+    /// Results of If whose rank the branches do not agree on, which have no type: where the graph around is
+    /// inferred once.
+    pub uneven: Vec<usize>,
 }
 
 /// The error about a result that has one rank in each branch.
@@ -58,28 +67,25 @@ pub(super) fn uneven(node: &NodeData, k: usize) -> Error {
     )
 }
 
-/// Infers a control-flow node. Results of If whose rank the branches do not agree on are noted in `uneven`
-/// and have no type, if the graph around is inferred once.
-#[allow(clippy::too_many_arguments)]
+/// Infers a control-flow node: what is found of it, and the fault that ended that, if any.
 pub(super) fn infer(
     g: &mut Graph,
     n: Node,
-    op: &Control,
     outer: Outer,
     syms: &mut SymTable,
     findings: &mut Findings,
-    outputs: &mut Vec<Output>,
-    uneven: &mut Vec<usize>,
-) -> Result<()> {
+) -> (Result<()>, Found) {
+    let Op::Control(op) = g.nodes[n].op.clone() else { return (Ok(()), Found::default()) };
     let mut subs = std::mem::take(&mut g.nodes[n].subgraphs);
-    let mut cx = Cx { g, n, outer, findings, outputs, uneven };
-    let r = match op {
+    let mut cx = Cx { g, n, outer, findings, outputs: vec![], uneven: vec![] };
+    let r = match &op {
         Control::If { tables } => cx.branch(tables, &mut subs, syms),
         Control::Loop { tables } => cx.repeat(tables, &mut subs, syms),
         Control::Scan(s) => cx.scan(s, &mut subs, syms),
     };
+    let Cx { outputs, uneven, .. } = cx;
     g.nodes[n].subgraphs = subs;
-    r
+    (r, Found { outputs, uneven })
 }
 
 fn tensor(o: &Operand) -> Option<&TensorType> {
