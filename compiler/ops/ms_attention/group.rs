@@ -2,6 +2,7 @@
 
 mod cache;
 
+use super::masks::Extents;
 use super::{Group, MsAttention};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
@@ -55,6 +56,13 @@ struct Query {
     batch: Dim,
     tokens: Dim,
     size: Dim,
+}
+
+impl Query {
+    /// Sizes of its scores against so many keys.
+    fn scores(&self, keys: Dim) -> Extents {
+        Extents { batch: self.batch, queries: self.tokens, keys }
+    }
 }
 
 impl MsAttention {
@@ -128,7 +136,7 @@ impl MsAttention {
     /// Checks the bias of scores; with a cache that evicts, its columns are absolute positions.
     fn bias(&self, cx: &mut InferCx, g: &Group, q: &Query, (before, total): (Dim, Dim)) -> Result<()> {
         if !g.evicts {
-            return self.check_bias(cx, input::BIAS, q.batch, q.tokens, total);
+            return self.check_bias(cx, input::BIAS, q.scores(total));
         }
         let given = input::PAST.iter().all(|i| cx.has(*i));
         cx.require(
@@ -138,7 +146,7 @@ impl MsAttention {
         )?;
         cx.syms.require_at_most(Dim::constant(g.window), before);
         match cx.tensor_opt(input::BIAS)?.filter(|b| b.rank() == 4).map(|b| b.dims[3]) {
-            Some(columns) => self.check_bias(cx, input::BIAS, q.batch, q.tokens, columns),
+            Some(columns) => self.check_bias(cx, input::BIAS, q.scores(columns)),
             None => Ok(()),
         }
     }
