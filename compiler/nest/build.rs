@@ -282,7 +282,7 @@ impl KernelBuilder<'_> {
     pub fn push(&mut self, s: Stmt) {
         self.body.push(s);
     }
-    /// What stands inside has scratch for itself (rule 12); the closure gets the first subscript of it.
+    /// What is inside has scratch for itself (rule 12); the closure gets the first subscript of it.
     /// `iteration`: the variable of the `par` loop around it.
     pub fn private(&mut self, iteration: Dim, f: impl FnOnce(&mut Self, Dim)) {
         self.range(LoopKind::Private, "q", iteration, iteration + 1, f);

@@ -122,7 +122,7 @@ impl Operator for GridSample {
             return Ok(());
         }
         cx.map(y, |k, at| {
-            // Coordinates stand in the order of the dimensions from the last.
+            // Coordinates are in the order of the dimensions from the last.
             let coords = (0..n).map(|i| {
                 let mut from = vec![at[0]];
                 from.extend_from_slice(&at[2..]);

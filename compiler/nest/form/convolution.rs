@@ -3,7 +3,7 @@
 use super::{Contraction, Loops, Slide, depends};
 use crate::sym::{Dim, Sym};
 
-/// A contraction of `image[n][c][..]` and `filters[k][c][..]`. Each loop stands where its name says and nowhere
+/// A contraction of `image[n][c][..]` and `filters[k][c][..]`. Each loop is where its name says and nowhere
 /// else; what runs over positions of the result depends on the image alone.
 pub(crate) struct Convolution<'a> {
     sum: &'a Contraction,
@@ -24,7 +24,7 @@ pub(crate) fn loop_or_zero(loops: &Loops, at: Dim) -> Option<Option<(Sym, Dim)>>
     }
 }
 
-/// True if the variable stands in this subscript and in no other.
+/// True if the variable is in this subscript and in no other.
 fn stands_in(at: &[Dim], own: usize, s: Sym) -> bool {
     at.iter().enumerate().all(|(i, d)| d.contains(s) == (i == own))
 }
@@ -64,5 +64,55 @@ impl Convolution<'_> {
     /// The same, if it moves by single elements in both loops and begins in the image.
     pub fn unit_window(&self, axis: usize) -> Option<Slide> {
         self.window(axis).filter(|s| s.step == 1 && s.dilation == 1 && s.first >= 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nest::parse::parse;
+
+    /// The form of a convolution whose image and filters are read so, by loops i0 (4), i1 (6), i2 (5) over the
+    /// result and c (3), r (3) over the sum.
+    fn of(image: &str, filter: &str, check: impl FnOnce(Option<Convolution>)) {
+        let text = format!(
+            "nest v1 t stage=built\nbuf x : f32[1, 9, 20, 20] input 0\nbuf w : f32[9, 9, 3, 3] input 1\n\
+             buf y : f32[4, 6, 5] output 0\nkernel y\n  par i0 in 0..4 {{\n    par i1 in 0..6 {{\n      \
+             par i2 in 0..5 {{\n        acc %0 = 0.0 : f32\n        seq i3 in 0..3 {{\n          \
+             seq i4 in 0..3 {{\n            %0 = fma(x[{image}], w[{filter}], %0)\n          }}\n        }}\n        \
+             y[i0, i1, i2] = %0\n      }}\n    }}\n  }}\ndriver\n  call y\n"
+        );
+        let m = parse(&text, &|_| None).expect("a module");
+        let k = m.kernels.keys().next().expect("a kernel");
+        check(Convolution::of(m.form(k).contraction().expect("a contraction")));
+    }
+
+    #[test]
+    fn loops_stand_where_their_names_say() {
+        of("0, i3, i1 * 2 + i4 * 3, i2", "i0, i3, i4, 0", |c| {
+            let c = c.expect("a convolution");
+            assert!(c.batch.is_none() && c.filters.1.as_const() == Some(4) && c.positions.len() == 2);
+            assert_eq!(c.channels().and_then(|c| c.1.as_const()), Some(3));
+            let rows = c.window(2).expect("a window");
+            assert_eq!((rows.step, rows.dilation, rows.first, rows.taps()), (2, 3, 0, Some(3)));
+            // No window of unit steps, and none without a tap.
+            assert!(c.unit_window(2).is_none() && c.window(3).is_none());
+        });
+        of("0, i3, i1 + i4, i2", "i0, i3, i4, 0", |c| assert!(c.expect("one").unit_window(2).is_some()));
+    }
+
+    #[test]
+    fn groups_and_shared_loops_are_none() {
+        // Channels of a group, weights that differ by position, filters that the image knows.
+        for (image, filter) in [
+            ("0, i0 + i3, i1 + i4, i2", "i0, i3, i4, 0"),
+            ("0, i3, i1 + i4, i2", "i0, i3, i4, i2"),
+            ("0, i3, i1 + i4, i0", "i0, i3, i4, 0"),
+            ("0, i3, i1 + i4, i2", "i0 + 1, i3, i4, 0"),
+        ] {
+            of(image, filter, |c| assert!(c.is_none(), "{image} by {filter}"));
+        }
+        // A tap that moves two dimensions is no window.
+        of("0, i3, i1 + i4, i2 + i4", "i0, i3, i4, 0", |c| assert!(c.is_none_or(|c| c.window(2).is_none())));
     }
 }

@@ -104,7 +104,7 @@ struct Infer<'a> {
     findings: &'a mut Findings,
     hints: &'a Hints,
     role: Role,
-    /// Where the next node stands in the graph's order.
+    /// Where the next node is in the graph's order.
     place: usize,
 }
 

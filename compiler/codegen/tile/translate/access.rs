@@ -13,7 +13,7 @@ pub(super) const NOT_LINEAR: &str = "an access that is not linear in its loops";
 /// How an access moves with the loops around it: argument, then loop and stride in elements.
 pub(super) type Stream = (usize, Vec<(Sym, Dim)>);
 
-/// An access as it stands in the nest, with what surrounds the tile put in.
+/// An access as it is in the nest, with what surrounds the tile put in.
 pub(super) struct Site {
     storage: Buf,
     size: u32,
@@ -195,7 +195,7 @@ impl Translate<'_> {
     }
     /// What all copies of an access have in common.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
-        // Accesses stand where they are in the nest for as long as it is translated.
+        // Accesses are where they are in the nest for as long as it is translated.
         let key = (buf, at.as_ptr() as usize);
         if let Some(s) = self.sites.get(&key) {
             return Ok(s.clone());

@@ -8,7 +8,7 @@
 //! }
 //! ```
 //!
-//! The image is wide where it stands between an expanding and a projecting convolution, and is never written
+//! The image is wide where it is between an expanding and a projecting convolution, and is never written
 //! as a whole. A band lies in scratch that each task has for itself (`nest`, rule 12). Rows that two
 //! bands share are computed for both, with the same sums: results do not depend on how the work is cut.
 //! Groups share nothing, so that small images have a single band.
@@ -220,7 +220,7 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
 }
 
 /// The number that kernels store around what the maker stores, none if there are no such kernels; `None` where
-/// they store anything else, or may not move to where kernel `k` stands.
+/// they store anything else, or may not move to where kernel `k` is.
 fn border(
     m: &Module,
     uses: &Uses,

@@ -245,7 +245,7 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
     let (1, [start]) = (sums, terms.as_slice()) else { return };
     p.start = Some(start.clone());
     let acc = p.acc;
-    // Once: without it, the sum may stand before another constant.
+    // Once: without it, the sum may be before another constant.
     let mut left = true;
     p.epilogue = std::mem::take(&mut p.epilogue)
         .into_iter()

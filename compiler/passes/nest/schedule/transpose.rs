@@ -132,17 +132,18 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
 fn sides_of(m: &Module, map: &Map) -> Option<(Side, Side)> {
     let long = lanes64::is(m.bufs[map.buf].ty);
     let to = unit_stride_var(m, map.buf, &map.at, &map.loops)?;
-    // What is turned, and the loop that it runs along.
-    let mut turned: Vec<((Buf, &[Dim]), Option<Sym>)> = vec![];
+    // What is turned, and the loops that it runs along.
+    let mut turned: Vec<(Buf, &[Dim])> = vec![];
+    let mut along: Vec<Option<Sym>> = vec![];
     let mut fits = true;
     reads(&map.value, false, &mut |buf, at, conditional| {
         if matches!(stride(m, buf, at, to), Some(0 | 1)) {
             return;
         }
         fits &= turns(m.bufs[buf].ty, long) && !conditional && m.linear(buf, at).linear_in(to).is_some();
-        if !turned.iter().any(|t| t.0 == (buf, at)) {
-            let along = map.loops.iter().find(|l| stride(m, buf, at, l.0) == Some(1)).map(|l| l.0);
-            turned.push(((buf, at), along));
+        if !turned.contains(&(buf, at)) {
+            turned.push((buf, at));
+            along.push(map.loops.iter().find(|l| stride(m, buf, at, l.0) == Some(1)).map(|l| l.0));
         }
     });
     map.value.walk(&mut |e| {
@@ -152,8 +153,8 @@ fn sides_of(m: &Module, map: &Map) -> Option<(Side, Side)> {
             e => turns(m.type_of(e), long) || m.type_of(e) == ElemType::Bool,
         }
     });
-    let from = turned.first()?.1?;
-    let alike = turned.iter().all(|t| t.1 == Some(from));
+    let from = (*along.first()?)?;
+    let alike = along.iter().all(|s| *s == Some(from));
     if !fits || !alike || turned.len() > MAX_BLOCK_LOADS {
         return None;
     }

@@ -133,7 +133,7 @@ impl Contrib<'_> {
             }
         }
     }
-    /// The caches have room for more than they hold: their begin counts, and the new token stands behind it.
+    /// The caches have room for more than they hold: their begin counts, and the new token is behind it.
     fn cached(
         &mut self,
         inputs: &mut [Option<Value>],

@@ -144,7 +144,7 @@ impl Contrib<'_> {
         let (from, axis) = (self.make.ints(&[0]), self.make.ints(&[2]));
         let keys = self.op("Slice", &[caches[0], from, total, axis])?;
         let values = self.op("Slice", &[caches[1], from, total, axis])?;
-        // [batch, 1, length, keys]: what stands before; and [layouts, batch, length, keys]: what the blocks
+        // [batch, 1, length, keys]: what is before; and [layouts, batch, length, keys]: what the blocks
         // say.
         let places = self.count_up(total)?;
         let rows = self.axes_of(positions, "Unsqueeze", &[2])?;

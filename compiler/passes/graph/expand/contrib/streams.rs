@@ -1,5 +1,5 @@
 //! Mixtures of several streams of features, positions in several dimensions, transforms of real signals, and
-//! projections of quantized weights that are fused with what stands around them.
+//! projections of quantized weights that are fused with what is around them.
 
 use super::Contrib;
 use crate::diag::Result;

@@ -55,7 +55,7 @@ impl Wanted {
 /// How a contraction is tiled; its panels, or how they are to be made.
 pub(crate) struct Tile<P = Panels> {
     pub(super) m_row: Option<(Sym, Dim)>,
-    /// Rows that stand in one tile: those of a tile are a multiple of it.
+    /// Rows that are in one tile: those of a tile are a multiple of it.
     pub(super) together: i64,
     pub(super) n: Sym,
     pub(super) n_extent: Dim,

@@ -16,7 +16,7 @@ pub(super) use crate::passes::nest::analysis::machine::LINE;
 enum Step {
     /// Puts the epilogue's value in the place of the sum.
     Values,
-    /// Stores what stands there.
+    /// Stores what is there.
     Stores,
     Both,
     /// Puts what the sum begins with there.
@@ -52,7 +52,7 @@ pub(super) fn reads_from_afar(m: &Module, p: &Contraction, t: &Tile) -> bool {
     row_reads(m, p, t).iter().any(|r| bytes(r.0) > NEAR)
 }
 
-/// Prefetches what the epilogue of a tile reads in a row, line by line: each with the variable that stands
+/// Prefetches what the epilogue of a tile reads in a row, line by line: each with the variable that is
 /// for the row.
 pub(super) fn reads(m: &mut Module, b: &Block) -> Vec<(Sym, Stmt)> {
     let Block { p, t, row, .. } = *b;

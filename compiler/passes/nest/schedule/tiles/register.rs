@@ -204,7 +204,7 @@ impl Sum<'_> {
             }
         };
         let factor = |at: Vec<Dim>| Expr::Load { buf, at };
-        // The sum of two elements stands in every row; code has it once.
+        // The sum of two elements is in every row; code has it once.
         let b = match &p.with {
             Some((op, second)) => Expr::bin(*op, factor(b), factor(in_place(second))),
             None => factor(b),
