@@ -3,10 +3,10 @@
 // Doc comments here are the help text; groups of flags have none.
 #![allow(missing_docs)]
 
+pub mod library;
 pub mod values;
 
-use crate::diag::Clock;
-use crate::options::{DebugText, Declaration, Math, OptLevel, Optimize, Options, Weights};
+use crate::options::{Declaration, Weights};
 use crate::sym::text::DimOption;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -98,31 +98,12 @@ pub enum MathArg {
     Fast,
 }
 
-impl From<MathArg> for Math {
-    fn from(a: MathArg) -> Math {
-        match a {
-            MathArg::Strict => Math::Strict,
-            MathArg::Default => Math::Default,
-            MathArg::Fast => Math::Fast,
-        }
-    }
-}
-
 /// `--optimize`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OptimizeArg {
     #[default]
     Speed,
     Size,
-}
-
-impl From<OptimizeArg> for Optimize {
-    fn from(a: OptimizeArg) -> Optimize {
-        match a {
-            OptimizeArg::Speed => Optimize::Speed,
-            OptimizeArg::Size => Optimize::Size,
-        }
-    }
 }
 
 /// `-g`.
@@ -132,53 +113,44 @@ pub enum DebugArg {
     Nest,
 }
 
-impl From<DebugArg> for DebugText {
-    fn from(a: DebugArg) -> DebugText {
-        match a {
-            DebugArg::Nodes => DebugText::Nodes,
-            DebugArg::Nest => DebugText::Nest,
-        }
-    }
-}
-
 /// Options that every command shares.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
     /// Fix a symbolic dimension (N=4) or bound it ('N<=32', '1<=N<=32'); repeat for several.
     #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = values::dim)]
     pub dims: Vec<(String, DimOption)>,
-    /// Workspace for values whose size follows from data and has no bound, unless a caller gives another
-    /// size, and as much for new strings, in bytes or as 64K, 16M, 1G. Default: 16M.
+    /// Workspace for values whose size depends on data and has no bound, and as much again for new strings,
+    /// in bytes or as 64K, 16M, 1G; a caller may give another size. Default: 16M.
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub heap: Option<i64>,
-    /// Liberties with floats. strict: none, sums in one order on every CPU level. default: sums in parts,
-    /// Winograd's convolutions, Strassen's products of matrices. fast: also weights and what they multiply
-    /// rounded to bf16, on CPUs with AVX512_BF16; an object holds what its CPU levels read, with several of
-    /// them both floats and bf16: --cpu x86-64-v4-bf16 alone halves the weights.
+    /// Allowed transformations of float arithmetic. strict: none, sums in one order on every CPU level.
+    /// default: sums in several parts, Winograd convolutions, Strassen products. fast: in addition, constant
+    /// weights and what they multiply are rounded to bf16 on CPUs with AVX512_BF16; an object with several
+    /// CPU levels then holds both f32 and bf16 weights, and --cpu x86-64-v4-bf16 alone halves them.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     pub math: MathArg,
-    /// What code is made for. speed: the time of a call. size: the bytes of the object: weights stand in it
-    /// once and as large as they are (no Winograd's convolutions), every algorithm in one version, and
-    /// without --cpu there is code for one CPU level, on x86-64 for x86-64-v3.
+    /// What to optimize. speed: the time of a call. size: the bytes of the object: weights are stored once
+    /// and in their own size (no Winograd convolutions), there is one version of each algorithm, and without
+    /// --cpu there is code for one CPU level, x86-64-v3 on x86-64.
     #[arg(long, value_enum, default_value_t, value_name = "GOAL")]
     pub optimize: OptimizeArg,
-    /// Read the text of a dimension such as "2*N" as an expression over other dimensions. By default it is a
-    /// name like any other, as ONNX has it.
+    /// Read the text of a dimension such as "2*N" as an expression over other dimensions. By default it is an
+    /// opaque name, as ONNX defines it.
     #[arg(long)]
     pub dim_expressions: bool,
-    /// State in place: the output may be the memory of the input, and only what a step appends is stored; *
-    /// stands for the same text in both names: 'present.*=past.*'. The dimension that grows becomes a
-    /// capacity that the caller chooses, called PAST_capacity after the size PAST of what is there (--dim
-    /// fixes it). Repeat for several. `run`, `verify` and `bench` take the input as long as what is there,
-    /// and give it room for what a step appends, or for what --size PAST_capacity says.
+    /// State in place: the output may share the memory of the input, and a step stores only what it appends;
+    /// * stands for the same text in both names: 'present.*=past.*'. The growing dimension becomes a capacity
+    /// that the caller chooses, named PAST_capacity after the size PAST in use (--dim fixes it). Repeat for
+    /// several. `run`, `verify` and `bench` take an input of the size in use, and allocate room for one step,
+    /// or for --size PAST_capacity.
     #[arg(long = "alias", value_name = "OUTPUT=INPUT", value_parser = values::pair)]
     pub aliases: Vec<(String, String)>,
-    /// Compute an operator with a function of your own: int32_t SYMBOL(const onnxc_custom *call), which the
-    /// header declares. The model declares the shapes of its results; with like=N, those that it does not
-    /// declare are like input N. Repeat for several.
+    /// Compute an operator with a function of your own: int32_t SYMBOL(const onnxc_custom *call), declared in
+    /// the header. The model declares the shapes of its results; with like=N, those that it does not declare
+    /// have the shape of input N. Repeat for several.
     #[arg(long = "custom", value_name = "DOMAIN:OP=SYMBOL", value_parser = values::custom)]
     pub customs: Vec<Declaration>,
-    /// Stop at warnings as at errors.
+    /// Treat warnings as errors.
     #[arg(long)]
     pub strict: bool,
     /// How findings are printed on stderr.
@@ -216,27 +188,28 @@ pub struct CompileArgs {
     /// Default: embed.
     #[arg(long, value_name = "WHERE", value_parser = values::weights)]
     pub weights: Option<Weights>,
-    /// Share a weights file that another model wrote: the new one, of --weights file, serves the objects of
-    /// both. It holds what FILE holds, where it was, and the constants of this model that FILE lacks.
+    /// Share the weights file of another model: the file that --weights file writes contains what FILE
+    /// contains, at the same offsets, and the constants of this model that FILE lacks. It serves the objects
+    /// of both models.
     #[arg(long, value_name = "FILE")]
     pub weights_from: Option<PathBuf>,
     /// Give an ONNX name an identifier of your own; repeat for several.
     #[arg(long = "rename", value_name = "ONNX_NAME=IDENT", value_parser = values::pair)]
     pub renames: Vec<(String, String)>,
-    /// Hide the object's symbols: the shared library or program that it is linked into does not export them.
+    /// Hide the object's symbols: a shared library or program that it is linked into does not export them.
     #[arg(long)]
     pub hidden: bool,
     /// Debug information: debuggers and profilers show lines of a text of the model, which is written beside
-    /// the object. nodes: the graph, where a kernel has the line of its node. nest: the loop nests, where
-    /// every statement has its own. -g alone is -g=nodes.
+    /// the object. nodes: the graph; a kernel has the line of its node. nest: the loop nests; every
+    /// instruction has the line of its statement. -g alone is -g=nodes.
     #[arg(short = 'g', long = "debug-info", value_enum, value_name = "TEXT", num_args = 0..=1)]
     #[arg(require_equals = true, default_missing_value = "nodes")]
     pub debug: Option<DebugArg>,
     /// Report every node to the callback `on_node` of `infer_exec`, before and after it runs.
     #[arg(long)]
     pub trace: bool,
-    /// Make an inner tensor an output, by its name in the model; * and ? stand for any text, `all` for every
-    /// tensor. Repeat for several. Nodes do not fuse across it.
+    /// Make an inner tensor an output, by its name in the model; * and ? match any text, `all` is every
+    /// tensor. Repeat for several. Nodes do not fuse across a tap.
     #[arg(long = "tap", value_name = "NAME")]
     pub taps: Vec<String>,
     /// Write a Makefile rule with all files that were read.
@@ -246,8 +219,8 @@ pub struct CompileArgs {
         help = "Write a Makefile rule with all files that were read (also as -MD FILE)"
     )]
     pub depfile: Option<PathBuf>,
-    /// Keep what was compiled in this folder, and copy it from there if model and options are the same again.
-    /// Default: the folder that ONNXC_CACHE names, if any. ONNXC_CACHE_SIZE: its most bytes (4 GiB).
+    /// Keep compilations in this folder and reuse them when model and options are the same. Default: the
+    /// folder in ONNXC_CACHE, if set. ONNXC_CACHE_SIZE limits its size (4 GiB).
     #[arg(long, value_name = "FOLDER")]
     pub cache: Option<PathBuf>,
     /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
@@ -257,7 +230,7 @@ pub struct CompileArgs {
     /// Stop after this pass and print the IR (with -o -) or write it.
     #[arg(long, value_name = "PASS", value_parser = values::passes())]
     pub stop_after: Option<String>,
-    /// Print what each pass, code generation and writing took.
+    /// Print the time of each pass, of code generation and of writing.
     #[arg(long)]
     pub time_passes: bool,
     #[command(flatten)]
@@ -488,98 +461,6 @@ pub struct WeightsArgs {
     pub taps: Vec<String>,
     #[command(flatten)]
     pub common: ModelArgs,
-}
-
-impl WeightsArgs {
-    /// As the library takes them.
-    pub fn options(&self) -> Options {
-        self.common.apply(Options {
-            output: Some(self.output.clone()),
-            target: self.target.clone(),
-            cpu: self.cpu.clone(),
-            opt: opt_level(self.opt),
-            weights: Weights::File(Some(self.output.clone())),
-            weights_from: self.weights_from.clone(),
-            taps: self.taps.clone(),
-            verify: cfg!(debug_assertions),
-            ..Options::default()
-        })
-    }
-}
-
-/// The level that `-O` stands for.
-fn opt_level(n: u8) -> OptLevel {
-    match n {
-        0 => OptLevel::O0,
-        1 => OptLevel::O1,
-        _ => OptLevel::O2,
-    }
-}
-
-impl VerifyArgs {
-    /// `-O`.
-    pub fn opt(&self) -> OptLevel {
-        opt_level(self.opt)
-    }
-}
-
-/// `--threads`, counted.
-pub fn threads(n: usize) -> usize {
-    if n == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { n }
-}
-
-impl BenchArgs {
-    /// Threads, counted.
-    pub fn threads(&self) -> usize {
-        threads(self.threads)
-    }
-    /// `-O`.
-    pub fn opt(&self) -> OptLevel {
-        opt_level(self.opt)
-    }
-}
-
-impl ModelArgs {
-    /// Options with these arguments put in.
-    pub fn apply(&self, options: Options) -> Options {
-        let (dims, math, aliases) = (self.dims.clone(), self.math.into(), self.aliases.clone());
-        Options {
-            dims,
-            aliases,
-            heap: self.heap,
-            math,
-            optimize: self.optimize.into(),
-            strict: self.strict,
-            dim_expressions: self.dim_expressions,
-            customs: self.customs.clone(),
-            ..options
-        }
-    }
-}
-
-impl CompileArgs {
-    /// As the library takes them.
-    pub fn options(&self) -> Options {
-        let stdout = self.output.as_deref().is_some_and(|o| o.as_os_str() == "-");
-        self.common.apply(Options {
-            name: self.name.clone(),
-            output: self.output.clone().filter(|_| !stdout),
-            target: self.target.clone(),
-            cpu: self.cpu.clone(),
-            opt: opt_level(self.opt),
-            weights: self.weights.clone().unwrap_or_default(),
-            weights_from: self.weights_from.clone(),
-            renames: self.renames.iter().cloned().collect(),
-            hidden: self.hidden,
-            trace: self.trace,
-            debug: self.debug.map(DebugText::from),
-            taps: self.taps.clone(),
-            verify: cfg!(debug_assertions),
-            stop_after: self.stop_after.clone(),
-            clock: Clock::new(self.time_passes),
-            ..Options::default()
-        })
-    }
 }
 
 /// Arguments with compiler-style spellings put into the form that clap knows: `-MD file`.

@@ -96,6 +96,14 @@ pub fn interface(i: &Interface, weights: &Blob) -> Interface {
     i
 }
 
+/// What a call reads and writes: `out_dims` has a list, or null, for every output.
+struct Buffers<'a> {
+    inputs: &'a [*const u8],
+    outputs: &'a [*mut u8],
+    dims: &'a [i64],
+    out_dims: &'a [*mut i64],
+}
+
 impl Loaded {
     /// Compiles a placed module for this process, with everything that the machine has.
     pub fn new(m: &Module, given: &Interface) -> Result<Loaded> {
@@ -191,7 +199,11 @@ impl Loaded {
                 );
                 let lists = vec![std::ptr::null_mut(); outputs.len()];
                 Err(self
-                    .call_with(&inputs, &outputs, dims, &lists, (std::ptr::null_mut(), 0), None)
+                    .call_with(
+                        &Buffers { inputs: &inputs, outputs: &outputs, dims, out_dims: &lists },
+                        (std::ptr::null_mut(), 0),
+                        None,
+                    )
                     .err()
                     .filter(|e| e.status == s)
                     .unwrap_or_else(|| s.into()))
@@ -271,7 +283,8 @@ impl Loaded {
         }
         loop {
             *memory = room(bytes)?;
-            match self.call_with(&i, &o, dims, &out_dims, (memory.as_mut_ptr().cast(), bytes), None) {
+            let buffers = Buffers { inputs: &i, outputs: &o, dims, out_dims: &out_dims };
+            match self.call_with(&buffers, (memory.as_mut_ptr().cast(), bytes), None) {
                 Err(e) if e.workspace > bytes => {
                     // What comes behind will need more, too.
                     bytes = e.workspace.max(bytes.saturating_mul(2));
@@ -335,10 +348,7 @@ impl Loaded {
     /// `workspace`: where it is, and how many bytes it has (0: as many as the model asked for).
     fn call_with(
         &self,
-        inputs: &[*const u8],
-        outputs: &[*mut u8],
-        dims: &[i64],
-        out_dims: &[*mut i64],
+        buffers: &Buffers,
         workspace: (*mut u8, u64),
         exec: Option<&Exec<'_>>,
     ) -> std::result::Result<(), Stopped> {
@@ -348,30 +358,22 @@ impl Loaded {
             fault: &raw mut fault,
             ..exec.map_or(onnxc_exec::NONE, |e| *e.as_raw())
         };
-        match self.enter(inputs, outputs, dims, out_dims, workspace.0, &raw const exec) {
+        match self.enter(buffers, workspace.0, &raw const exec) {
             0 => Ok(()),
             s => Err(self.stopped(s, &fault)),
         }
     }
-    fn enter(
-        &self,
-        inputs: &[*const u8],
-        outputs: &[*mut u8],
-        dims: &[i64],
-        out_dims: &[*mut i64],
-        workspace: *mut u8,
-        exec: *const onnxc_exec,
-    ) -> i32 {
+    fn enter(&self, b: &Buffers, workspace: *mut u8, exec: *const onnxc_exec) -> i32 {
         // SAFETY: the code was generated with this signature. It reads and writes inside the buffers, whose
         // sizes the caller vouches for, inside the workspace of the size it asked for or was told, and inside
         // the weights.
         #[allow(unsafe_code)]
         let f: Call = unsafe { std::mem::transmute(self.code) };
         f(
-            inputs.as_ptr(),
-            outputs.as_ptr(),
-            dims.as_ptr(),
-            out_dims.as_ptr(),
+            b.inputs.as_ptr(),
+            b.outputs.as_ptr(),
+            b.dims.as_ptr(),
+            b.out_dims.as_ptr(),
             self.weights.as_ptr().cast(),
             workspace,
             exec.cast(),
@@ -419,7 +421,7 @@ impl Drop for Loaded {
 
 /// The elements of encoded strings whose bytes lie at `base`.
 fn addressed(data: &[u8], base: *const u8) -> Vec<u8> {
-    // The first element's bytes stand behind the last element.
+    // The first element's bytes are behind the last element.
     let n = texts::place(data, 0).map_or(0, |(at, _)| at / texts::SIZE);
     texts::addressed(data, n, base).unwrap_or_default()
 }

@@ -27,7 +27,7 @@ pub struct Runner {
     /// Which of the levels runs.
     best: usize,
     code: Loaded,
-    /// Sizes that stand in no input: how many positions of a state are in use.
+    /// Sizes that are in no input: how many positions of a state are in use.
     chosen: HashMap<Sym, i64>,
     /// The inputs as they are given: of a state in place, what is in use.
     given: Vec<Tensor>,
@@ -85,7 +85,7 @@ impl Runner {
         let library = library.map(|p| library::open(p, &mut compiled.interface)).transpose()?;
         Ok(Runner { _library: library, ..Runner::new(compiled)? })
     }
-    /// Sizes, by name, for dimensions that stand in no input; 0 unless they are chosen.
+    /// Sizes, by name, for dimensions that are in no input; 0 unless they are chosen.
     pub fn choose(&mut self, named: &[(String, i64)]) -> Result<()> {
         self.chosen = random::named_sizes(&self.compiled.interface, named)?;
         Ok(())
@@ -324,7 +324,7 @@ impl Runner {
     /// Fills up named arrays with random ones ([`random`]) for the inputs that are not among them. Their
     /// symbolic sizes are those that were named, else those of the arrays given, else the least that the
     /// model's conditions allow. Where two or more are open, the model is called to see whether it takes
-    /// them: sizes that are compared while it runs (a mask as long as past and present together) stand in no
+    /// them: sizes that are compared while it runs (a mask as long as past and present together) are in no
     /// condition.
     pub fn fill(&self, given: Vec<Array>, named: &[(String, i64)], seed: u64) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;

@@ -70,7 +70,7 @@ fn merged(before: &Module, after: &Module) -> HashMap<Kernel, Vec<Kernel>> {
         kept.iter().flat_map(|k| stored(after, *k).into_iter().map(|b| (b, *k))).collect();
     let order = visit::calls(&before.driver);
     let mut out: HashMap<Kernel, Vec<Kernel>> = HashMap::new();
-    // Readers stand behind writers, and have found their heirs when the writer asks for it.
+    // Readers are behind writers, and have found their heirs when the writer asks for it.
     for k in order.iter().rev() {
         if heir.contains_key(k) {
             continue;

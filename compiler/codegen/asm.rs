@@ -289,7 +289,7 @@ impl Text<'_> {
             RelocationFlags::MachO { r_type: macho::X86_64_RELOC_BRANCH, r_pcrel: true, r_length: 2 };
         u64::from(self.file.architecture() == Architecture::X86_64 && r.flags() == branch)
     }
-    /// What stands at a place with relocations; how many bytes it has.
+    /// What is at a place with relocations; how many bytes it has.
     fn relocated(&mut self, list: &[&Relocation], bytes: &[u8], s: &Section) -> Result<u64> {
         let targets = list.iter().map(|r| self.target(r)).collect::<Result<Vec<_>>>()?;
         let unknown = || bug(format!("relocation {:?} in {:?}", list[0].flags(), s.name()));

@@ -199,7 +199,7 @@ impl<'a> Unit<'a> {
             clock: Clock::default(),
         }
     }
-    /// Where the statements of a variant stand, for debug information.
+    /// Where the statements of a variant are, for debug information.
     fn lines(&self, variant: usize) -> Option<&Lines> {
         self.debug.as_ref().and_then(|d| d.lines.get(variant))
     }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Size of `onnxc_attribute` in bytes with 64-bit pointers.
 const ATTRIBUTE_SIZE: usize = 48;
 
-/// Where a node's texts stand in the data object.
+/// Where a node's texts are in the data object.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts {
     /// Its operator.

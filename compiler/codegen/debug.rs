@@ -36,7 +36,7 @@ pub fn rows(first: u32, all: impl Iterator<Item = (u32, u32)>) -> Rows {
     out
 }
 
-/// The text whose lines code has, and where what it is made from stands there.
+/// The text whose lines code has, and where what it is made from is there.
 pub struct Source {
     /// The folder of the text, absolute.
     pub folder: String,

@@ -1,6 +1,6 @@
 //! The table of checks of a compiled model (abi/README.md, rule 4): what each check of a call is about, and
 //! the sentence that a failing call says. Codegen adds a row for every way in which `call` leaves; the row's
-//! number and up to four values go to the caller's `onnxc_fault`. The rows stand in `<m>_model.checks`.
+//! number and up to four values go to the caller's `onnxc_fault`. The rows are in `<m>_model.checks`.
 
 use super::interface::{Interface, Tensor};
 use crate::diag::Origin;

@@ -81,7 +81,7 @@ impl Frame {
     }
 }
 
-/// Buffers that a body loads from and stores to, in order of first use; some stand twice.
+/// Buffers that a body loads from and stores to, in order of first use; some occur twice.
 pub fn buffers(body: &[Stmt]) -> impl Iterator<Item = Buf> {
     visit::loads(body).into_iter().chain(visit::stores(body))
 }
@@ -114,7 +114,7 @@ pub fn base_of(m: &Module, frame: &Frame, weights: &super::weights::Layout, b: B
     }
 }
 
-/// True for symbols whose values stand in the frame.
+/// True for symbols whose values are in the frame.
 pub fn is_frame_sym(m: &Module, s: Sym) -> bool {
     m.syms.kind(s) != SymKind::Loop
 }

@@ -22,7 +22,7 @@ enum Pointer {
 pub struct Meta {
     bytes: Vec<u8>,
     pointers: Vec<(usize, Pointer)>,
-    /// Bytes of the model struct itself, which stands first.
+    /// Bytes of the model struct itself, which is first.
     cursor: usize,
 }
 
@@ -105,7 +105,7 @@ impl Meta {
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
-    /// Makes the eight bytes there the address of what stands at `to`.
+    /// Makes the eight bytes there the address of what is at `to`.
     pub(super) fn point(&mut self, at: usize, to: usize) {
         self.pointers.push((at, Pointer::Here(to)));
     }
@@ -167,7 +167,7 @@ impl Meta {
         at
     }
     fn checks(&mut self, list: &[Check]) -> usize {
-        // Names stand in many rows.
+        // Names are in many rows.
         let mut known: HashMap<String, usize> = HashMap::new();
         let mut text = |m: &mut Meta, s: &str| *known.entry(s.to_owned()).or_insert_with(|| m.string(s));
         let parts: Vec<(Vec<usize>, Vec<usize>)> = list

@@ -7,6 +7,7 @@
 
 mod file;
 mod relocate;
+mod symbols;
 
 use super::assemble::Unit;
 use super::object::build;
@@ -15,10 +16,11 @@ use crate::diag::{Error, Failure, Origin, Result, codes};
 use file::{Chunk, Contents, Image, Segment};
 use object::read::elf::{ElfFile64, ElfSection64, ElfSymbol64, FileHeader as _};
 use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _};
-use object::{LittleEndian as LE, SectionKind, SymbolIndex, SymbolKind, elf};
+use object::{LittleEndian as LE, SectionKind, SymbolIndex, elf};
 use relocate::{Need, STUB};
 use std::collections::BTreeMap;
 use std::io::Write;
+use symbols::Strings;
 use target_lexicon::{BinaryFormat, Environment, OperatingSystem};
 
 type File<'a> = ElfFile64<'a, LE>;
@@ -111,7 +113,7 @@ const GROUPS: [(SectionKind, Segment); 5] = [
     (SectionKind::UninitializedData, Segment::Zeros),
 ];
 
-/// The group of a section: data with relocations stands in `.data.rel.ro`, which the reader calls data.
+/// The group of a section: data with relocations is in `.data.rel.ro`, which the reader calls data.
 fn group(s: &ElfSection64<'_, '_, LE>) -> SectionKind {
     match s.kind() {
         SectionKind::ReadOnlyString => SectionKind::ReadOnlyData,
@@ -457,70 +459,5 @@ impl<'a> Link<'a> {
             }
         }
         Ok(out)
-    }
-    /// A symbol of the library.
-    fn file_symbol(
-        &self,
-        i: usize,
-        name: u32,
-        binding: u8,
-        image: &Image,
-        sections: &BTreeMap<usize, usize>,
-    ) -> Result<file::Symbol> {
-        let s = self.symbol(i)?;
-        let chunk = s.section_index().and_then(|x| sections.get(&x.0));
-        let kind = match s.kind() {
-            SymbolKind::Text => elf::STT_FUNC,
-            SymbolKind::Data => elf::STT_OBJECT,
-            _ => elf::STT_NOTYPE,
-        };
-        Ok(file::Symbol {
-            name,
-            info: binding << 4 | kind,
-            section: chunk.map_or(0, |c| image.section_number(*c)),
-            value: chunk.map_or(0, |c| image.chunks[*c].addr + s.address()),
-            size: s.size(),
-        })
-    }
-    /// Names of kernels for profilers and debuggers: sections that are not loaded.
-    fn local_symbols(&self, image: &mut Image, sections: &BTreeMap<usize, usize>) -> Result<()> {
-        let (mut strings, mut list) = (Strings::default(), vec![]);
-        for s in self
-            .file
-            .symbols()
-            .filter(|s| s.is_definition() && matches!(s.kind(), SymbolKind::Text | SymbolKind::Data))
-        {
-            let name = strings.add(s.name_bytes().map_err(bug)?);
-            list.push(self.file_symbol(s.index().0, name, elf::STB_LOCAL, image, sections)?);
-        }
-        let count = list.len() as u32 + 1;
-        let bytes = file::symbols(list);
-        let symtab = image.push(Chunk::table(".symtab", elf::SHT_SYMTAB, Segment::None, bytes.len(), 24));
-        image.fill(symtab, &bytes);
-        let strtab =
-            image.push(Chunk::table(".strtab", elf::SHT_STRTAB, Segment::None, strings.bytes.len(), 0));
-        image.fill(strtab, &strings.bytes);
-        (image.chunks[symtab].link, image.chunks[symtab].info) = (strtab, count);
-        Ok(())
-    }
-}
-
-/// Strings one after the other, each ended by NUL; the first one is empty.
-struct Strings {
-    bytes: Vec<u8>,
-}
-
-impl Default for Strings {
-    fn default() -> Strings {
-        Strings { bytes: vec![0] }
-    }
-}
-
-impl Strings {
-    fn add(&mut self, text: &[u8]) -> u32 {
-        let at = self.bytes.len() as u32;
-        self.bytes.extend(text);
-        self.bytes.push(0);
-        at
     }
 }

@@ -76,7 +76,7 @@ pub fn print(unit: &Unit, model: u64) -> Result<String> {
     Ok(out)
 }
 
-/// Bytes of the weights by the levels that read them: copies for one level stand in a row of their own.
+/// Bytes of the weights by the levels that read them: copies for one level are in a row of their own.
 fn readers(unit: &Unit) -> BTreeMap<String, u64> {
     let parts = &unit.weights.parts;
     let mut levels: Vec<Vec<String>> = vec![vec![]; parts.len()];

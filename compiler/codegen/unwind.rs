@@ -127,7 +127,7 @@ fn allocation(code: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// Finds the ends of epilogues: the frame is given up, and `ret` follows. Where the pattern stands within
+/// Finds the ends of epilogues: the frame is given up, and `ret` follows. Where the pattern is within
 /// other instructions or data, no instruction begins at the offsets that it describes.
 fn epilogues(a: &Architecture, code: &[u8], up: u32, out: &mut Steps) {
     let m = machine(a);
@@ -291,7 +291,7 @@ fn useful(steps: &[(u32, Step)], size: u32) -> impl Iterator<Item = &(u32, Step)
         .map(|(_, s)| s)
 }
 
-/// Where the function's address stands in an entry of `.eh_frame`: behind its length and its CIE.
+/// Where the function's address is in an entry of `.eh_frame`: behind its length and its CIE.
 pub const ADDRESS_AT: u64 = 8;
 
 /// Bytes of the search table for a number of functions.

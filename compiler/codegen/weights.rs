@@ -1,5 +1,5 @@
 //! The weights blob: every constant that generated code reads, once for all CPU levels, 64-byte aligned, in
-//! table order. Where it is a file of its own, `weights_file` says what stands around it.
+//! table order. Where it is a file of its own, `weights_file` says what is around it.
 
 use super::weights_file::WeightsFile;
 use crate::nest::{Buf, Module, Place, visit};

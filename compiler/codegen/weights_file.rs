@@ -1,4 +1,4 @@
-//! Weights files: what stands around the blob, and which objects a file fits.
+//! Weights files: what is around the blob, and which objects a file fits.
 //!
 //! ```text
 //! 0      magic "onnxcwts"
@@ -37,9 +37,9 @@ pub const COMPILER: &str = env!("ONNXC_SOURCES");
 pub const MAGIC: &[u8; 8] = b"onnxcwts";
 /// Version of the format.
 pub const VERSION: u32 = 1;
-/// Where the size of the blob stands.
+/// Where the size of the blob is.
 pub const SIZE_AT: usize = 16;
-/// Where the first plan stands.
+/// Where the first plan is.
 pub const PLANS_AT: usize = 64;
 /// Bytes of the hash of a plan.
 pub const PLAN: usize = 32;
@@ -57,7 +57,7 @@ pub fn signature() -> [u8; 16] {
     s
 }
 
-/// What stands before a blob, without an index.
+/// What is before a blob, without an index.
 pub fn header(size: u64, plans: &[[u8; PLAN]]) -> [u8; HEADER as usize] {
     let mut h = [0; HEADER as usize];
     h[..16].copy_from_slice(&signature());
@@ -251,7 +251,7 @@ impl WeightsFile {
     pub fn plans(&self) -> &[[u8; PLAN]] {
         &self.plans
     }
-    /// Where a plan stands, or is to be added.
+    /// Where a plan is, or is to be added.
     pub fn slot(&self, plan: &[u8; PLAN]) -> u32 {
         self.plans.iter().position(|p| p == plan).unwrap_or(self.plans.len()) as u32
     }
@@ -259,7 +259,7 @@ impl WeightsFile {
     pub fn made(&self) -> &[Made] {
         &self.made
     }
-    /// Where a constant with these bytes stands, by preference one of the same name. One whose elements are
+    /// Where a constant with these bytes is, by preference one of the same name. One whose elements are
     /// all equal must have it: the zeros of two biases are the same ones only until they are trained.
     pub fn find(&self, name: &str, c: &ConstData) -> Option<u64> {
         let known = self.index.get(&c.byte_len())?.get(&digest(c))?;

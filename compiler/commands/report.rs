@@ -29,7 +29,7 @@ pub fn report(a: &ReportArgs) -> Result<()> {
     let c = r.compiled();
     let settings = bench::Settings {
         seconds: a.seconds,
-        threads: crate::cli::threads(a.threads),
+        threads: crate::cli::library::threads(a.threads),
         per_node: true,
         sizes: a.sizes.clone(),
         seed: a.seed,

@@ -1,6 +1,6 @@
 //! The one table of diagnostic codes: `onnxc explain E0203` and the tests read it.
 
-/// A diagnostic code; its number and help text stand in [`TABLE`].
+/// A diagnostic code; its number and help text are in [`TABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code(pub u16);
 
@@ -40,15 +40,15 @@ codes! {
         docs/Syntax.md of the ONNX project.";
     TOO_DEEP = 10, "nesting is too deep", "Messages nest at most 100 levels deep.";
     UNKNOWN_FIELD = 11, "the file holds what ONNX does not define", "Fields with numbers or wire types that \
-        onnx.proto does not have are skipped, as protobuf has it, and names that are not UTF-8 are taken as \
+        onnx.proto does not have are skipped, as protobuf specifies, and names that are not UTF-8 are taken as \
         they are, shown with \\xNN for such bytes. Neither comes from an exporter: the file may be damaged.";
     NEWER_FEATURE = 12, "the model uses what its IR version does not have yet", "onnxc honours it. Other \
-        runtimes may not: set ir_version to the version that brought the feature.";
+        runtimes may not: set ir_version to the version that introduced the feature.";
     NO_EFFECT = 13, "a part of the model has no effect", "The rows name it. What remains is compiled as if \
         it were not there.";
     OP_UNSUPPORTED = 101, "operators are not supported", "docs/operators.md lists what is supported. A \
         model-local function of the same name is used instead if the model has one.";
-    OP_ARITY = 102, "wrong number of inputs or outputs", "The operator's specification tells how many it \
+    OP_ARITY = 102, "wrong number of inputs or outputs", "The operator's specification says how many it \
         takes.";
     OP_ATTRIBUTE = 103, "an attribute is missing, unknown or has a wrong value", "The operator's \
         specification at the imported opset lists its attributes.";

@@ -1,5 +1,5 @@
 //! The graph as text for Graphviz (`--emit dot`): nodes with their operators, edges with the tensors' types,
-//! bodies of control flow as clusters. Constants stand in the node that reads them; `dot -Tsvg model.dot -o
+//! bodies of control flow as clusters. Constants are in the node that reads them; `dot -Tsvg model.dot -o
 //! model.svg` draws it.
 
 use super::{Def, Graph, Model, Node, Value};

@@ -74,7 +74,7 @@ pub struct Graph {
     pub order: Vec<Node>,
     /// Inputs, in signature order.
     pub inputs: Vec<Value>,
-    /// Outputs, in signature order; a value may stand twice.
+    /// Outputs, in signature order; a value may occur twice.
     pub outputs: Vec<Value>,
     /// Names of the outputs in the file (a folded output keeps its name).
     pub output_names: Vec<String>,

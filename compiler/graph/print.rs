@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! Constants stand in order of first use, with their values if they are few and else with the hash of their
-//! contents. What ONNX has no syntax for stands in comments: types and known contents of results,
+//! Constants are in order of first use, with their values if they are few and else with the hash of their
+//! contents. What ONNX has no syntax for is in comments: types and known contents of results,
 //! the version of an operator if it is not the one that the model imports, conditions that are checked at
 //! entry.
 
@@ -49,7 +49,7 @@ pub struct Lines {
     pub nodes: Vec<(Origin, u32)>,
 }
 
-/// Where everything stands in the text of a model.
+/// Where everything is in the text of a model.
 pub fn lines(model: &Model) -> Lines {
     let mut p = Printer::new(model);
     p.model();

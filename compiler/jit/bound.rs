@@ -39,6 +39,9 @@ struct Step {
 type KernelFn = extern "C" fn(*const u64, i64, i64) -> i32;
 
 impl<'a> Bound<'a> {
+    fn buffers(&self) -> Buffers<'_> {
+        Buffers { inputs: &self.inputs, outputs: &self.outputs, dims: &self.dims, out_dims: &self.out_dims }
+    }
     /// Binds inputs (copied) and fresh outputs of these sizes, which the interface and `dims` imply. `room`
     /// has the dims of outputs whose sizes follow from data, and is empty for others. `least`: bytes of
     /// workspace, if the model asks for less.
@@ -139,21 +142,15 @@ impl<'a> Bound<'a> {
         // A caller without a pool has no need of an exec, unless its workspace is another than the model
         // asked for.
         let exec = if self.exec.is_none() && self.usual { std::ptr::null() } else { &raw const exec };
-        match self.code.enter(&self.inputs, &self.outputs, &self.dims, &self.out_dims, self.workspace, exec) {
+        match self.code.enter(&self.buffers(), self.workspace, exec) {
             0 => Ok(()),
             // Once more, to learn why.
             s => {
                 for (list, room) in self.room.iter_mut().zip(&self.rooms) {
                     list.copy_from_slice(room);
                 }
-                let r = self.code.call_with(
-                    &self.inputs,
-                    &self.outputs,
-                    &self.dims,
-                    &self.out_dims,
-                    (self.workspace, self.bytes),
-                    self.exec.as_ref(),
-                );
+                let workspace = (self.workspace, self.bytes);
+                let r = self.code.call_with(&self.buffers(), workspace, self.exec.as_ref());
                 Err(r.err().unwrap_or_else(|| s.into()))
             }
         }

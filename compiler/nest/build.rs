@@ -95,6 +95,15 @@ impl Module {
     pub fn is_constant(&self, b: Buf) -> bool {
         matches!(self.bufs[self.storage(b)].place, Place::Const(_))
     }
+    /// The data of a constant of known size, in the order of the buffer's subscripts; of a view, all of what it
+    /// shows.
+    pub fn constant_data(&self, b: Buf) -> Option<&Arc<ConstData>> {
+        let owner = &self.bufs[self.storage(b)];
+        let Place::Const(data) = &owner.place else { return None };
+        let count = self.bufs[b].dims.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?))?;
+        let whole = count.unsigned_abs() == data.count();
+        (whole && owner.layout == Layout::RowMajor && !self.is_recast(b)).then_some(data)
+    }
     /// True if a view shows its memory as another type than the buffer that owns it has.
     pub fn is_recast(&self, b: Buf) -> bool {
         self.bufs[b].ty != self.bufs[self.storage(b)].ty
@@ -273,7 +282,7 @@ impl KernelBuilder<'_> {
     pub fn push(&mut self, s: Stmt) {
         self.body.push(s);
     }
-    /// What stands inside has scratch for itself (rule 12); the closure gets the first subscript of it.
+    /// What is inside has scratch for itself (rule 12); the closure gets the first subscript of it.
     /// `iteration`: the variable of the `par` loop around it.
     pub fn private(&mut self, iteration: Dim, f: impl FnOnce(&mut Self, Dim)) {
         self.range(LoopKind::Private, "q", iteration, iteration + 1, f);

@@ -55,21 +55,21 @@
 //!    `Text(of)` names, which live to the end and of which no byte is written twice. In constants, and where
 //!    the interpreter takes and gives texts, the first word of an element is the position of its bytes behind
 //!    the elements (`onnxc_runtime::texts`).
-//! 10. `Address(buf)`, an i64, is where a buffer begins; it stands only in statements of the driver and
+//! 10. `Address(buf)`, an i64, is where a buffer begins; it is only in statements of the driver and
 //!     counts there as a use of the buffer. A buffer whose place is `pointer sym` begins where `sym` says:
 //!     memory of the caller, read only. The interpreter has no addresses; it knows whether two are of one
 //!     buffer.
-//! 11. A complex number (`c64`, `c128`) is opaque: it moves, and nothing else, and stands in buffers only,
+//! 11. A complex number (`c64`, `c128`) is opaque: it moves, and nothing else, and is in buffers only,
 //!     not in `Const`. What computes with its parts sees them through a view of floats.
 //! 12. `private q of s` names what the iteration `s` of the `par` loop that is the whole kernel has to
 //!     itself. Buffers whose first subscript is `q` are private: scratch of this kernel alone, each of whose
 //!     elements an iteration writes before it reads it. Since nobody else looks there, `q` may be any
 //!     iteration that runs in the same task: code takes the task's first one, whose part then stays in the
-//!     cache. `q` stands nowhere but in these first subscripts. (In memory, the statement is a loop over
+//!     cache. `q` is nowhere but in these first subscripts. (In memory, the statement is a loop over
 //!     `s..s + 1`.)
 //! 13. `tile { .. }` sets statements of a scheduled kernel apart that are one function of the tile backend:
 //!     loops, values, accumulators, branches, stores, with a vector loop among them. What it defines ends
-//!     with it. It means what stands in it, and is a list of statements where there are no tiles.
+//!     with it. It means what is in it, and is a list of statements where there are no tiles.
 //!
 //! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`,
 //! lanes) -> Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and
@@ -85,6 +85,7 @@ pub mod foreign;
 pub(crate) mod form;
 mod group;
 pub mod interp;
+mod modes;
 mod operation;
 pub mod overflow;
 pub mod parse;
@@ -100,6 +101,7 @@ pub use body::Body;
 pub use build::KernelBuilder;
 pub use foreign::Foreign;
 pub use group::DotKind;
+pub use modes::{HALVES, Math, Optimize};
 pub use operation::{BinOp, TextOp, UnOp};
 pub use reasons::{Reason, Reasons, Subject};
 pub use scalar::Scalar;
@@ -137,46 +139,6 @@ pub enum Stage {
     Built,
     Scheduled,
     Placed,
-}
-
-/// Which liberties passes take with the arithmetic of floats. Whatever they take, a call gives the same bits
-/// with any number of threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Math {
-    /// None: every sum adds up one term after the other, in the same order on every CPU level; products and
-    /// sums of a contraction are fused where the level has that instruction. Operators compute what their
-    /// definition says.
-    Strict,
-    /// Sums in several parts (one for each lane of a vector), and other algorithms with a bounded error:
-    /// Winograd's convolutions, Strassen's products of matrices. Subnormal numbers among constant factors of
-    /// contractions count as 0, and exponentials in attention that are less than e^-69 of the row's largest.
-    #[default]
-    Default,
-    /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies
-    /// these, and products of f16 are added up as f16 where it does that, [`HALVES`] of them at most.
-    Fast,
-}
-
-/// Products of f16 that are added up as f16 at most: such a sum is then added to one in f32. The error of a
-/// sum is at most so many times 2^-11 of the sum of the magnitudes of its products, whatever its length.
-pub const HALVES: i64 = 128;
-
-/// What code is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Optimize {
-    /// Time of a call.
-    #[default]
-    Speed,
-    /// Bytes of the object: constants stand in it once and as large as they are, and no algorithm comes in
-    /// several versions.
-    Size,
-}
-
-impl Optimize {
-    /// Whether an algorithm may add constants and code to gain time.
-    pub fn may_grow(self) -> bool {
-        self == Optimize::Speed
-    }
 }
 
 /// [`Module::heap`] unless the user says otherwise, in bytes.

@@ -1,7 +1,7 @@
 //! Reads the text that `print` writes: `print(parse(print(m))) == print(m)`.
 //!
 //! Lines matter only at the top (`nest`, `dims`, `buf`, `workspace`, `kernel`, `driver`); inside bodies
-//! statements tell themselves apart by their first words. Constants come from a table by the hash that stands
+//! statements tell themselves apart by their first words. Constants come from a table by the hash that is
 //! for them.
 
 use super::*;
@@ -311,7 +311,7 @@ impl<'a> Parser<'a> {
         self.vars.pop();
         Ok(Stmt::For { kind, var, lo, hi, body })
     }
-    /// The printed number is made again from the order of variables: the hint is what stands before. A name
+    /// The printed number is made again from the order of variables: the hint is what is before. A name
     /// that was there before is the same variable (a fault that `verify` reports).
     fn open_var(&mut self, name: String, lo: Dim, hi: Dim) -> Sym {
         let syms = &mut self.m.syms;

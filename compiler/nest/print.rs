@@ -34,7 +34,7 @@ pub fn print(m: &Module) -> String {
     p.out
 }
 
-/// Where everything stands in a text: lines are counted from 1.
+/// Where everything is in a text: lines are counted from 1.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     /// Heads of kernels.
@@ -443,7 +443,7 @@ fn sizes(m: &Module) -> HashMap<Sym, (Sym, String)> {
     for s in order {
         let n = out.len() as u32;
         out.entry(s).or_insert_with(|| {
-            // The grammar has no escapes inside quotes, and `..` stands between bounds.
+            // The grammar has no escapes inside quotes, and `..` is between bounds.
             let base = m.syms.name(s).replace(|c: char| c == '\'' || c.is_control(), "_");
             let mut name = base.clone();
             let mut i = 1;

@@ -1,5 +1,5 @@
 //! What the driver's checks are about: the node, the tensors and the rule that a message names when a call
-//! fails (abi/README.md, rule 4). Reasons stand beside the statements, found by what they check, so that
+//! fails (abi/README.md, rule 4). Reasons are beside the statements, found by what they check, so that
 //! passes which move statements need not know of them. A check without a reason is reported by the kernel
 //! that computed what it reads.
 

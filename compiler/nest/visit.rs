@@ -5,7 +5,7 @@ use crate::maps::Set;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// What stands where an expression was taken out, until another one comes.
+/// What is where an expression was taken out, until another one comes.
 const NOTHING: Expr = Expr::Const(Scalar { ty: ElemType::Bool, bits: 0 });
 
 impl Expr {
@@ -348,30 +348,37 @@ pub fn walk_exprs<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Expr)) {
     });
 }
 
-/// Buffers read, or shown as texts, in order of first use.
-pub fn loads(body: &[Stmt]) -> Vec<Buf> {
+/// Buffers in order of first use, each once.
+fn distinct(each: impl FnOnce(&mut dyn FnMut(Buf))) -> Vec<Buf> {
     let (mut out, mut seen) = (vec![], Set::<Buf>::default());
-    walk_exprs(body, &mut |e| {
-        if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) = e
-            && seen.insert(*buf)
-        {
-            out.push(*buf);
+    each(&mut |b| {
+        if seen.insert(b) {
+            out.push(b);
         }
     });
     out
 }
 
+/// Buffers read, or shown as texts, in order of first use.
+pub fn loads(body: &[Stmt]) -> Vec<Buf> {
+    distinct(|found| {
+        walk_exprs(body, &mut |e| {
+            if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) = e {
+                found(*buf);
+            }
+        })
+    })
+}
+
 /// Buffers shown as texts.
 pub fn shown(body: &[Stmt]) -> Vec<Buf> {
-    let mut out = vec![];
-    walk_exprs(body, &mut |e| {
-        if let Expr::Text(TextOp::Of(buf), _) = e
-            && !out.contains(buf)
-        {
-            out.push(*buf);
-        }
-    });
-    out
+    distinct(|found| {
+        walk_exprs(body, &mut |e| {
+            if let Expr::Text(TextOp::Of(buf), _) = e {
+                found(*buf);
+            }
+        })
+    })
 }
 
 /// True if texts are loaded, stored or made.
@@ -410,18 +417,10 @@ pub fn each_store(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
 
 /// Buffers written, in order of first use.
 pub fn stores(body: &[Stmt]) -> Vec<Buf> {
-    let (mut out, mut seen) = (vec![], Set::<Buf>::default());
-    walk(body, &mut |s| {
-        if let Stmt::Store { buf, .. } = s
-            && seen.insert(*buf)
-        {
-            out.push(*buf);
-        }
-    });
-    out
+    distinct(|found| each_store(body, &mut |buf, _| found(buf)))
 }
 
-/// Kernels that the driver calls, nested calls included, in order; a kernel called twice stands twice.
+/// Kernels that the driver calls, nested calls included, in order; a kernel called twice occurs twice.
 pub fn calls(driver: &[Stmt]) -> Vec<Kernel> {
     let mut out = vec![];
     walk(driver, &mut |s| {
@@ -442,7 +441,7 @@ pub fn drop_calls(driver: &mut Vec<Stmt>, gone: &dyn Fn(Kernel) -> bool) {
     }
 }
 
-/// Puts statements in place of the call of `k` (`keep`: before it), wherever it stands. False without such a
+/// Puts statements in place of the call of `k` (`keep`: before it), wherever it is. False without such a
 /// call.
 pub fn splice_call(driver: &mut Vec<Stmt>, k: Kernel, keep: bool, with: Vec<Stmt>) -> bool {
     if let Some(i) = driver.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k)) {

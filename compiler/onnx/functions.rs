@@ -8,6 +8,7 @@
 //! function wins.
 
 mod check;
+mod rename;
 
 use super::attributes;
 use super::proto::{
@@ -18,6 +19,7 @@ use crate::diag::origin::place;
 use crate::diag::{Error, Findings, Origin, codes, limits};
 use crate::ops;
 use prost::Message as _;
+use rename::Rename;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -198,164 +200,81 @@ impl Functions {
         }
         let (key, f, sets) = (key.clone(), f.proto.clone(), f.opsets.clone());
         let origin = at(&n, cx.origin);
-        let call = std::mem::take(&mut n.proto);
-        let fail = |title: String| Error::new(codes::FUNCTION_INVALID, title).at(&origin);
-        let mut errors = vec![];
-        // Calls count, too: a function may hold nothing but calls.
-        self.made += 1;
-        let depth = cx.stack.len() as u64 + 1;
-        if limits::CALL_DEPTH.exceeded_by(depth) {
-            errors.push(limits::CALL_DEPTH.error("function calls nest too deeply", depth).at(&origin));
-        } else if self.made > self.most {
-            errors.push(
-                limits::CALLED_NODES
-                    .error("function calls become too many nodes", format!("more than {}", self.most))
-                    .at(&origin),
-            );
-        }
+        let node = std::mem::take(&mut n.proto);
+        let call = Call { node: &node, f: &f, name: show(&key), origin: &origin };
+        let mut errors = self.exceeded_limits(cx.stack.len() as u64 + 1, &origin);
         self.exceeded = !errors.is_empty();
-        for (what, given, formal) in
-            [("inputs", call.input.len(), f.input.len()), ("outputs", call.output.len(), f.output.len())]
-        {
-            if given > formal {
-                let e = fail(format!("the call of function {} has too many {what}", show(&key)));
-                errors.push(
-                    e.found_expected(format!("{given} {what}"), format!("at most {formal}"))
-                        .help("remove those that the function does not have"),
-                );
-            }
-        }
-        let mut attrs: HashMap<&str, &AttributeProto> =
-            f.attribute_proto.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)).collect();
-        if let Err(crate::diag::Failure::Errors(e)) =
-            attributes::check_names(&call.attribute, &show(&key), &origin)
-        {
+        errors.extend(call.surplus());
+        let checked = attributes::check_names(&node.attribute, &call.name, &origin);
+        if let Err(crate::diag::Failure::Errors(e)) = checked {
             errors.extend(e);
         }
-        for a in &call.attribute {
-            let name = a.name.as_deref().unwrap_or("");
-            if !name.starts_with(attributes::PRIVATE)
-                && !name.is_empty()
-                && !f.attribute.iter().any(|d| d == name)
-                && !attrs.contains_key(name)
-            {
-                let e = Error::warning(
-                    codes::FUNCTION_INVALID,
-                    format!("function {} has no attribute \"{name}\"", show(&key)),
-                )
-                .at(&origin);
-                let has = f
-                    .attribute
-                    .iter()
-                    .map(String::as_str)
-                    .chain(f.attribute_proto.iter().filter_map(|a| a.name.as_deref()))
-                    .collect::<Vec<_>>()
-                    .join(", ");
-                let has = if has.is_empty() {
-                    "none: it has no attributes".into()
-                } else {
-                    format!("one of {has}")
-                };
-                cx.findings.push(
-                    e.found_expected(format!("\"{name}\""), has)
-                        .help("remove the attribute from the call: it has no effect"),
-                );
-            }
-        }
-        attrs.extend(call.attribute.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)));
-        errors.extend(mistyped(&f.node, &attrs, &show(&key)).into_iter().map(|e| e.at(&origin)));
+        call.unknown_attributes().into_iter().for_each(|e| cx.findings.push(e));
+        let attrs: HashMap<&str, &AttributeProto> =
+            f.attribute_proto.iter().chain(&node.attribute).map(|a| (name_of(a), a)).collect();
+        errors.extend(mistyped(&f.node, &attrs, &call.name).into_iter().map(|e| e.at(&origin)));
         if !errors.is_empty() {
             errors.into_iter().for_each(|e| cx.findings.push(e));
-            (n.proto, n.broken) = (call, true);
+            (n.proto, n.broken) = (node, true);
             cx.out.push(n);
             return;
         }
+        let prefix = self.next_prefix(&node, &key);
+        let (names, copies) = call.names();
+        let here = place(n.index, node.name.as_deref().unwrap_or(""), &call.name);
+        let path: Arc<str> =
+            if n.path.is_empty() { here.into() } else { format!("{} > {here}", n.path).into() };
+        let inner = |proto, opsets: &Arc<Opsets>, index, notes| FlatNode {
+            proto,
+            opsets: opsets.clone(),
+            path: path.clone(),
+            index,
+            notes,
+            broken: false,
+        };
+        let mut rename = Rename { names: &names, prefix: &prefix, attrs: &attrs, local: vec![] };
+        cx.stack.push(key.clone());
+        for (i, node) in f.node.iter().enumerate() {
+            let proto = rename.node(node);
+            self.expand(inner(proto, &sets, i, call.notes(node, &names, &attrs)), cx);
+        }
+        cx.stack.pop();
+        for (formal, actual) in copies.into_iter().filter(|(_, a)| !a.is_empty()) {
+            let input = names[&formal].clone();
+            let left_out = input
+                .is_empty()
+                .then(|| format!("\"{formal}\" of function {} is left out by the call", call.name));
+            let proto = NodeProto {
+                op_type: Some("Identity".into()),
+                input: vec![input],
+                output: vec![actual],
+                ..Default::default()
+            };
+            let newest = Arc::new(Opsets::from([(String::new(), ops::schema::newest("").unwrap_or(1))]));
+            cx.out.push(inner(proto, &newest, f.node.len(), left_out.into_iter().collect()));
+        }
+    }
+    /// Counts a call, and says which limits that exceeds. Calls count, too: a function may hold nothing else.
+    fn exceeded_limits(&mut self, depth: u64, origin: &Origin) -> Vec<Error> {
+        self.made += 1;
+        let error = if limits::CALL_DEPTH.exceeded_by(depth) {
+            limits::CALL_DEPTH.error("function calls nest too deeply", depth)
+        } else if self.made > self.most {
+            let most = format!("more than {}", self.most);
+            limits::CALLED_NODES.error("function calls become too many nodes", most)
+        } else {
+            return vec![];
+        };
+        vec![error.at(origin)]
+    }
+    /// The prefix of names for the next call.
+    fn next_prefix(&mut self, call: &NodeProto, key: &Key) -> String {
         self.calls += 1;
         while self.taken.contains(&self.calls) {
             self.calls += 1;
         }
         let label = call.name.clone().filter(|s| !s.is_empty()).unwrap_or_else(|| key.1.clone());
-        let prefix = format!("{label}.{}/", self.calls);
-        let mut names: HashMap<String, String> = HashMap::new();
-        for (i, formal) in f.input.iter().enumerate() {
-            names.insert(formal.clone(), call.input.get(i).cloned().unwrap_or_default());
-        }
-        // An output that is also an input of the function needs a copy, not a second name.
-        let mut copies = vec![];
-        for (i, formal) in f.output.iter().enumerate() {
-            let actual = call.output.get(i).cloned().unwrap_or_default();
-            if f.input.contains(formal) {
-                copies.push((formal.clone(), actual));
-            } else if !actual.is_empty() {
-                names.insert(formal.clone(), actual);
-            }
-        }
-        let inner_path: Arc<str> = {
-            let here = place(n.index, call.name.as_deref().unwrap_or(""), &show(&key));
-            if n.path.is_empty() { here.into() } else { format!("{} > {here}", n.path).into() }
-        };
-        let mut rename = Rename { names: &names, prefix: &prefix, attrs: &attrs, local: vec![] };
-        cx.stack.push(key.clone());
-        for (i, node) in f.node.iter().enumerate() {
-            let mut notes: Vec<String> = vec![];
-            for (k, formal) in node.input.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
-                if names.get(formal).is_some_and(String::is_empty) {
-                    notes.push(format!(
-                        "input {k} is \"{formal}\" of function {}, which the call leaves out",
-                        show(&key)
-                    ));
-                }
-            }
-            for (a, r) in node
-                .attribute
-                .iter()
-                .filter_map(|a| Some((a.name.as_deref().unwrap_or(""), attributes::reference(a)?)))
-            {
-                if !attrs.contains_key(r) {
-                    notes.push(format!(
-                        "attribute {a} is \"{r}\" of function {}, which the call leaves out \
-                        and which has no default",
-                        show(&key)
-                    ));
-                }
-            }
-            let proto = rename.node(node);
-            self.expand(
-                FlatNode {
-                    proto,
-                    opsets: sets.clone(),
-                    path: inner_path.clone(),
-                    index: i,
-                    notes,
-                    broken: false,
-                },
-                cx,
-            );
-        }
-        cx.stack.pop();
-        for (formal, actual) in copies.into_iter().filter(|(_, a)| !a.is_empty()) {
-            let input = vec![names[&formal].clone()];
-            let notes = if input[0].is_empty() {
-                vec![format!("\"{formal}\" of function {} is left out by the call", show(&key))]
-            } else {
-                vec![]
-            };
-            let proto = NodeProto {
-                op_type: Some("Identity".into()),
-                input,
-                output: vec![actual],
-                ..Default::default()
-            };
-            let newest = Arc::new(Opsets::from([(String::new(), ops::schema::newest("").unwrap_or(1))]));
-            cx.out.push(FlatNode {
-                proto,
-                opsets: newest,
-                path: inner_path.clone(),
-                index: f.node.len(),
-                notes,
-                broken: false,
-            });
-        }
+        format!("{label}.{}/", self.calls)
     }
     /// What is wrong with the overload of a node that calls no function.
     fn overload(&self, n: &NodeProto) -> Option<Error> {
@@ -380,6 +299,95 @@ impl Functions {
                 .found_expected(found, format!("an overload that the model has: {have}"))
                 .help("correct the node's overload, or add the function"),
         )
+    }
+}
+
+/// A call of a function.
+struct Call<'a> {
+    node: &'a NodeProto,
+    f: &'a FunctionProto,
+    /// The function as messages name it.
+    name: String,
+    origin: &'a Origin,
+}
+
+fn name_of(a: &AttributeProto) -> &str {
+    a.name.as_deref().unwrap_or("")
+}
+
+impl Call<'_> {
+    /// Errors about more inputs or outputs than the function has.
+    fn surplus(&self) -> Vec<Error> {
+        let (call, f) = (self.node, self.f);
+        [("inputs", call.input.len(), f.input.len()), ("outputs", call.output.len(), f.output.len())]
+            .into_iter()
+            .filter(|(_, given, formal)| given > formal)
+            .map(|(what, given, formal)| {
+                let title = format!("the call of function {} has too many {what}", self.name);
+                Error::new(codes::FUNCTION_INVALID, title)
+                    .at(self.origin)
+                    .found_expected(format!("{given} {what}"), format!("at most {formal}"))
+                    .help("remove those that the function does not have")
+            })
+            .collect()
+    }
+    /// Warnings about attributes that the function does not have.
+    fn unknown_attributes(&self) -> Vec<Error> {
+        let own: Vec<&str> = self
+            .f
+            .attribute
+            .iter()
+            .map(String::as_str)
+            .chain(self.f.attribute_proto.iter().filter_map(|a| a.name.as_deref()))
+            .collect();
+        let has = match own.as_slice() {
+            [] => "none: it has no attributes".to_owned(),
+            own => format!("one of {}", own.join(", ")),
+        };
+        let given = self.node.attribute.iter().map(name_of);
+        given
+            .filter(|a| !a.is_empty() && !a.starts_with(attributes::PRIVATE) && !own.contains(a))
+            .map(|a| {
+                let title = format!("function {} has no attribute \"{a}\"", self.name);
+                Error::warning(codes::FUNCTION_INVALID, title)
+                    .at(self.origin)
+                    .found_expected(format!("\"{a}\""), has.clone())
+                    .help("remove the attribute from the call: it has no effect")
+            })
+            .collect()
+    }
+    /// What stands for the function's inputs and outputs. An output that is also an input needs a copy, not a
+    /// second name: those, with the names that the call gives them.
+    fn names(&self) -> (HashMap<String, String>, Vec<(String, String)>) {
+        let (call, f) = (self.node, self.f);
+        let given = |list: &[String], i: usize| list.get(i).cloned().unwrap_or_default();
+        let inputs = f.input.iter().enumerate().map(|(i, formal)| (formal.clone(), given(&call.input, i)));
+        let mut names: HashMap<String, String> = inputs.collect();
+        let outputs = f.output.iter().enumerate().map(|(i, formal)| (formal.clone(), given(&call.output, i)));
+        let (copies, others): (Vec<_>, Vec<_>) = outputs.partition(|(formal, _)| f.input.contains(formal));
+        names.extend(others.into_iter().filter(|(_, actual)| !actual.is_empty()));
+        (names, copies)
+    }
+    /// What the call leaves out of what a node of the function's body uses.
+    fn notes(
+        &self,
+        node: &NodeProto,
+        names: &HashMap<String, String>,
+        attrs: &HashMap<&str, &AttributeProto>,
+    ) -> Vec<String> {
+        let left_out = |formal: &str| names.get(formal).is_some_and(String::is_empty);
+        let inputs =
+            node.input.iter().enumerate().filter(|(_, s)| !s.is_empty() && left_out(s)).map(|(k, s)| {
+                format!("input {k} is \"{s}\" of function {}, which the call leaves out", self.name)
+            });
+        let references = node.attribute.iter().filter_map(|a| Some((name_of(a), attributes::reference(a)?)));
+        let attributes = references.filter(|(_, r)| !attrs.contains_key(r)).map(|(a, r)| {
+            format!(
+                "attribute {a} is \"{r}\" of function {}, which the call leaves out and which has no default",
+                self.name
+            )
+        });
+        inputs.chain(attributes).collect()
     }
 }
 
@@ -436,63 +444,4 @@ fn mistyped(nodes: &[NodeProto], attrs: &HashMap<&str, &AttributeProto>, functio
 fn show(k: &Key) -> String {
     let o = if k.2.is_empty() { String::new() } else { format!(":{}", k.2) };
     format!("{}{o}", ops::dotted(&k.0, &k.1))
-}
-
-/// Gives the names of a body the call's prefix. The prefix ends in a number between `.` and `/` that no name
-/// of the model has there, so what it makes differs from every other name.
-struct Rename<'a> {
-    names: &'a HashMap<String, String>,
-    prefix: &'a str,
-    attrs: &'a HashMap<&'a str, &'a AttributeProto>,
-    /// Names that the graphs around define within the body: they hide formal inputs and outputs.
-    local: Vec<HashSet<String>>,
-}
-
-impl Rename<'_> {
-    fn name(&self, n: &str) -> String {
-        match self.names.get(n).filter(|_| !self.local.iter().any(|l| l.contains(n))) {
-            Some(m) => m.clone(),
-            None if n.is_empty() => String::new(),
-            None => format!("{}{n}", self.prefix),
-        }
-    }
-    fn node(&mut self, n: &NodeProto) -> NodeProto {
-        let name = n.name.as_deref().filter(|s| !s.is_empty()).map(|s| format!("{}{s}", self.prefix));
-        NodeProto {
-            input: n.input.iter().map(|s| self.name(s)).collect(),
-            output: n.output.iter().map(|s| self.name(s)).collect(),
-            name,
-            attribute: n.attribute.iter().filter_map(|a| self.attribute(a)).collect(),
-            ..n.clone()
-        }
-    }
-    fn attribute(&mut self, a: &AttributeProto) -> Option<AttributeProto> {
-        match attributes::reference(a) {
-            Some(r) => self.attrs.get(r).map(|v| AttributeProto { name: a.name.clone(), ..(*v).clone() }),
-            None => Some(AttributeProto {
-                g: a.g.as_ref().map(|g| self.graph(g)),
-                graphs: a.graphs.iter().map(|g| self.graph(g)).collect(),
-                ..a.clone()
-            }),
-        }
-    }
-    fn graph(&mut self, g: &GraphProto) -> GraphProto {
-        let sparse = g.sparse_initializer.iter().filter_map(|t| t.values.as_ref()?.name.clone());
-        let own = g
-            .input
-            .iter()
-            .filter_map(|v| v.name.clone())
-            .chain(g.initializer.iter().filter_map(|t| t.name.clone()))
-            .chain(sparse);
-        self.local.push(own.chain(g.node.iter().flat_map(|n| n.output.iter().cloned())).collect());
-        let mut g = g.clone();
-        let rename = |n: &mut Option<String>| *n = n.as_deref().map(|s| self.name(s));
-        g.input.iter_mut().chain(&mut g.output).chain(&mut g.value_info).for_each(|v| rename(&mut v.name));
-        g.initializer.iter_mut().for_each(|t| rename(&mut t.name));
-        g.sparse_initializer.iter_mut().filter_map(|t| t.values.as_mut()).for_each(|t| rename(&mut t.name));
-        let nodes = std::mem::take(&mut g.node);
-        g.node = nodes.iter().map(|n| self.node(n)).collect();
-        self.local.pop();
-        g
-    }
 }

@@ -13,6 +13,18 @@ use crate::sym::Sym;
 use crate::tensor::{ConstData, TensorType, ValueType};
 use std::collections::{HashMap, HashSet};
 
+/// Why there is no such operator.
+fn reason(dom: &str, op: &str, opset: i64, why: &ops::Unknown) -> String {
+    match why {
+        _ if dom.is_empty() && EXPERIMENTAL.contains(&op) => "experimental, removed from ONNX".to_owned(),
+        ops::Unknown::Operator => "not supported".to_owned(),
+        ops::Unknown::Version => {
+            let first = ops::schema::versions(dom, op).first().map_or(0, |s| s.since);
+            format!("exists since version {first}, the model imports {opset}")
+        }
+    }
+}
+
 impl Import {
     pub(super) fn node(&mut self, flat: &FlatNode, hints: &HashMap<String, ValueType>) -> Result<()> {
         let p = &flat.proto;
@@ -28,14 +40,9 @@ impl Import {
         }
         let mut resolved =
             self.broken.is_empty() || !self.broken.contains(&(flat.path.to_string(), flat.index));
-        let level = self.frames.len() - 1;
-        let mut inputs = vec![];
-        for name in &p.input {
-            let v = if name.is_empty() { None } else { self.lookup(name, level) };
-            if v.is_none() && !name.is_empty() {
-                (resolved, self.unresolved) = (false, true);
-            }
-            inputs.push(v);
+        let mut inputs = self.operands(p);
+        if inputs.iter().zip(&p.input).any(|(v, name)| v.is_none() && !name.is_empty()) {
+            (resolved, self.unresolved) = (false, true);
         }
         let (mut subgraphs, mut values) = (vec![], vec![]);
         let named = attributes::check_names(&p.attribute, &at.origin.op, &at.origin);
@@ -62,35 +69,17 @@ impl Import {
             return Ok(());
         };
         let constant = dom.is_empty() && op == "Constant";
-        let is = |d: &ops::custom::Declaration| ops::is_domain(&d.domain, &dom) && d.op == op;
-        let custom = self.customs.iter_mut().find(|(d, _)| is(d)).map(|(d, used)| {
-            *used = true;
-            d.clone()
-        });
-        let found = match &custom {
-            Some(_) => Ok(ops::custom::schema_of(&dom, &op)),
-            None => ops::find(&dom, &op, opset),
-        };
-        let schema = match found {
-            Ok(schema) => schema,
-            Err(_) if constant => {
-                match ops::schema::versions("", "Constant").iter().rev().find(|s| s.since <= opset) {
-                    Some(schema) => schema,
-                    None => return Err(Failure::bug("import", "no schema of Constant")),
-                }
-            }
-            Err(why) => {
-                let why = match why {
-                    _ if dom.is_empty() && EXPERIMENTAL.contains(&op.as_str()) => {
-                        "experimental, removed from ONNX".to_owned()
-                    }
-                    ops::Unknown::Operator => "not supported".to_owned(),
-                    ops::Unknown::Version => format!(
-                        "exists since version {}, the model imports {opset}",
-                        ops::schema::versions(&dom, &op).first().map_or(0, |s| s.since)
-                    ),
-                };
-                self.missing(&dom, &op, opset, &at.origin, &why);
+        let custom = self.declared_custom(&dom, &op);
+        let schema = match (&custom, ops::find(&dom, &op, opset)) {
+            (Some(_), _) => ops::custom::schema_of(&dom, &op),
+            (None, Ok(schema)) => schema,
+            (None, Err(_)) if constant => ops::schema::versions("", "Constant")
+                .iter()
+                .rev()
+                .find(|s| s.since <= opset)
+                .ok_or_else(|| Failure::bug("import", "no schema of Constant"))?,
+            (None, Err(why)) => {
+                self.missing(&dom, &op, opset, &at.origin, &reason(&dom, &op, opset, &why));
                 return Ok(());
             }
         };
@@ -128,21 +117,31 @@ impl Import {
         }
         inputs.resize(inputs.len().max(schema.inputs.min), None);
         let n = self.frame().graph.nodes.next_key();
-        let mut outputs = vec![];
-        for (k, name) in p.output[..n_outputs].iter().enumerate() {
-            let data = ValueData {
-                name: name.clone(),
-                ty: None,
-                declared: hints.get(name).cloned(),
-                def: Def::Node(n, k as u32),
-                known: Known::No,
-            };
-            outputs.push((!name.is_empty()).then(|| self.define(name, data)));
-        }
+        let results = p.output[..n_outputs].iter().enumerate();
+        let outputs = results
+            .map(|(k, name)| {
+                let (declared, def) = (hints.get(name).cloned(), Def::Node(n, k as u32));
+                let data = ValueData { name: name.clone(), ty: None, declared, def, known: Known::No };
+                (!name.is_empty()).then(|| self.define(name, data))
+            })
+            .collect();
         let g = &mut self.frame().graph;
         g.nodes.push(NodeData { op, schema, attrs, inputs, outputs, subgraphs, origin: at.origin });
         g.order.push(n);
         Ok(())
+    }
+    /// The values that a node names; none where it leaves one out, or nothing defines it.
+    fn operands(&mut self, p: &super::proto::NodeProto) -> Vec<Option<Value>> {
+        let level = self.frames.len() - 1;
+        let operand = |name: &String| if name.is_empty() { None } else { self.lookup(name, level) };
+        p.input.iter().map(operand).collect()
+    }
+    /// The user's declaration of an operator, which is used then.
+    fn declared_custom(&mut self, dom: &str, op: &str) -> Option<ops::custom::Declaration> {
+        let is = |d: &ops::custom::Declaration| ops::is_domain(&d.domain, dom) && d.op == op;
+        let (d, used) = self.customs.iter_mut().find(|(d, _)| is(d))?;
+        *used = true;
+        Some(d.clone())
     }
     /// A node of an operator that the user provides.
     fn custom(

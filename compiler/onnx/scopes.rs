@@ -2,7 +2,7 @@
 //! "Nodes" and "Names Within a Graph").
 //!
 //! 1. A name has one definition in a graph: an input, an initializer or the output of a node.
-//! 2. A definition stands before its uses. Nested graphs also see what the graphs around them define before
+//! 2. A definition is before its uses. Nested graphs also see what the graphs around them define before
 //!    their node.
 //! 3. A node of a nested graph does not define a name that is visible from outside. Inputs and initializers
 //!    that do are warned about, and mean the innermost definition.
@@ -24,7 +24,7 @@ pub fn inside(path: &str, n: &NodeProto, index: usize, attribute: &str) -> Strin
     format!("{path}{sep}{at} {attribute}")
 }
 
-/// Where a node stands. The operator set version is left open.
+/// Where a node is. The operator set version is left open.
 pub fn origin_of(base: &Origin, path: &str, n: &NodeProto, index: usize) -> Origin {
     let output = n.output.iter().find(|o| !o.is_empty()).cloned().unwrap_or_default();
     let name = n.name.clone().unwrap_or_default();
@@ -57,7 +57,7 @@ enum Site {
     Node(usize),
 }
 
-/// One graph on the way from the outermost one to where the check stands.
+/// One graph on the way from the outermost one to where the check is.
 struct Level<'a> {
     names: HashMap<&'a str, Site>,
     nodes: &'a [NodeProto],

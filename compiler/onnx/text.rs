@@ -226,7 +226,7 @@ impl Parser<'_> {
         self.c.expect('(', "before the inputs")?;
         n.input = self.names()?;
         self.c.expect(')', "or \",\" after an input")?;
-        // Attributes stand before or behind the inputs.
+        // Attributes are before or behind the inputs.
         if n.attribute.is_empty() {
             n.attribute = self.attributes()?;
         }

@@ -13,18 +13,19 @@
 //! `maps` whose members only run time knows.
 
 pub mod boundary;
+mod infer;
 mod parts;
 
 use super::sequence::{Concat, Split};
 use super::support::{runtime, schema};
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator, Schema};
-use crate::diag::{Failure, Result, codes};
+use crate::diag::{Failure, Result};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
 use crate::sym::Dim;
-use crate::tensor::{ConstData, ElemType, TensorType};
+use crate::tensor::ElemType;
 use boundary::Boundary;
 use runtime::{eq, int, le};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 /// Columns of a table before the sizes.
 pub const HEAD: i64 = 2;
@@ -101,37 +102,6 @@ impl Bundle {
     }
 }
 
-/// Length and number of columns of a table.
-fn table(cx: &InferCx, i: usize) -> Result<(Dim, Dim)> {
-    match cx.tensor(i)?.dims[..] {
-        [len, columns] => Ok((len, columns)),
-        _ => Err(Failure::bug("bundle", "a table has rows and columns")),
-    }
-}
-
-/// The rank that all members have.
-fn rank(cx: &InferCx, columns: Dim) -> Result<usize> {
-    match columns.as_const().and_then(|c| usize::try_from(c - HEAD).ok()) {
-        Some(r) => Ok(r),
-        None => cx
-            .error(
-                codes::OP_FEATURE,
-                "the members of the sequence have several ranks, or one that only run \
-                time knows: a single member has no type",
-            )
-            .help(
-                "declare the shape of the sequence's members with its rank, or insert members of one rank \
-                only",
-            )
-            .fail(),
-    }
-}
-
-/// An axis of tensors of rank `n`.
-fn axis_of(cx: &InferCx, axis: i64, n: usize) -> Result<usize> {
-    cx.axis(axis, n)
-}
-
 impl Operator for Bundle {
     const OPS: &'static [&'static str] = &[];
     fn elements(_op: &str) -> Elements {
@@ -141,149 +111,34 @@ impl Operator for Bundle {
         Err(Failure::bug("bundle", "no operator of a model"))
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let i64_ = ElemType::I64;
         match self {
-            Bundle::Pack { elem, rank, like } => {
-                let types: Vec<TensorType> =
-                    (0..cx.inputs.len()).map(|i| cx.tensor(i).cloned()).collect::<Result<_>>()?;
-                let elem = elem
-                    .or(types.first().map(|t| t.elem))
-                    .ok_or_else(|| Failure::bug("bundle", "a sequence without an element type"))?;
-                if types.iter().any(|t| t.elem != elem) {
-                    return cx
-                        .error(
-                            codes::OP_TYPE,
-                            format!("the members of a sequence must have one element type, here {elem}"),
-                        )
-                        .fail();
-                }
-                let members = &types[*like..];
-                let columns = match members.first() {
-                    None => Dim::constant(*rank as i64 + HEAD),
-                    Some(t) if members.iter().all(|u| u.rank() == t.rank()) => {
-                        Dim::constant(t.rank() as i64 + HEAD)
-                    }
-                    Some(_) => cx.size(0, 1, 2),
-                };
-                cx.set(0, i64_, vec![Dim::from(members.len()), columns]);
-                cx.set(1, elem, vec![Dim::sum(members.iter().map(TensorType::count))]);
-            }
-            Bundle::At { dims } => {
-                let (_, columns) = table(cx, 0)?;
-                let data = cx.tensor(1)?.clone();
-                let rank = rank(cx, columns)?;
-                let known = dims.as_ref().filter(|d| d.len() == rank);
-                let size = |cx: &mut InferCx, d: usize| match known.and_then(|k| k[d]) {
-                    Some(n) => Dim::constant(n),
-                    None => cx.size(0, d, rank),
-                };
-                let dims: Vec<Dim> = (0..rank).map(|d| size(cx, d)).collect();
-                cx.bound(&dims, data.count());
-                cx.set(0, data.elem, dims);
-            }
-            Bundle::Insert => {
-                let (len, columns) = table(cx, 0)?;
-                let (data, x) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
-                if data.elem != x.elem {
-                    return cx
-                        .error(
-                            codes::OP_TYPE,
-                            "the tensor has another element type than the members of the sequence",
-                        )
-                        .found_expected(x.elem.to_string(), data.elem.to_string())
-                        .fail();
-                }
-                let own = Dim::constant(x.rank() as i64 + HEAD);
-                let columns =
-                    if len.as_const() == Some(0) || columns == own { own } else { cx.size(0, 1, 2) };
-                cx.set(0, i64_, vec![len + 1, columns]);
-                cx.set(1, data.elem, vec![data.count() + x.count()]);
-            }
-            Bundle::Erase => {
-                let (len, columns) = table(cx, 0)?;
-                let left = match len.as_const() {
-                    Some(n) if n > 0 => Dim::constant(n - 1),
-                    _ => cx.size(0, 0, 2),
-                };
-                cx.bound(&[left], len);
-                cx.set(0, i64_, vec![left, columns]);
-            }
+            Bundle::Pack { elem, rank, like } => infer::pack(cx, *elem, *rank, *like),
+            Bundle::At { dims } => infer::at(cx, dims.as_ref()),
+            Bundle::Insert => infer::insert(cx),
+            Bundle::Erase => infer::erase(cx),
             Bundle::Length => {
-                let (len, _) = table(cx, 0)?;
-                cx.set_known(0, i64_, vec![], Known::Dims(vec![len]));
+                let (len, _) = infer::table(cx, 0)?;
+                cx.set_known(0, ElemType::I64, vec![], Known::Dims(vec![len]));
+                Ok(())
             }
-            Bundle::Has => {
-                let (len, _) = table(cx, 0)?;
-                let known = len
-                    .as_const()
-                    .and_then(|n| ConstData::new(ElemType::Bool, vec![], vec![u8::from(n > 0)]));
-                cx.set_known(
-                    0,
-                    ElemType::Bool,
-                    vec![],
-                    known.map_or(Known::No, |c| Known::Const(Arc::new(c))),
-                );
-            }
+            Bundle::Has => infer::has(cx),
             Bundle::Require => {
                 let t = cx.tensor(1)?.clone();
-                cx.set(0, i64_, t.dims);
+                cx.set(0, ElemType::I64, t.dims);
+                Ok(())
             }
             Bundle::Alike => {
-                let ((len, columns), (other, _)) = (table(cx, 0)?, table(cx, 1)?);
+                let ((len, columns), (other, _)) = (infer::table(cx, 0)?, infer::table(cx, 1)?);
                 cx.require_eq(len, other, "the sequences differ in length")?;
-                cx.set(0, i64_, vec![len, columns]);
+                cx.set(0, ElemType::I64, vec![len, columns]);
+                Ok(())
             }
-            Bundle::Split(Split { axis, keepdims }) => {
-                let t = cx.tensor(0)?.clone();
-                let axis = axis_of(cx, *axis, t.rank())?;
-                let given = cx.tensor_opt(1)?.cloned();
-                let columns = t.rank() as i64 + HEAD - i64::from(given.is_none() && !keepdims);
-                let len = match &given {
-                    None => t.dims[axis],
-                    Some(s) if s.rank() == 0 => match cx.ints_value(1).and_then(|v| v.first().copied()) {
-                        Some(n) if n > 0 => t.dims[axis].ceil_div(n),
-                        Some(n) => return cx.error(codes::OP_SHAPE, format!("parts of size {n}")).fail(),
-                        None => {
-                            let len = cx.size(0, 0, 2);
-                            cx.bound(&[len], t.dims[axis]);
-                            len
-                        }
-                    },
-                    Some(s) if s.rank() == 1 => s.dims[0],
-                    Some(_) => {
-                        return cx
-                            .error(codes::OP_SHAPE, "the sizes of the parts must be a number or a list")
-                            .fail();
-                    }
-                };
-                cx.set(0, i64_, vec![len, Dim::constant(columns)]);
-                cx.set(1, t.elem, vec![t.count()]);
-            }
-            Bundle::Concat(Concat { axis, new_axis }) => {
-                let (len, columns) = table(cx, 0)?;
-                let data = cx.tensor(1)?.clone();
-                let rank = rank(cx, columns)? + usize::from(*new_axis);
-                let axis = axis_of(cx, *axis, rank)?;
-                let dims: Vec<Dim> = (0..rank)
-                    .map(|d| if *new_axis && d == axis { len } else { cx.size(0, d, rank) })
-                    .collect();
-                cx.bound(&dims, data.count());
-                cx.set(0, data.elem, dims);
-            }
-            Bundle::Unpack(b) => boundary::infer_unpack(cx, b)?,
-            Bundle::Publish(list) => boundary::publish::infer(cx, list)?,
-            Bundle::Rows(n) => {
-                let t = cx.tensor(0)?.clone();
-                let dims = match t.dims[..] {
-                    [c] => vec![Dim::constant(1), c],
-                    [_, _] => t.dims.clone(),
-                    _ => return cx.error(codes::OP_SHAPE, "the scores must be one row or a matrix").fail(),
-                };
-                cx.require_eq(dims[1], Dim::constant(*n), "there must be a key for each score")?;
-                cx.set(0, t.elem, vec![dims[0], Dim::constant(*n)]);
-            }
+            Bundle::Split(s) => infer::split(cx, s),
+            Bundle::Concat(c) => infer::concat(cx, c),
+            Bundle::Unpack(b) => boundary::infer_unpack(cx, b),
+            Bundle::Publish(list) => boundary::publish::infer(cx, list),
+            Bundle::Rows(n) => infer::rows(cx, *n),
         }
-        Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         match self {
@@ -464,7 +319,7 @@ fn insert(cx: &mut LowerCx) {
                     } else {
                         Expr::select(Expr::cmp_index(BinOp::Lt, at[1], old), have, int(0))
                     };
-                    // Rows from the position on stand one further down.
+                    // Rows from the position on are one further down.
                     let moved = Expr::select(Expr::cmp_index(BinOp::Ge, at[0], p), ix(at[0] + 1), ix(at[0]));
                     k.at_index(moved, len + 1, |k, r| k.store(y, &[r, at[1]], v));
                 });

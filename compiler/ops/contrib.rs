@@ -6,7 +6,7 @@
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 
-/// The operator; its attributes stand in the node.
+/// The operator; its attributes are in the node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contrib;
 

@@ -37,11 +37,11 @@ pub struct Scan {
     pub input_axes: Vec<i64>,
     /// Which of them are scanned from their end.
     pub input_reversed: Vec<bool>,
-    /// Where the iterations stand in each scan output.
+    /// Where the iterations are in each scan output.
     pub output_axes: Vec<i64>,
     /// Which scan outputs are filled from their end.
     pub output_reversed: Vec<bool>,
-    /// Version 8: dimension 0 of everything is the batch, and `sequence_lens` stands before the operands.
+    /// Version 8: dimension 0 of everything is the batch, and `sequence_lens` is before the operands.
     pub batched: bool,
 }
 

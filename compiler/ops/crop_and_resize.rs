@@ -18,7 +18,7 @@ pub struct CropAndResize {
     outside: f32,
 }
 
-/// Where a sample stands along one axis.
+/// Where a sample is along one axis.
 struct Sample {
     /// The elements around it.
     low: Expr,

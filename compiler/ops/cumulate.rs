@@ -1,4 +1,4 @@
-//! CumSum and CumProd: what stands before (and at) each position along one axis, joined.
+//! CumSum and CumProd: what is before (and at) each position along one axis, joined.
 //!
 //! The axis is an operand: one that only run time knows selects one of the nests, `ONNXC_E_VALUE` if none.
 //! Versions differ in types.

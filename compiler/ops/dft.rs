@@ -15,6 +15,7 @@
 //! (`dft/factors.rs`). `inverse` with `onesided` goes back from half a spectrum to a real signal.
 
 mod factors;
+mod frames;
 
 use super::matmul::product_sum;
 use super::support::cx::MAX_SIZE;
@@ -123,7 +124,7 @@ impl Operator for Dft {
                 return Ok(());
             }
         }
-        let roots = self.roots(cx, l, used, dims[rank - 1], count, ty);
+        let roots = self.roots(cx, &Transform { length: l, used, parts: dims[rank - 1], count, ty });
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
@@ -131,7 +132,7 @@ impl Operator for Dft {
                     let mut from = at.to_vec();
                     from[axis] = r[0];
                     from[rank - 1] = r[1];
-                    let w = roots.weight(k, self, r[0], r[1], at[axis], at[rank - 1], ty);
+                    let w = roots.weight(k, self, [r[0], r[1]], [at[axis], at[rank - 1]]);
                     let v = k.load(x, &from);
                     k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
                 });
@@ -150,7 +151,16 @@ struct Along {
     length: Option<Dim>,
 }
 
-/// Where the weights of a transform of a known length come from.
+/// A transform of such a length: elements that count, parts of each, and results.
+struct Transform {
+    length: Dim,
+    used: Dim,
+    parts: Dim,
+    count: Dim,
+    ty: ElemType,
+}
+
+/// Where the weights of a transform come from.
 enum Roots {
     /// [position, part, frequency, part]
     Matrix(Buf),
@@ -187,7 +197,7 @@ impl Dft {
         if let (Some(axis), true) = (axis, length.is_some() || given.is_none()) {
             return Along { x, y, axis, length };
         }
-        // Sizes of the result, then what stands before, along and behind the axis, then the length.
+        // Sizes of the result, then what is before, along and behind the axis, then the length.
         let found = cx.compute(rank + 3, |k, list| {
             use runtime::{check, eq, int, le, or};
             let asked = match (axis, asked) {
@@ -262,64 +272,58 @@ impl Dft {
         let scale = if twice { 2.0 } else { 1.0 };
         if self.inverse { scale / length as f64 } else { scale }
     }
-    fn roots(&self, cx: &mut LowerCx, length: Dim, used: Dim, parts: Dim, count: Dim, ty: ElemType) -> Roots {
-        let wide = ty == ElemType::F64;
-        let fill = |dims: Vec<i64>, v: Vec<f64>| {
-            let bytes: Vec<u8> = if wide {
-                v.iter().flat_map(|x| x.to_le_bytes()).collect()
-            } else {
-                v.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect()
-            };
-            ConstData::new(if wide { ElemType::F64 } else { ElemType::F32 }, dims, bytes)
-        };
+    /// The weights of a transform: a matrix where that is known and small, else a table of a turn.
+    fn roots(&self, cx: &mut LowerCx, t: &Transform) -> Roots {
+        if let Some(c) = self.matrix(t) {
+            return Roots::Matrix(cx.m.constant("fourier", Arc::new(c)));
+        }
+        let table = t.length.as_const().filter(|l| (1..=MATRIX).contains(l)).and_then(|l| {
+            let angles = (0..l).map(|i| 2.0 * PI * i as f64 / l as f64);
+            floats(t.ty, vec![l, 2], angles.flat_map(|a| [a.cos(), a.sin()]))
+        });
+        if let Some(c) = table {
+            return Roots::Table(cx.m.constant("roots", Arc::new(c)), t.length);
+        }
+        let b = cx.temp("roots", t.ty, vec![t.length, Dim::constant(2)]);
+        cx.map(b, |_, at| {
+            let angle = turn(Expr::index(at[0]), Expr::index(t.length));
+            let (cos, sin) = (Expr::un(UnOp::Cos, angle.clone()), Expr::un(UnOp::Sin, angle));
+            let v = Expr::select(Expr::cmp_index(BinOp::Eq, at[1], 0), cos, sin);
+            Expr::cast(ElemType::F64, t.ty, v)
+        });
+        Roots::Table(b, t.length)
+    }
+    /// The weights [position, part, frequency, part].
+    fn matrix(&self, t: &Transform) -> Option<ConstData> {
+        let (l, n) = (t.length.as_const()?, t.used.as_const()?);
+        let (parts, count) = (t.parts.as_const()?, t.count.as_const()?);
         let results = if self.inverse && self.onesided { 1 } else { 2 };
-        if let (Some(l), Some(n), Some(p), Some(k)) =
-            (length.as_const(), used.as_const(), parts.as_const(), count.as_const())
-        {
-            let fits = n.checked_mul(k).and_then(|v| v.checked_mul(p * results)).is_some_and(|v| v <= MATRIX);
-            if fits && l > 0 {
-                let mut v = Vec::with_capacity((n * p * k * results) as usize);
-                for n in 0..n {
-                    for (from, k) in (0..p).flat_map(|f| (0..k).map(move |k| (f, k))) {
-                        let angle = 2.0 * PI * ((n * k) % l) as f64 / l as f64;
-                        for to in 0..results {
-                            let (c, s) = self.factor(from, to);
-                            v.push((c * angle.cos() + s * angle.sin()) * self.scale(n, l));
-                        }
-                    }
-                }
-                if let Some(c) = fill(vec![n, p, k, results], v) {
-                    return Roots::Matrix(cx.m.constant("fourier", Arc::new(c)));
+        let size = n.checked_mul(count)?.checked_mul(parts * results)?;
+        if size > MATRIX || l <= 0 {
+            return None;
+        }
+        let mut v = Vec::with_capacity(size as usize);
+        for n in 0..n {
+            for (from, k) in (0..parts).flat_map(|f| (0..count).map(move |k| (f, k))) {
+                let angle = 2.0 * PI * ((n * k) % l) as f64 / l as f64;
+                for to in 0..results {
+                    let (c, s) = self.factor(from, to);
+                    v.push((c * angle.cos() + s * angle.sin()) * self.scale(n, l));
                 }
             }
         }
-        let table = match length.as_const().filter(|l| (1..=MATRIX).contains(l)) {
-            Some(l) => fill(
-                vec![l, 2],
-                (0..l).map(|i| 2.0 * PI * i as f64 / l as f64).flat_map(|a| [a.cos(), a.sin()]).collect(),
-            )
-            .map(|c| cx.m.constant("roots", Arc::new(c))),
-            None => None,
-        };
-        let table = table.unwrap_or_else(|| {
-            let b = cx.temp("roots", ty, vec![length, Dim::constant(2)]);
-            cx.map(b, |_, at| {
-                let angle = turn(Expr::index(at[0]), Expr::index(length));
-                let v = Expr::select(
-                    Expr::cmp_index(BinOp::Eq, at[1], 0),
-                    Expr::un(UnOp::Cos, angle.clone()),
-                    Expr::un(UnOp::Sin, angle),
-                );
-                Expr::cast(ElemType::F64, ty, v)
-            });
-            b
-        });
-        Roots::Table(table, length)
+        floats(t.ty, vec![n, parts, count, results], v)
     }
-    /// What a part of element `n` contributes to a part of frequency `f`, given cosine and sine of their
-    /// angle.
-    #[allow(clippy::too_many_arguments)]
-    fn combine(&self, cos: Expr, sin: Expr, from: Dim, to: Dim, n: Dim, length: Expr, ty: ElemType) -> Expr {
+    /// What part `from` of element `n` contributes to part `to` of a frequency, given cosine and sine of
+    /// their angle.
+    fn combine(
+        &self,
+        [cos, sin]: [Expr; 2],
+        [from, to]: [Dim; 2],
+        n: Dim,
+        length: Expr,
+        ty: ElemType,
+    ) -> Expr {
         let forward = if self.inverse { sin.clone() } else { -sin.clone() };
         let backward = if self.inverse { -sin } else { sin };
         let same = Expr::cmp_index(BinOp::Eq, from, to);
@@ -337,15 +341,28 @@ impl Dft {
     }
 }
 
+/// A constant of floats of a type, 64 bits of them or 32.
+fn floats(ty: ElemType, dims: Vec<i64>, v: impl IntoIterator<Item = f64>) -> Option<ConstData> {
+    let v = v.into_iter();
+    match ty {
+        ElemType::F64 => ConstData::new(ty, dims, v.flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()),
+        _ => {
+            let bytes: Vec<u8> = v.flat_map(|x| (x as f32).to_le_bytes()).collect();
+            ConstData::new(ElemType::F32, dims, bytes)
+        }
+    }
+}
+
 impl Roots {
-    #[allow(clippy::too_many_arguments)]
-    fn weight(&self, k: &KernelBuilder, op: &Dft, n: Dim, from: Dim, f: Dim, to: Dim, ty: ElemType) -> Expr {
+    /// The weight of element `n`, part `from`, in frequency `f`, part `to`.
+    fn weight(&self, k: &KernelBuilder, op: &Dft, [n, from]: [Dim; 2], [f, to]: [Dim; 2]) -> Expr {
         match self {
             Roots::Matrix(b) => k.load(*b, &[n, from, f, to]),
             Roots::Table(b, l) => {
                 let i = (n * f).modulo(*l);
-                let (cos, sin) = (k.load(*b, &[i, Dim::constant(0)]), k.load(*b, &[i, Dim::constant(1)]));
-                op.combine(cos, sin, from, to, n, Expr::index(*l), ty)
+                let angle = [0, 1].map(|part| k.load(*b, &[i, Dim::constant(part)]));
+                let ty = k.m.bufs[*b].ty;
+                op.combine(angle, [from, to], n, Expr::index(*l), ty)
             }
         }
     }
@@ -355,150 +372,4 @@ impl Roots {
 fn turn(i: Expr, n: Expr) -> Expr {
     let wide = |e: Expr| Expr::cast(ElemType::I64, ElemType::F64, e);
     wide(i) * Expr::num(ElemType::F64, 2.0 * PI) / wide(n)
-}
-
-impl Dft {
-    fn infer_frames(&self, cx: &mut InferCx, x: &[Dim], elem: ElemType) -> Result<()> {
-        let ([batch, n] | [batch, n, _]) = x[..] else {
-            return cx.error(codes::OP_SHAPE, "the signal must have rank 3, or rank 2 if it is real").fail();
-        };
-        let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());
-        let window = cx.tensor_opt(2)?.map(|w| w.count());
-        let length = match (window, cx.has(3)) {
-            (Some(w), false) => Some(w),
-            (None, false) => {
-                return cx.error(codes::OP_ARITY, "STFT needs a window or a frame_length").fail();
-            }
-            (_, true) => one(cx.dims_value(3)),
-        };
-        let step = one(cx.dims_value(1));
-        let (Some(step), Some(length)) = (step, length) else {
-            cx.require(
-                ![1, 3].iter().any(|i| cx.has(*i) && runtime::length(cx, *i) != Some(1)),
-                codes::OP_SHAPE,
-                "frame_step and frame_length must be one number each",
-            )?;
-            let frames = cx.size(0, 1, 4);
-            cx.bound(&[frames], n);
-            let bins = match length {
-                Some(l) => self.bins(l),
-                None => {
-                    let bins = cx.size(0, 2, 4);
-                    cx.bound(&[bins], n);
-                    bins
-                }
-            };
-            cx.set(0, elem, vec![batch, frames, bins, Dim::constant(2)]);
-            return Ok(());
-        };
-        if let Some(w) = window {
-            cx.require_eq(w, length, "the window is not as long as a frame")?;
-        }
-        for d in [step, length] {
-            cx.syms.require_at_most(Dim::constant(1), d);
-        }
-        cx.syms.require_at_most(length, n);
-        let frames = if step.as_const().is_some_and(|s| s < 1) {
-            Dim::constant(0)
-        } else {
-            (n - length).floor_div(step) + 1
-        };
-        cx.set(0, elem, vec![batch, frames, self.bins(length), Dim::constant(2)]);
-        Ok(())
-    }
-    /// Frequencies of a frame's spectrum.
-    fn bins(&self, length: Dim) -> Dim {
-        if self.onesided { length.floor_div(2) + 1 } else { length }
-    }
-    fn lower_frames(&self, cx: &mut LowerCx) -> Result<()> {
-        let (x, window, y) = (cx.input(0), cx.input_opt(2), cx.output(0));
-        let window = window.map(|w| {
-            let n = Dim::product(cx.dims(w));
-            cx.m.view(w, vec![n])
-        });
-        let (step, length) = self.frame(cx, window);
-        // A real signal may come without a dimension for its one part.
-        let x = match cx.dims(x)[..] {
-            [batch, n] => cx.m.view(x, vec![batch, n, Dim::constant(1)]),
-            _ => x,
-        };
-        let (dims, out) = (cx.dims(x), cx.dims(y));
-        let ty = cx.elem(x).compute();
-        // Frames under the window, then one contraction.
-        let framed = cx.temp("frames", ty, vec![out[0], out[1], length, dims[2]]);
-        cx.map(framed, |k, at| {
-            let v = k.load(x, &[at[0], at[1] * step + at[2], at[3]]);
-            match window {
-                Some(w) => v * k.load(w, &at[2..3]),
-                None => v,
-            }
-        });
-        let one = Dim::constant(1);
-        let (signal, spectrum) = (
-            cx.m.view(framed, vec![out[0] * out[1], length, one, dims[2]]),
-            cx.m.view(y, vec![out[0] * out[1], out[2], one, out[3]]),
-        );
-        if self.by_factors(cx, signal, spectrum) {
-            return Ok(());
-        }
-        let roots = self.roots(cx, length, length, dims[2], out[2], ty);
-        cx.kernel(|k| {
-            k.nest(LoopKind::Par, &out, |k, at| {
-                let acc = k.acc(Expr::num(ty, 0.0));
-                k.nest(LoopKind::Seq, &[length, dims[2]], |k, r| {
-                    let v = k.load(framed, &[at[0], at[1], r[0], r[1]]);
-                    let w = roots.weight(k, self, r[0], r[1], at[2], at[3], ty);
-                    k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
-                });
-                k.store(y, at, Expr::acc(acc));
-            });
-        });
-        Ok(())
-    }
-    /// Step and length of the frames, defined by the driver together with the sizes of the result where only
-    /// run time knows them.
-    fn frame(&self, cx: &mut LowerCx, window: Option<Buf>) -> (Dim, Dim) {
-        let (n, out) = (cx.dims(cx.input(0))[1], cx.dims(cx.output(0)));
-        let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());
-        let given = cx.input_opt(3);
-        let known_step = one(cx.dims_value(1));
-        let known_length = match given {
-            Some(_) => one(cx.dims_value(3)),
-            None => window.map(|w| cx.dims(w)[0]),
-        };
-        if let (Some(step), Some(length)) = (known_step, known_length) {
-            return (step, length);
-        }
-        let step = cx.input(1);
-        let found = cx.compute(4, |k, list| {
-            use runtime::{check, eq, int, le};
-            let number = |k: &mut KernelBuilder, known: Option<Dim>, b: Option<Buf>| {
-                let v = match (known, b) {
-                    (Some(d), _) => Expr::index(d),
-                    (None, Some(b)) => runtime::value(k, b, 0),
-                    (None, None) => int(0),
-                };
-                k.let_(v)
-            };
-            let (s, l) = (number(k, known_step, Some(step)), number(k, known_length, given));
-            check(k, le(int(1), s.clone()).and(le(int(1), l.clone())));
-            check(k, le(l.clone(), Expr::index(n)));
-            if let Some(w) = window {
-                let n = k.m.bufs[w].dims[0];
-                check(k, eq(l.clone(), Expr::index(n)));
-            }
-            let frames = (Expr::index(n) - l.clone()) / s.clone() + int(1);
-            let bins = if self.onesided { l.clone() / int(2) + int(1) } else { l.clone() };
-            // A step beyond the signal is never taken.
-            for (i, v) in [s.min(Expr::index(n)), l, frames, bins].into_iter().enumerate() {
-                k.store(list, &[Dim::from(i)], v);
-            }
-        });
-        let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
-        let step = known_step.unwrap_or_else(|| cx.number("step", load(0), Some(1), Some(MAX_SIZE)));
-        let length = known_length.unwrap_or_else(|| cx.number("length", load(1), Some(1), Some(MAX_SIZE)));
-        cx.define(out[1], load(2));
-        cx.define(out[2], load(3));
-        (step, length)
-    }
 }

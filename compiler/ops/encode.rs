@@ -329,7 +329,7 @@ fn take(c: &ConstData, which: &[usize]) -> ConstData {
     made.unwrap_or_else(|| ConstData::from_i64s(&[]))
 }
 
-/// Positions of different keys, in ascending order of keys, and where NaN stands in it; `None` if a key has
+/// Positions of different keys, in ascending order of keys, and where NaN is in it; `None` if a key has
 /// two values.
 fn sorted(t: &Table) -> Option<(Vec<usize>, Option<i64>)> {
     let (keys, values) = (&t.keys, &t.values);

@@ -116,13 +116,13 @@ impl Operator for GridSample {
             // Where elements lie and what they weigh is the same in all channels.
             let taps = self.sampling.tables(cx, grid, &dims);
             cx.map(y, |k, at| {
-                let v = self.sampling.from_tables(k, x, at, &taps, &mut vec![]);
+                let v = Tables { s: &self.sampling, x, taps: &taps }.at(k, at, &mut vec![]);
                 back(k, v)
             });
             return Ok(());
         }
         cx.map(y, |k, at| {
-            // Coordinates stand in the order of the dimensions from the last.
+            // Coordinates are in the order of the dimensions from the last.
             let coords = (0..n).map(|i| {
                 let mut from = vec![at[0]];
                 from.extend_from_slice(&at[2..]);
@@ -211,59 +211,6 @@ impl Sampling {
         });
         taps
     }
-    /// What [`Sampling::at`] computes, with the tables for position `at` of the result. All indices are bound
-    /// before any is used: each once.
-    fn from_tables(
-        &self,
-        k: &mut KernelBuilder,
-        x: Buf,
-        at: &[Dim],
-        taps: &[Vec<Tap>],
-        bound: &mut Vec<Dim>,
-    ) -> Expr {
-        let position = [&at[..1], &at[2..]].concat();
-        let Some((axis, tap)) =
-            taps.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |t| (i, t))).nth(bound.len())
-        else {
-            return self.combined(k, x, (at[..2].to_vec(), &position), taps, bound);
-        };
-        let (i, size) = (k.load(tap.index, &position), k.m.bufs[x].dims[2 + axis]);
-        k.with_index(i.max(Expr::int(ElemType::I32, 0)), size, |k, i| {
-            bound.push(i);
-            self.from_tables(k, x, at, taps, bound)
-        })
-    }
-    /// The sum over the taps of the dimensions from that of `from` on; `bound` are their indices.
-    fn combined(
-        &self,
-        k: &mut KernelBuilder,
-        x: Buf,
-        (from, position): (Vec<Dim>, &[Dim]),
-        taps: &[Vec<Tap>],
-        bound: &[Dim],
-    ) -> Expr {
-        let Some((here, rest)) = taps.split_first() else { return k.load(x, &from) };
-        let (own_indices, inner) = bound.split_at(here.len().min(bound.len()));
-        let mut total: Option<Expr> = None;
-        for (tap, i) in here.iter().zip(own_indices) {
-            let v = self.combined(k, x, ([&from[..], &[*i]].concat(), position), rest, inner);
-            let own = k.m.type_of(&v);
-            let v = if self.padding == Padding::Zeros {
-                let none = k.zero(own);
-                let inside = Expr::bin(BinOp::Ge, k.load(tap.index, position), Expr::int(ElemType::I32, 0));
-                Expr::select(inside, v, none)
-            } else {
-                v
-            };
-            let Some(w) = tap.weight else { return v };
-            let w = Expr::cast(ElemType::F32, own, k.load(w, position));
-            total = Some(match total {
-                None => v * w,
-                Some(t) => Expr::fma(v, w, t),
-            });
-        }
-        total.unwrap_or(Expr::num(ElemType::F32, 0.0))
-    }
     fn denormalize(&self, n: Expr, size: Dim, ty: ElemType) -> Expr {
         let one = Expr::num(ty, 1.0);
         let size = number(size, ty);
@@ -276,40 +223,7 @@ impl Sampling {
     /// The value of `x` at indices `lead`, then `coords` (of type `ty`) along the dimensions that follow;
     /// between integers in f64.
     pub fn at(&self, k: &mut KernelBuilder, x: Buf, lead: &[Dim], coords: Vec<Expr>, ty: ElemType) -> Expr {
-        let mut at = lead.to_vec();
-        self.axis(k, x, &mut at, &coords, ty)
-    }
-    fn axis(&self, k: &mut KernelBuilder, x: Buf, at: &mut Vec<Dim>, coords: &[Expr], ty: ElemType) -> Expr {
-        let stored = k.m.bufs[x].ty.compute();
-        let own = self.between(stored);
-        let Some((c, rest)) = coords.split_first() else {
-            let v = k.load(x, at);
-            return if own == stored { v } else { Expr::cast(stored, own, v) };
-        };
-        let size = k.m.bufs[x].dims[at.len()];
-        let c = if self.mode == Mode::Nearest { Expr::un(UnOp::Round, c.clone()) } else { c.clone() };
-        k.shared(c, |k, c| {
-            let c = self.fold(k, c, size, ty);
-            k.shared(c, |k, c| {
-                if self.mode == Mode::Nearest {
-                    return self.tap(k, x, at, rest, Expr::un(UnOp::Trunc, c), size, ty);
-                }
-                k.shared(Expr::un(UnOp::Floor, c.clone()), |k, base| {
-                    k.shared(c - base.clone(), |k, r| {
-                        let mut total: Option<Expr> = None;
-                        for (offset, w) in self.weights(r, ty) {
-                            let v = self.tap(k, x, at, rest, base.clone() + Expr::num(ty, offset), size, ty);
-                            let w = Expr::cast(ty, own, w);
-                            total = Some(match total {
-                                None => v * w,
-                                Some(t) => Expr::fma(v, w, t),
-                            });
-                        }
-                        total.unwrap_or(Expr::num(own, 0.0))
-                    })
-                })
-            })
-        })
+        Reader { s: self, x, ty }.axis(k, &mut lead.to_vec(), &coords)
     }
     /// Offsets from the floor of a coordinate with their weights, for the fraction `r`.
     fn weights(&self, r: Expr, ty: ElemType) -> Vec<(f64, Expr)> {
@@ -326,50 +240,6 @@ impl Sampling {
             (1.0, near(n(1.0) - r.clone())),
             (2.0, far(n(2.0) - r)),
         ]
-    }
-    /// The element at position `p`, an integer in floating point, of the next dimension.
-    #[allow(clippy::too_many_arguments)]
-    fn tap(
-        &self,
-        k: &mut KernelBuilder,
-        x: Buf,
-        at: &mut Vec<Dim>,
-        rest: &[Expr],
-        p: Expr,
-        size: Dim,
-        ty: ElemType,
-    ) -> Expr {
-        let p = match self.padding {
-            Padding::Reflection => {
-                let folded = self.fold(k, p, size, ty);
-                Expr::un(UnOp::Trunc, folded)
-            }
-            _ => p,
-        };
-        k.shared(p, |k, p| {
-            let (zero, last) = (
-                Expr::num(ty, 0.0),
-                if size.as_const().is_some() {
-                    number(size - 1, ty)
-                } else {
-                    number(size, ty) - Expr::num(ty, 1.0)
-                },
-            );
-            let i = index(p.clone(), size, ty);
-            let v = k.with_index(i, size, |k, i| {
-                at.push(i);
-                let v = self.axis(k, x, at, rest, ty);
-                at.pop();
-                v
-            });
-            if self.padding != Padding::Zeros {
-                return v;
-            }
-            let inside = Expr::bin(BinOp::Ge, p.clone(), zero).and(Expr::bin(BinOp::Le, p, last));
-            let own = k.m.type_of(&v);
-            let none = k.zero(own);
-            Expr::select(inside, v, none)
-        })
     }
     /// A coordinate beyond the border is moved onto it, or reflected there until it is inside.
     fn fold(&self, k: &mut KernelBuilder, c: Expr, size: Dim, ty: ElemType) -> Expr {
@@ -405,6 +275,137 @@ impl Sampling {
                 })
             }),
         }
+    }
+}
+
+/// A tensor that is read at coordinates of a type.
+struct Reader<'a> {
+    s: &'a Sampling,
+    x: Buf,
+    ty: ElemType,
+}
+
+impl Reader<'_> {
+    /// The value at indices `at`, then `coords`.
+    fn axis(&self, k: &mut KernelBuilder, at: &mut Vec<Dim>, coords: &[Expr]) -> Expr {
+        let Reader { s, x, ty } = *self;
+        let stored = k.m.bufs[x].ty.compute();
+        let own = s.between(stored);
+        let Some((c, rest)) = coords.split_first() else {
+            let v = k.load(x, at);
+            return if own == stored { v } else { Expr::cast(stored, own, v) };
+        };
+        let size = k.m.bufs[x].dims[at.len()];
+        let c = if s.mode == Mode::Nearest { Expr::un(UnOp::Round, c.clone()) } else { c.clone() };
+        k.shared(c, |k, c| {
+            let c = s.fold(k, c, size, ty);
+            k.shared(c, |k, c| {
+                if s.mode == Mode::Nearest {
+                    return self.tap(k, at, rest, Expr::un(UnOp::Trunc, c));
+                }
+                k.shared(Expr::un(UnOp::Floor, c.clone()), |k, base| {
+                    k.shared(c - base.clone(), |k, r| {
+                        let mut total: Option<Expr> = None;
+                        for (offset, w) in s.weights(r, ty) {
+                            let v = self.tap(k, at, rest, base.clone() + Expr::num(ty, offset));
+                            let w = Expr::cast(ty, own, w);
+                            total = Some(match total {
+                                None => v * w,
+                                Some(t) => Expr::fma(v, w, t),
+                            });
+                        }
+                        total.unwrap_or(Expr::num(own, 0.0))
+                    })
+                })
+            })
+        })
+    }
+    /// The value at position `p`, an integer in floating point, of the dimension behind `at`, then at `rest`.
+    fn tap(&self, k: &mut KernelBuilder, at: &mut Vec<Dim>, rest: &[Expr], p: Expr) -> Expr {
+        let Reader { s, x, ty } = *self;
+        let size = k.m.bufs[x].dims[at.len()];
+        let p = match s.padding {
+            Padding::Reflection => {
+                let folded = s.fold(k, p, size, ty);
+                Expr::un(UnOp::Trunc, folded)
+            }
+            _ => p,
+        };
+        k.shared(p, |k, p| {
+            let zero = Expr::num(ty, 0.0);
+            let last = match size.as_const() {
+                Some(_) => number(size - 1, ty),
+                None => number(size, ty) - Expr::num(ty, 1.0),
+            };
+            let i = index(p.clone(), size, ty);
+            let v = k.with_index(i, size, |k, i| {
+                at.push(i);
+                let v = self.axis(k, at, rest);
+                at.pop();
+                v
+            });
+            if s.padding != Padding::Zeros {
+                return v;
+            }
+            let inside = Expr::bin(BinOp::Ge, p.clone(), zero).and(Expr::bin(BinOp::Le, p, last));
+            let own = k.m.type_of(&v);
+            let none = k.zero(own);
+            Expr::select(inside, v, none)
+        })
+    }
+}
+
+/// A tensor that is read at positions from tables.
+struct Tables<'a> {
+    s: &'a Sampling,
+    x: Buf,
+    taps: &'a [Vec<Tap>],
+}
+
+impl Tables<'_> {
+    /// What [`Sampling::at`] computes for position `at` of the result. All indices are bound before any is
+    /// used: each once.
+    fn at(&self, k: &mut KernelBuilder, at: &[Dim], bound: &mut Vec<Dim>) -> Expr {
+        let position = [&at[..1], &at[2..]].concat();
+        let taps = self.taps.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |t| (i, t)));
+        let Some((axis, tap)) = taps.into_iter().nth(bound.len()) else {
+            return self.combined(k, (at[..2].to_vec(), &position), self.taps, bound);
+        };
+        let (i, size) = (k.load(tap.index, &position), k.m.bufs[self.x].dims[2 + axis]);
+        k.with_index(i.max(Expr::int(ElemType::I32, 0)), size, |k, i| {
+            bound.push(i);
+            self.at(k, at, bound)
+        })
+    }
+    /// The sum over the taps of the dimensions from that of `from` on; `bound` are their indices.
+    fn combined(
+        &self,
+        k: &mut KernelBuilder,
+        (from, position): (Vec<Dim>, &[Dim]),
+        taps: &[Vec<Tap>],
+        bound: &[Dim],
+    ) -> Expr {
+        let Some((here, rest)) = taps.split_first() else { return k.load(self.x, &from) };
+        let (own_indices, inner) = bound.split_at(here.len().min(bound.len()));
+        let mut total: Option<Expr> = None;
+        for (tap, i) in here.iter().zip(own_indices) {
+            let v = self.combined(k, ([&from[..], &[*i]].concat(), position), rest, inner);
+            let own = k.m.type_of(&v);
+            let v = if self.s.padding == Padding::Zeros {
+                let none = k.zero(own);
+                let inside = Expr::bin(BinOp::Ge, k.load(tap.index, position), Expr::int(ElemType::I32, 0));
+                Expr::select(inside, v, none)
+            } else {
+                v
+            };
+            let Some(w) = tap.weight else { return v };
+            let w = Expr::cast(ElemType::F32, own, k.load(w, position));
+            total = Some(match total {
+                None => v * w,
+                Some(t) => Expr::fma(v, w, t),
+            });
+        }
+        total.unwrap_or(Expr::num(ElemType::F32, 0.0))
     }
 }
 

@@ -163,7 +163,7 @@ pub fn table(cx: &mut LowerCx, name: &str, v: &[f32], columns: usize, ty: ElemTy
 }
 
 /// `y[n, r] = sum over f of x[n, f] * w[r, f], + bias[r]`, in type `ty`, which is that of `y`. The weights
-/// stand in rows.
+/// are in rows.
 pub fn products(cx: &mut LowerCx, x: Buf, weights: &[f32], bias: &[f32], y: Buf, ty: ElemType) {
     let (from, out, depth) = (cx.elem(x).compute(), cx.dims(y), cx.dims(x)[1]);
     let rows = out[1].as_const().unwrap_or(1).max(1) as usize;

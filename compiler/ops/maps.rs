@@ -8,7 +8,7 @@
 //! CastMap gives values in ascending order of the keys (`DENSE`), or at the positions that the keys name
 //! (`SPARSE`): keys from `max_map` on are left out, negative ones are an error, and what no key names is 0.
 //! The specification does not say how numbers are written: they are as ONNX Runtime writes them, with six
-//! digits behind the point, and "0.f" stands where no key is. Strings that are no numbers are an error.
+//! digits behind the point, and "0.f" is where no key is. Strings that are no numbers are an error.
 
 use super::support::runtime;
 use super::support::text::{self, lt};
@@ -139,7 +139,7 @@ impl Operator for Maps {
     }
 }
 
-/// CastMap: where each value of the result stands in the map, and then the values.
+/// CastMap: where each value of the result is in the map, and then the values.
 fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
     let (keys, values, y) = (cx.input(0), cx.input(1), cx.output(0));
     let (n, count) = (cx.dims(keys)[0], cx.dims(y)[1]);
@@ -218,10 +218,10 @@ fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
     Ok(())
 }
 
-/// What stands in a sparse result of strings where no key is: as ONNX Runtime has it.
+/// What is in a sparse result of strings where no key is: as ONNX Runtime has it.
 const NONE: &str = "0.f";
 
-/// The value of the key that stands at `p` of `words`, or 0, or an empty string.
+/// The value of the key that is at `p` of `words`, or 0, or an empty string.
 fn find(k: &mut KernelBuilder, keys: Buf, values: Buf, n: Dim, words: Buf, p: Dim) -> Expr {
     let none = k.zero(k.m.bufs[values].ty.compute());
     let found = k.acc(none);

@@ -79,7 +79,7 @@ impl Operator for MatMul {
         let depth = if trans_a { da[0] } else { da[da.len() - 1] };
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
-                // Row and column stand last; vectors have none.
+                // Row and column are last; vectors have none.
                 let (mut batch, mut row, mut col) = (at.to_vec(), None, None);
                 if db.len() > 1 {
                     col = batch.pop();

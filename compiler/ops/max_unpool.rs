@@ -3,7 +3,7 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__MaxUnpool.html>. Versions 11 and 22 add types.
 //!
 //! Positions count in the tensor that `kernel_shape`, `strides` and `pads` imply. With `output_shape` that
-//! tensor stands in the first corner of the result. Where two elements have one position, the last one stays.
+//! tensor is in the first corner of the result. Where two elements have one position, the last one stays.
 
 use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator};

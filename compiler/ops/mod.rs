@@ -3,7 +3,7 @@
 //!
 //! An operator never sees the graph: it gets types and known values of its operands ([`InferCx`]) and a nest
 //! builder ([`LowerCx`]). Which versions exist, how many operands they take, of which types and with which
-//! attributes stands in `schema.txt`, generated from the onnx package; it is checked before an operator sees
+//! attributes is in `schema.txt`, generated from the onnx package; it is checked before an operator sees
 //! anything.
 
 pub mod support;

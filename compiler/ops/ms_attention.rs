@@ -21,7 +21,7 @@ use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
-use masks::{is_dummy, kept};
+use masks::{Extents, is_dummy, kept};
 use present::Before;
 
 /// Which of them.
@@ -226,9 +226,10 @@ impl MsAttention {
             present::check_shared(cx, 4, 6)?;
         }
         let (batch, queries) = (x.dims[0], x.dims[1]);
-        self.check_mask(cx, 3, batch, queries, keys, shared)?;
+        let of = Extents { batch, queries, keys };
+        self.check_mask(cx, 3, of, shared)?;
         let columns = present::columns(cx, 5, keys, shared)?;
-        self.check_bias(cx, 5, batch, queries, columns)?;
+        self.check_bias(cx, 5, Extents { keys: columns, ..of })?;
         cx.set(1, x.elem, vec![Dim::constant(2), batch, Dim::constant(self.heads), keys, size]);
         if cx.has(4) {
             cx.require_eq(q, v, "with a past the hidden sizes must be equal")?;

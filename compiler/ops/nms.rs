@@ -233,7 +233,7 @@ fn room(n: Dim, limited: bool, most: Option<&[i64]>) -> Dim {
     }
 }
 
-/// The greatest of many values, into an element of a buffer. The loop stands in one of its own: a list of
+/// The greatest of many values, into an element of a buffer. The loop is in one of its own: a list of
 /// statements that are vectors all of them.
 fn greatest(
     k: &mut KernelBuilder,

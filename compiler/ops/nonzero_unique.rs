@@ -330,7 +330,7 @@ fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
     Ok(())
 }
 
-/// Numbers of the slices in ascending order, equal ones as they stand: a merge sort without recursion.
+/// Numbers of the slices in ascending order, equal ones as they are: a merge sort without recursion.
 fn sort(cx: &mut LowerCx, s: &Slices) -> Buf {
     let n = s.n;
     let (a, b) = (cx.temp("order", ElemType::I64, vec![n]), cx.temp("merged", ElemType::I64, vec![n]));

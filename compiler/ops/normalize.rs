@@ -140,16 +140,9 @@ impl Operator for Normalize {
             Normalize::Layer { axis, stash, rms, .. } => {
                 let axis = cx.axis(*axis, t.rank())?;
                 for i in 1..cx.inputs.len() {
-                    if let Some(s) = cx.tensor_opt(i)? {
-                        let shape = cx.broadcast(&[&t.dims, &s.dims])?;
-                        cx.require(
-                            shape.len() == t.rank(),
-                            codes::OP_SHAPE,
-                            "scale and bias must broadcast to the input",
-                        )?;
-                        for (d, x) in shape.into_iter().zip(&t.dims) {
-                            cx.require_eq(d, *x, "scale and bias must broadcast to the input")?;
-                        }
+                    if let Some(s) = cx.tensor_opt(i)?.cloned() {
+                        let otherwise = "scale and bias must broadcast to the input";
+                        cx.require_broadcast_to(&s.dims, &t.dims, otherwise)?;
                     }
                 }
                 let reduced: Vec<Dim> = t

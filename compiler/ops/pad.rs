@@ -8,9 +8,9 @@ use super::slice::args;
 use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, UnOp};
+use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::sym::Dim;
-use crate::tensor::ElemType;
+use crate::tensor::{ElemType, TensorType};
 
 /// The operator.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,13 +20,65 @@ pub struct Pad {
     value: f32,
 }
 
-/// What stands outside.
+/// What is outside.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     Constant,
     Reflect,
     Edge,
     Wrap,
+}
+
+impl Mode {
+    /// The position in the operand, of `n` elements in this dimension, that position `i` of the result shows.
+    fn position(&self, k: &KernelBuilder, i: Dim, n: Dim, (lo, hi): (Dim, Dim)) -> Dim {
+        let p = i - lo;
+        // Negative pads cut off first: what is left is repeated or mirrored.
+        let cut = |d: Dim| if k.m.syms.is_nonneg(d) { Dim::constant(0) } else { (-d).max(0) };
+        let (before, behind) = (cut(lo), cut(hi));
+        let whole = before.as_const() == Some(0) && behind.as_const() == Some(0);
+        let kept = if whole { n } else { (n - before - behind).max(1) };
+        let within = |q: Dim| if whole { q } else { (before + q).min(n - 1) };
+        match self {
+            Mode::Constant => p,
+            Mode::Edge => p.max(0).min(n - 1),
+            Mode::Wrap => within((p - before).modulo(kept)),
+            // Period 2(n - 1): position q of it stands for min(q, period - q).
+            Mode::Reflect => {
+                let period = ((kept - 1) * 2).max(1);
+                let q = (p - before).modulo(period);
+                within(q.min(period - q).min(kept - 1).max(0))
+            }
+        }
+    }
+}
+
+/// Conditions for position `i` of the result to show an element of the operand, as far as they are not known
+/// to hold.
+fn inside_limits(k: &KernelBuilder, i: Dim, n: Dim, (lo, hi): (Dim, Dim)) -> Vec<Expr> {
+    let p = i - lo;
+    let above = (!k.m.syms.is_nonneg(-lo)).then(|| Expr::cmp_index(BinOp::Ge, p, 0));
+    let below = (!k.m.syms.is_nonneg(-hi)).then(|| Expr::cmp_index(BinOp::Lt, p, n));
+    above.into_iter().chain(below).collect()
+}
+
+/// Types where only run time knows the pads, or along which axes they are.
+fn infer_late(cx: &mut InferCx, t: &TensorType) -> Result<()> {
+    let axes = if cx.has(3) { runtime::need_length(cx, 3, "axes")? } else { t.rank() };
+    let enough = runtime::need_length(cx, 1, "pads")? == 2 * axes;
+    let otherwise = format!("the number of pads is not that of the axes, {axes}, twice");
+    cx.require(enough, codes::OP_SHAPE, &otherwise)?;
+    let named: Option<Vec<usize>> = match (cx.has(3), cx.ints_value(3)) {
+        (true, None) => None,
+        (true, Some(a)) => Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<_>>()?),
+        _ => Some((0..t.rank()).collect()),
+    };
+    let mut dims = t.dims.clone();
+    for d in (0..t.rank()).filter(|d| named.as_ref().is_none_or(|a| a.contains(d))) {
+        dims[d] = cx.size(0, d, t.rank());
+    }
+    cx.set(0, t.elem, dims);
+    Ok(())
 }
 
 impl Operator for Pad {
@@ -47,46 +99,20 @@ impl Operator for Pad {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
         if self.pads.is_none() && (runtime::late(cx, 1) || cx.has(3) && cx.ints_value(3).is_none()) {
-            let axes = if cx.has(3) { runtime::need_length(cx, 3, "axes")? } else { t.rank() };
-            if runtime::need_length(cx, 1, "pads")? != 2 * axes {
-                return cx
-                    .error(
-                        codes::OP_SHAPE,
-                        format!("the number of pads is not that of the axes, {axes}, twice"),
-                    )
-                    .fail();
-            }
-            let named = match (cx.has(3), cx.ints_value(3)) {
-                (true, None) => None,
-                (true, Some(a)) => {
-                    Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?)
-                }
-                _ => Some((0..t.rank()).collect()),
-            };
-            let mut dims = t.dims.clone();
-            for d in 0..t.rank() {
-                if named.as_ref().is_none_or(|a| a.contains(&d)) {
-                    dims[d] = cx.size(0, d, t.rank());
-                }
-            }
-            cx.set(0, t.elem, dims);
-            return Ok(());
+            return infer_late(cx, &t);
         }
         let pads = pad_amounts(cx, &self.pads, t.rank())?;
         let dims: Vec<Dim> = t.dims.iter().zip(&pads).map(|(d, (a, b))| *d + *a + *b).collect();
         for ((d, n), (a, b)) in dims.iter().zip(&t.dims).zip(&pads) {
             let left = *n - (-*a).max(0) - (-*b).max(0);
-            if self.mode != Mode::Constant
-                && left.as_const().is_some_and(|l| l < 1)
-                && d.as_const() != Some(0)
-            {
-                return cx
-                    .error(codes::OP_SHAPE, "negative pads leave nothing that could be repeated")
-                    .fail();
-            }
+            let (repeats, empty) = (self.mode != Mode::Constant, d.as_const() == Some(0));
             cx.require(
-                d.as_const().is_none_or(|d| d >= 0)
-                    && (self.mode == Mode::Constant || n.as_const() != Some(0) || d.as_const() == Some(0)),
+                !repeats || empty || left.as_const().is_none_or(|l| l >= 1),
+                codes::OP_SHAPE,
+                "negative pads leave nothing that could be repeated",
+            )?;
+            cx.require(
+                d.as_const().is_none_or(|d| d >= 0) && (!repeats || empty || n.as_const() != Some(0)),
                 codes::OP_SHAPE,
                 "the padding does not fit the input",
             )?;
@@ -94,7 +120,7 @@ impl Operator for Pad {
                 cx.syms.require_at_most(Dim::constant(0), *d);
             }
             // There must be something to repeat or mirror.
-            if self.mode != Mode::Constant && n != d {
+            if repeats && n != d {
                 cx.syms.require_at_most(Dim::constant(1), *n);
             }
         }
@@ -128,7 +154,7 @@ impl Operator for Pad {
         };
         cx.map(y, |k, at| {
             let fill = fill.unwrap_or_else(|| k.zero(ty));
-            let mut inside = None;
+            let mut inside: Option<Expr> = None;
             let mut index = vec![];
             // Pads on one side may be larger than what cuts on the other leave: no element is one of the
             // operand.
@@ -138,39 +164,12 @@ impl Operator for Pad {
             if *mode == Mode::Constant && at.iter().zip(&from).zip(&pads).any(outside) {
                 return fill;
             }
-            for ((i, n), (lo, hi)) in at.iter().zip(&from).zip(&pads) {
-                let p = *i - *lo;
-                // Negative pads cut off first: what is left is repeated or mirrored.
-                let cut = |d: Dim| if k.m.syms.is_nonneg(d) { Dim::constant(0) } else { (-d).max(0) };
-                let (before, behind) = (cut(*lo), cut(*hi));
-                let whole = before.as_const() == Some(0) && behind.as_const() == Some(0);
-                let kept = if whole { *n } else { (*n - before - behind).max(1) };
-                let within = |q: Dim| if whole { q } else { (before + q).min(*n - 1) };
-                index.push(match mode {
-                    Mode::Constant => {
-                        let mut need = |c: Expr| {
-                            inside = Some(match inside.take() {
-                                None => c,
-                                Some(o) => Expr::bin(BinOp::And, o, c),
-                            });
-                        };
-                        if !k.m.syms.is_nonneg(-*lo) {
-                            need(Expr::cmp_index(BinOp::Ge, p, 0));
-                        }
-                        if !k.m.syms.is_nonneg(-*hi) {
-                            need(Expr::cmp_index(BinOp::Lt, p, *n));
-                        }
-                        p
-                    }
-                    Mode::Edge => p.max(0).min(*n - 1),
-                    Mode::Wrap => within((p - before).modulo(kept)),
-                    // Period 2(n - 1): position q of it stands for min(q, period - q).
-                    Mode::Reflect => {
-                        let period = ((kept - 1) * 2).max(1);
-                        let q = (p - before).modulo(period);
-                        within(q.min(period - q).min(kept - 1).max(0))
-                    }
-                });
+            for ((i, n), pads) in at.iter().zip(&from).zip(&pads) {
+                if *mode == Mode::Constant {
+                    let limits = inside_limits(k, *i, *n, *pads).into_iter();
+                    inside = inside.into_iter().chain(limits).reduce(|a, b| Expr::bin(BinOp::And, a, b));
+                }
+                index.push(mode.position(k, *i, *n, *pads));
             }
             let v = k.load(x, &index);
             match inside {

@@ -22,7 +22,7 @@ pub struct QLinear {
     channels_last: bool,
 }
 
-/// Where the operands stand.
+/// Where the operands are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     Unary,

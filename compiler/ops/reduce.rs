@@ -12,7 +12,7 @@ use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
-use crate::tensor::ElemType;
+use crate::tensor::{ElemType, TensorType};
 
 /// Which reduction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,6 +64,32 @@ const KINDS: &[(&str, Kind)] = &[
     ("ReduceSumSquare", Kind::SumSquare),
 ];
 
+impl Reduce {
+    /// Types where only run time knows the axes.
+    fn infer_late(&self, cx: &mut InferCx, t: &TensorType) -> Result<()> {
+        let n = runtime::need_length(cx, 1, "axes")?;
+        let rank = if self.keepdims { Some(t.rank()) } else { t.rank().checked_sub(n) };
+        let Some(rank) = rank.filter(|_| n <= t.rank()) else {
+            return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail();
+        };
+        // Kept as 1, an empty axis gives more elements than there were.
+        let bound = t.dims.iter().all(|d| cx.syms.is_pos(*d)).then(|| t.count());
+        let dims = cx.sizes(0, rank, bound);
+        cx.set(0, t.elem, dims);
+        Ok(())
+    }
+    /// The result of reducing a list of sizes.
+    fn of_dims(&self, v: Vec<Dim>) -> Option<Dim> {
+        match self.kind {
+            Kind::Prod => Some(Dim::product(v)),
+            Kind::Sum => Some(Dim::sum(v)),
+            Kind::Max => v.into_iter().reduce(Dim::max),
+            Kind::Min => v.into_iter().reduce(Dim::min),
+            _ => None,
+        }
+    }
+}
+
 impl Operator for Reduce {
     const OPS: &'static [&'static str] = &[
         "ReduceSum",
@@ -97,16 +123,7 @@ impl Operator for Reduce {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
         if self.axes.is_none() && runtime::late(cx, 1) && runtime::length(cx, 1) != Some(0) {
-            let n = runtime::need_length(cx, 1, "axes")?;
-            let rank = if self.keepdims { Some(t.rank()) } else { t.rank().checked_sub(n) };
-            let Some(rank) = rank.filter(|_| n <= t.rank()) else {
-                return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail();
-            };
-            // Kept as 1, an empty axis gives more elements than there were.
-            let bound = t.dims.iter().all(|d| cx.syms.is_pos(*d)).then(|| t.count());
-            let dims = cx.sizes(0, rank, bound);
-            cx.set(0, t.elem, dims);
-            return Ok(());
+            return self.infer_late(cx, &t);
         }
         let list = match &self.axes {
             Some(a) => a.clone(),
@@ -136,22 +153,9 @@ impl Operator for Reduce {
             cx.set(0, ElemType::I64, dims);
             return Ok(());
         }
-        let known = match (cx.dims_value(0), self.kind) {
-            (Some(v), Kind::Prod) if reduced.iter().all(|r| *r) && dims.len() <= 1 => {
-                Known::Dims(vec![Dim::product(v)])
-            }
-            (Some(v), Kind::Sum) if reduced.iter().all(|r| *r) && dims.len() <= 1 => {
-                Known::Dims(vec![Dim::sum(v)])
-            }
-            (Some(v), Kind::Max) if reduced.iter().all(|r| *r) && dims.len() <= 1 && !v.is_empty() => {
-                Known::Dims(vec![v.into_iter().reduce(Dim::max).unwrap_or_default()])
-            }
-            (Some(v), Kind::Min) if reduced.iter().all(|r| *r) && dims.len() <= 1 && !v.is_empty() => {
-                Known::Dims(vec![v.into_iter().reduce(Dim::min).unwrap_or_default()])
-            }
-            _ => Known::No,
-        };
-        cx.set_known(0, t.elem, dims, known);
+        let all = reduced.iter().all(|r| *r) && dims.len() <= 1;
+        let known = cx.dims_value(0).filter(|_| all).and_then(|v| self.of_dims(v));
+        cx.set_known(0, t.elem, dims, known.map_or(Known::No, |d| Known::Dims(vec![d])));
         Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {

@@ -94,24 +94,24 @@ impl Operator for Roi {
         let (x, rois, y) = (cx.input(0), cx.input(1), cx.output(0));
         let (dims, out) = (cx.dims(x), cx.dims(y));
         let ty = cx.elem(x).compute();
+        let of = Regions { op: self, x, dims: &dims, rois, ty };
         let Some(align) = &self.align else {
             cx.kernel(|k| {
                 k.nest(LoopKind::Par, &out, |k, at| {
-                    let v = self.pooled(k, x, &dims, rois, at, ty);
+                    let v = of.pooled(k, at);
                     k.store(y, at, v);
                 });
             });
             return Ok(());
         };
-        // Samples stand where they stand for all channels.
+        // Samples are where they stand for all channels.
         let batches = cx.input(2);
         let bins = cx.temp("bins", ty, vec![out[0], out[2], out[3], out[1]]);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[out[0], out[2], out[3]], |k, bin| {
                 let image = k.load(batches, &bin[..1]);
                 let image = k.let_(image);
-                let spans = [0, 1].map(|axis| self.span(k, align, rois, bin, axis, ty));
-                align.bin(k, x, &dims, image, (bins, bin), &spans, ty);
+                of.bin(k, align, image, (bins, bin));
             });
         });
         cx.map(y, |k, at| k.load(bins, &[at[0], at[2], at[3], at[1]]));
@@ -126,26 +126,35 @@ struct Span {
     count: Expr,
 }
 
-impl Roi {
+/// Regions of images, in cells of which elements are pooled.
+struct Regions<'a> {
+    op: &'a Roi,
+    /// The images, and their dimensions.
+    x: Buf,
+    dims: &'a [Dim],
+    /// Corners.
+    rois: Buf,
+    /// What is computed in.
+    ty: ElemType,
+}
+
+impl Regions<'_> {
+    /// A corner's coordinate in the image.
+    fn corner(&self, k: &KernelBuilder, region: Dim, column: usize) -> Expr {
+        k.load(self.rois, &[region, Dim::from(column)]) * Expr::num(self.ty, f64::from(self.op.scale))
+    }
     /// Axis 0 is the height.
-    fn span(
-        &self,
-        k: &mut KernelBuilder,
-        a: &Align,
-        rois: Buf,
-        at: &[Dim],
-        axis: usize,
-        ty: ElemType,
-    ) -> Span {
+    fn span(&self, k: &mut KernelBuilder, a: &Align, at: &[Dim], axis: usize) -> Span {
+        let ty = self.ty;
         let corner = |k: &KernelBuilder, column: usize| {
-            let v = k.load(rois, &[at[0], Dim::from(column)]) * Expr::num(ty, f64::from(self.scale));
+            let v = self.corner(k, at[0], column);
             if a.half_pixel { v - Expr::num(ty, 0.5) } else { v }
         };
         let (from, to) = (corner(k, 1 - axis), corner(k, 3 - axis));
         let from = k.let_(from);
         let length = to - from.clone();
         let length = k.let_(if a.half_pixel { length } else { length.max(Expr::num(ty, 1.0)) });
-        let size = k.let_(length / Expr::num(ty, self.bins[axis] as f64));
+        let size = k.let_(length / Expr::num(ty, self.op.bins[axis] as f64));
         let count = if a.samples > 0 {
             runtime::int(a.samples)
         } else {
@@ -160,20 +169,13 @@ impl Roi {
     }
 
     /// MaxRoiPool: corners are rounded, a bin covers every element it touches, an empty one is 0.
-    fn pooled(
-        &self,
-        k: &mut KernelBuilder,
-        x: Buf,
-        dims: &[Dim],
-        rois: Buf,
-        at: &[Dim],
-        ty: ElemType,
-    ) -> Expr {
+    fn pooled(&self, k: &mut KernelBuilder, at: &[Dim]) -> Expr {
+        let (dims, ty) = (self.dims, self.ty);
         let zero = || Expr::num(ty, 0.0);
         let mut spans = vec![];
         for axis in 0..2 {
             let corner = |k: &mut KernelBuilder, column: usize| {
-                let v = k.load(rois, &[at[0], Dim::from(column)]) * Expr::num(ty, f64::from(self.scale));
+                let v = self.corner(k, at[0], column);
                 let v = k.let_(v);
                 // Halves away from zero.
                 let down = Expr::un(UnOp::Floor, v.clone() + Expr::num(ty, 0.5));
@@ -185,7 +187,7 @@ impl Roi {
             };
             let (from, to) = (corner(k, 2 - axis), corner(k, 4 - axis));
             let size = (to - from.clone() + Expr::num(ty, 1.0)).max(Expr::num(ty, 1.0))
-                / Expr::num(ty, self.bins[axis] as f64);
+                / Expr::num(ty, self.op.bins[axis] as f64);
             let size = k.let_(size);
             let n = dims[2 + axis];
             let mut edge = |bin: Dim, op: UnOp| {
@@ -196,13 +198,17 @@ impl Roi {
             };
             spans.push((edge(at[2 + axis], UnOp::Floor), edge(at[2 + axis] + 1, UnOp::Ceil)));
         }
-        let image = Expr::cast(ty, ElemType::I64, k.load(rois, &[at[0], Dim::constant(0)]));
+        let image = Expr::cast(ty, ElemType::I64, k.load(self.rois, &[at[0], Dim::constant(0)]));
         let image = k.let_(image);
         let best = k.acc(Scalar::lowest(ty).into());
         let (rows, columns) = (&spans[0], &spans[1]);
         count_up(k, rows.0.clone(), rows.1.clone(), |k, row| {
             count_up(k, columns.0.clone(), columns.1.clone(), |k, column| {
-                let v = element(k, x, dims, image.clone(), at[1], Expr::acc(row), Expr::acc(column));
+                let v = k.with_index(image.clone(), dims[0], |k, b| {
+                    k.with_index(Expr::acc(row), dims[2], |k, r| {
+                        k.with_index(Expr::acc(column), dims[3], |k, c| k.load(self.x, &[b, at[1], r, c]))
+                    })
+                });
                 k.update(BinOp::Max, best, v);
             });
         });
@@ -213,23 +219,12 @@ impl Roi {
         );
         Expr::select(empty, zero(), Expr::acc(best))
     }
-}
-
-impl Align {
     /// The mean or maximum of a bin's samples, for all channels: the last dimension of `bins`.
-    #[allow(clippy::too_many_arguments)]
-    fn bin(
-        &self,
-        k: &mut KernelBuilder,
-        x: Buf,
-        dims: &[Dim],
-        image: Expr,
-        (bins, bin): (Buf, &[Dim]),
-        spans: &[Span; 2],
-        ty: ElemType,
-    ) {
+    fn bin(&self, k: &mut KernelBuilder, align: &Align, image: Expr, (bins, bin): (Buf, &[Dim])) {
+        let Regions { x, dims, ty, .. } = *self;
+        let spans = [0, 1].map(|axis| self.span(k, align, bin, axis));
         let zero = runtime::int(0);
-        let op = if self.max { BinOp::Max } else { BinOp::Add };
+        let op = if align.max { BinOp::Max } else { BinOp::Add };
         let channels = |k: &mut KernelBuilder, value: &dyn Fn(&KernelBuilder, Expr, Dim) -> Expr| {
             k.range(LoopKind::Seq, "c", 0, dims[1], |k, c| {
                 let at = [bin, &[c]].concat();
@@ -237,7 +232,7 @@ impl Align {
                 k.store(bins, &at, v);
             });
         };
-        let first: Expr = if self.max { Scalar::lowest(ty).into() } else { Expr::num(ty, 0.0) };
+        let first: Expr = if align.max { Scalar::lowest(ty).into() } else { Expr::num(ty, 0.0) };
         channels(k, &|_, _, _| first.clone());
         count_up(k, zero.clone(), spans[0].count.clone(), |k, row| {
             let y = corners(k, &spans[0], row, dims[2], ty);
@@ -251,35 +246,30 @@ impl Align {
                     (&y.near, &x_axis.near),
                 ]
                 .map(|(a, b)| k.let_(a.clone() * b.clone()));
-                k.at_index(image.clone(), dims[0], |k, b| {
-                    k.at_index(y.low.clone(), dims[2], |k, top| {
-                        k.at_index(y.high.clone(), dims[2], |k, bottom| {
-                            k.at_index(x_axis.low.clone(), dims[3], |k, left| {
-                                k.at_index(x_axis.high.clone(), dims[3], |k, right| {
-                                    let places = [(top, left), (top, right), (bottom, left), (bottom, right)];
-                                    channels(k, &|k, before, c| {
-                                        let parts = places.iter().zip(&weights).map(|((r, column), w)| {
-                                            w.clone() * k.load(x, &[b, c, *r, *column])
-                                        });
-                                        let v = parts
-                                            .reduce(|a, b| Expr::bin(op, a, b))
-                                            .unwrap_or(Expr::num(ty, 0.0));
-                                        Expr::bin(
-                                            op,
-                                            before,
-                                            Expr::select(inside.clone(), v, Expr::num(ty, 0.0)),
-                                        )
-                                    });
-                                });
-                            });
-                        });
+                let indices = [
+                    (image.clone(), dims[0]),
+                    (y.low.clone(), dims[2]),
+                    (y.high.clone(), dims[2]),
+                    (x_axis.low, dims[3]),
+                    (x_axis.high, dims[3]),
+                ];
+                at_indices(k, &indices, &mut vec![], &mut |k, at| {
+                    let [b, top, bottom, left, right] = *at else { return };
+                    let places = [(top, left), (top, right), (bottom, left), (bottom, right)];
+                    channels(k, &|k, before, c| {
+                        let parts = places
+                            .iter()
+                            .zip(&weights)
+                            .map(|((row, column), w)| w.clone() * k.load(x, &[b, c, *row, *column]));
+                        let v = parts.reduce(|a, b| Expr::bin(op, a, b)).unwrap_or(Expr::num(ty, 0.0));
+                        Expr::bin(op, before, Expr::select(inside.clone(), v, Expr::num(ty, 0.0)))
                     });
                 });
             });
         });
         let samples =
             k.let_(spans[0].count.clone().max(zero.clone()) * spans[1].count.clone().max(zero.clone()));
-        if self.max {
+        if align.max {
             let none = k.let_(runtime::eq(samples, zero));
             channels(k, &|_, v, _| Expr::select(none.clone(), Expr::num(ty, 0.0), v));
         } else {
@@ -322,20 +312,19 @@ fn corners(k: &mut KernelBuilder, s: &Span, i: Reg, n: Dim, ty: ElemType) -> Cor
     Corners { low, high, far, near, inside }
 }
 
-fn element(
+/// Binds numbers as indices below their limits, one inside the other.
+fn at_indices(
     k: &mut KernelBuilder,
-    x: Buf,
-    dims: &[Dim],
-    image: Expr,
-    channel: Dim,
-    row: Expr,
-    column: Expr,
-) -> Expr {
-    k.with_index(image, dims[0], |k, b| {
-        k.with_index(row, dims[2], |k, r| {
-            k.with_index(column, dims[3], |k, c| k.load(x, &[b, channel, r, c]))
-        })
-    })
+    list: &[(Expr, Dim)],
+    at: &mut Vec<Dim>,
+    body: &mut dyn FnMut(&mut KernelBuilder, &[Dim]),
+) {
+    let Some(((value, limit), rest)) = list.split_first() else { return body(k, at) };
+    k.at_index(value.clone(), *limit, |k, i| {
+        at.push(i);
+        at_indices(k, rest, at, body);
+        at.pop();
+    });
 }
 
 /// A loop from one run-time integer to before another.

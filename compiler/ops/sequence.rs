@@ -29,7 +29,7 @@ pub struct Split {
 pub struct Concat {
     /// May be negative.
     pub axis: i64,
-    /// Members stand along an axis of their own.
+    /// Members are along an axis of their own.
     pub new_axis: bool,
 }
 

@@ -68,15 +68,8 @@ impl Operator for SkipNorm {
         }
         let beside = 1;
         if let Some(s) = cx.tensor_opt(beside)?.cloned() {
-            let shape = cx.broadcast(&[&t.dims, &s.dims])?;
-            cx.require(
-                shape.len() == t.rank(),
-                codes::OP_SHAPE,
-                "the second input must broadcast to the first",
-            )?;
-            for (a, b) in shape.iter().zip(&t.dims) {
-                cx.require_eq(*a, *b, "the second input must broadcast to the first")?;
-            }
+            let otherwise = "the second input must broadcast to the first";
+            cx.require_broadcast_to(&s.dims, &t.dims, otherwise)?;
         }
         let single: Vec<Dim> =
             t.dims.iter().enumerate().map(|(i, d)| if i < axis { *d } else { Dim::constant(1) }).collect();

@@ -1,4 +1,4 @@
-//! TfIdfVectorizer: how often each n-gram of a pool stands in a row of strings or integers.
+//! TfIdfVectorizer: how often each n-gram of a pool is in a row of strings or integers.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html>. One version.
 //!

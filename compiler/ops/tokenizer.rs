@@ -6,7 +6,7 @@
 //!
 //! Tokens are what the longest matches of `tokenexp` cover, or what `separators`, one after the other, leave
 //! over; a `.`, or one empty separator, makes each code point a token. Tokens of fewer than `mincharnum` code
-//! points are left out. With `mark`, each list stands between U+0002 and U+0003 - unless there is no token at
+//! points are left out. With `mark`, each list is between U+0002 and U+0003 - unless there is no token at
 //! all.
 
 use super::support::runtime;

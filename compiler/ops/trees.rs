@@ -180,7 +180,7 @@ impl Operator for Trees {
                 let y = cx.output(0);
                 let direct = self.post == Post::None && cx.elem(y) == ty;
                 let raw = if direct { y } else { cx.temp("scores", ty, [rows, Dim::from(self.targets)]) };
-                self.walk(cx, &f, self.targets, x, raw, ty);
+                walk::walk(cx, &f, &self.scores(self.targets, ty), x, raw);
                 if !direct {
                     self.post.write(cx, raw, y);
                 }
@@ -195,8 +195,9 @@ impl Trees {
     fn forest(&self, elem: ElemType) -> std::result::Result<Forest, String> {
         self.attributes.forest(compute_type(elem), self.targets)
     }
-    fn walk(&self, cx: &mut LowerCx, f: &Forest, targets: usize, x: Buf, y: Buf, ty: ElemType) {
-        walk::walk(cx, f, &Scores { aggregate: self.aggregate, base: self.base.clone(), targets }, x, y, ty);
+    /// How scores of so many targets are made, in the type that they are computed in.
+    fn scores(&self, targets: usize, ty: ElemType) -> Scores {
+        Scores { aggregate: self.aggregate, base: self.base.clone(), targets, ty }
     }
     /// The only class with weights, if there are two.
     fn single(&self, f: &Forest) -> Option<i64> {
@@ -209,7 +210,7 @@ impl Trees {
         let rows = cx.dims(x)[0];
         if self.single(f).is_some() {
             let raw = cx.temp("scores", ty, [rows, Dim::constant(1)]);
-            self.walk(cx, f, 1, x, raw, ty);
+            walk::walk(cx, f, &self.scores(1, ty), x, raw);
             let positive = f.leaves.iter().flatten().all(|w| w.value >= 0.0);
             let share = self.post == Post::Probit || self.post == Post::None && positive;
             if let Some(y) = label {
@@ -227,7 +228,7 @@ impl Trees {
         }
         let direct = scores.filter(|y| self.post == Post::None && cx.elem(*y) == ty);
         let raw = direct.unwrap_or_else(|| cx.temp("scores", ty, [rows, Dim::from(self.targets)]));
-        self.walk(cx, f, self.targets, x, raw, ty);
+        walk::walk(cx, f, &self.scores(self.targets, ty), x, raw);
         let mut judged = raw;
         if self.post == Post::SoftmaxZero {
             judged = scores

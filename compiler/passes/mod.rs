@@ -1,4 +1,4 @@
-//! Passes, by the IR they work on. Their order stands in [`table`].
+//! Passes, by the IR they work on. Their order is in [`table`].
 
 pub mod graph;
 pub mod lower;

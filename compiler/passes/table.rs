@@ -1,5 +1,5 @@
 //! The pass tables: every pass that changes a module is a row, in the order in which they run.
-//! [`crate::pipeline`] runs, times and verifies what stands here, and can stop after any row.
+//! [`crate::pipeline`] runs, times and verifies what is here, and can stop after any row.
 //!
 //! A row of [`NEST_PASSES`] is the file `passes/nest/GROUP/NAME.rs` (`tests/house.rs` checks it). Adding a
 //! pass takes its file, a `mod` line and a row.
@@ -89,7 +89,7 @@ pub struct NestPass {
     pub counted: bool,
     /// What holds afterwards.
     pub holds: &'static str,
-    /// Why it stands where it does.
+    /// Why it is where it does.
     pub why: &'static str,
     /// The pass.
     pub run: fn(&mut Module, &Level) -> Result<()>,

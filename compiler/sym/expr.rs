@@ -292,7 +292,7 @@ impl Dim {
             }
         }
     }
-    /// True if the symbol stands in it.
+    /// True if the symbol is in it.
     pub fn contains(self, s: Sym) -> bool {
         let View::Sum { terms, .. } = self.view() else { return false };
         terms.iter().flat_map(|(_, p)| p).any(|a| matches!(a, Atom::Sym(t) if *t == s) || a.hides(s))
@@ -357,7 +357,7 @@ impl Dim {
 }
 
 impl Atom {
-    /// True if the symbol stands inside of it.
+    /// True if the symbol is inside of it.
     fn hides(&self, s: Sym) -> bool {
         match self {
             Atom::Sym(_) => false,

@@ -6,7 +6,7 @@
 //! factor = integer | name | "(" dim ")" | ("floordiv" | "mod" | "min" | "max") "(" dim ("," dim)* ")"
 //! ```
 //!
-//! A name that is not an identifier stands in single quotes; a quote inside is doubled. `overflow` is the
+//! A name that is not an identifier is in single quotes; a quote inside is doubled. `overflow` is the
 //! poison.
 
 use super::{Atom, Dim, Range, Sym, SymTable, View};

@@ -4,9 +4,9 @@
 use super::ConstData;
 
 /// Word `(panel, group, lane)` holds elements `group * per .. group * per + per` of column `panel * width +
-/// lane`, where `per = 32 / bits`. Four elements that follow each other stand in the four bytes, at the same
+/// lane`, where `per = 32 / bits`. Four elements that follow each other are in the four bytes, at the same
 /// bits of each, so that a shift and a mask make a factor of a dot product of bytes: element `e` of a word
-/// stands in field [`position`]. Element `k` of column `n` is number `offset + n * column + k * depth` of the
+/// is in field [`position`]. Element `k` of column `n` is number `offset + n * column + k * depth` of the
 /// source. What lies beyond the last column or element is zero, or whatever the source has there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words {
@@ -18,7 +18,7 @@ pub struct Words {
     pub elements: i64,
     /// Columns of a panel.
     pub width: i64,
-    /// Where the first element stands.
+    /// Where the first element is.
     pub offset: i64,
     /// From column to column.
     pub column: i64,
@@ -40,7 +40,7 @@ pub fn element(bits: i64, p: i64) -> i64 {
     p % quads * 4 + p / quads
 }
 
-/// A word whose fields stand in the order of its elements, with each in its place.
+/// A word whose fields are in the order of its elements, with each in its place.
 fn placed(word: u32, bits: i64) -> u32 {
     match bits {
         8 => word,

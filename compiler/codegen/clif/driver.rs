@@ -309,7 +309,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                 for (i, d) in o.dims.iter().enumerate() {
                     let room = self.entry.load(e, o.capacity, 8 * i as i32);
                     let n = e.dim(*d)?;
-                    // The check of a size stands behind its definition, and nobody may be told a negative
+                    // The check of a size is behind its definition, and nobody may be told a negative
                     // one.
                     if d.as_sym().is_none() {
                         let sound = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, n, 0);

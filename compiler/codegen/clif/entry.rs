@@ -126,7 +126,7 @@ pub struct Entry<'a> {
     pub customs: &'a [Texts],
     /// Which kernels write the buffers.
     pub makers: &'a HashMap<Buf, Kernel>,
-    /// Where statements stand, for debug information.
+    /// Where statements are, for debug information.
     pub lines: Option<&'a Lines>,
 }
 

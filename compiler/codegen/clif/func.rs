@@ -111,7 +111,7 @@ pub(super) struct Emit<'a, 'b> {
     /// Vectors of tiles that are not Cranelift's.
     pub vectors: Option<tile::Vectors>,
     pub tiles: Vec<tile::Func>,
-    /// Statements, by where they stand, that are no tile, and why.
+    /// Statements, by where they are, that are no tile, and why.
     pub misfits: Map<(usize, usize), tile::Misfit>,
     /// Why the statements around the current ones are no tile.
     pub misfit: Option<tile::Misfit>,
@@ -123,7 +123,7 @@ pub(super) struct Emit<'a, 'b> {
     /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks,
     /// too.
     pub checked: bool,
-    /// Where statements stand, for debug information.
+    /// Where statements are, for debug information.
     pub lines: Option<&'a Lines>,
 }
 
@@ -178,7 +178,7 @@ pub struct Setting<'a> {
     pub isa: &'a dyn TargetIsa,
     /// The other one, if the level has vectors for it.
     pub vectors: Option<tile::Vectors>,
-    /// Where statements stand, for debug information.
+    /// Where statements are, for debug information.
     pub lines: Option<&'a Lines>,
 }
 

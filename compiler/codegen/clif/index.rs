@@ -387,7 +387,7 @@ fn atom_dim(a: &Atom) -> Dim {
     }
 }
 
-/// Every access in a body, with the loops to be unrolled that stand around it.
+/// Every access in a body, with the loops to be unrolled that are around it.
 fn collect(body: &[Stmt], around: &mut Vec<Unrolled>, f: &mut impl FnMut(Buf, &[Dim], &[Unrolled])) {
     for s in body {
         s.accesses(&mut |buf, at| f(buf, at, around));

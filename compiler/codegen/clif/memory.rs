@@ -31,7 +31,7 @@ impl Emit<'_, '_> {
         }
     }
     /// True if an access is in range wherever its loop variables have values, whatever conditions, checks and
-    /// loops without these variables stand around it: Cranelift may move its load out of them.
+    /// loops without these variables are around it: Cranelift may move its load out of them.
     fn is_always_in_range(&self, buf: Buf, at: &[Dim]) -> bool {
         at.iter().zip(&self.m.bufs[buf].dims).all(|(x, n)| {
             let x = self.at_lane(self.substituted(*x));

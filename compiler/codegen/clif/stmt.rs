@@ -66,7 +66,7 @@ impl Emit<'_, '_> {
             Ok(tile) => tile,
             Err(reason) => {
                 self.misfits.insert(key, reason);
-                // Of statements that only miss what stands around them, that is the reason.
+                // Of statements that only miss what is around them, that is the reason.
                 if reason != tile::NOT_INSIDE {
                     self.misfit = Some(reason);
                 }

@@ -59,7 +59,7 @@ pub(super) fn code(triple: &Triple) -> Result<Asking> {
             c.int(0, number);
             imports.push((4 * c.len(), Reloc::Arm64Call, IS_PRESENT));
             c.push(table::CALL);
-            // A number of 32 bits, not 0: what stands above them means nothing.
+            // A number of 32 bits, not 0: what is above them means nothing.
             let next = c.label();
             c.int(1, 0xffff_ffff);
             c.three(table::AND_INT, 2, 0, 1);

@@ -116,28 +116,16 @@ impl Builder {
     /// Appends an instruction.
     pub fn push(&mut self, op: Op, args: &[Value], mem: Option<Mem>, def: Option<Class>) -> Option<Value> {
         let def = def.map(|c| self.fresh(c));
-        let b = self.f.blocks.len() - 1;
-        self.f.blocks[b].nodes.push(Node {
-            op,
-            args: args.to_vec(),
-            mem,
-            literal: None,
-            def,
-            line: self.line,
-        });
+        self.node(op, args, mem, def);
         def
+    }
+    fn node(&mut self, op: Op, args: &[Value], mem: Option<Mem>, def: Option<Value>) {
+        let (b, args, line) = (self.block(), args.to_vec(), self.line);
+        self.f.blocks[b].nodes.push(Node { op, args, mem, literal: None, def, line });
     }
     fn value(&mut self, op: Op, args: &[Value], mem: Option<Mem>, class: Class) -> Value {
         let def = self.fresh(class);
-        let b = self.f.blocks.len() - 1;
-        self.f.blocks[b].nodes.push(Node {
-            op,
-            args: args.to_vec(),
-            mem,
-            literal: None,
-            def: Some(def),
-            line: self.line,
-        });
+        self.node(op, args, mem, Some(def));
         self.note_uniform(op, args, def);
         def
     }

@@ -3,7 +3,7 @@
 //! A value is an integer register (pointers, counters), a whole vector, or a mask of its lanes. Vectors have
 //! [`Width::lanes`] lanes of 32 bits; a scalar is a vector whose lanes are all equal. A function that works
 //! on elements of 64 bits ([`Func::long`]) has half as many lanes: elements of 32 bits then fill the lower
-//! half of a vector, and what stands above them is of no use to anybody. Loops carry values as block
+//! half of a vector, and what is above them is of no use to anybody. Loops carry values as block
 //! parameters, as regalloc2 wants them.
 
 mod width;
@@ -159,7 +159,7 @@ pub enum Un {
     Part(u8),
 }
 
-/// How a vector stands in memory.
+/// How a vector is in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Form {
@@ -353,7 +353,7 @@ pub enum Op {
     MatrixDot {
         /// What is multiplied.
         of: Factors,
-        /// Of mixed ones, those of the third argument are signed, and the sums stand in columns.
+        /// Of mixed ones, those of the third argument are signed, and the sums are in columns.
         swapped: bool,
     },
     /// The lower halves of two vectors side by side, lane by lane in turn; the upper ones if `upper`. 128

@@ -25,7 +25,7 @@ use super::ir::{
 use crate::codegen::math::Table;
 use std::fmt::Write;
 
-/// What stands between dots.
+/// What is between dots.
 trait Piece: Sized {
     fn put(&self, out: &mut Vec<String>);
     fn take(from: &mut dyn Iterator<Item = &str>) -> Option<Self>;

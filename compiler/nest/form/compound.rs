@@ -50,7 +50,7 @@ pub(crate) fn is_compound(body: &[Stmt]) -> bool {
     }
 }
 
-/// True if a parallel loop stands somewhere in a body.
+/// True if a parallel loop is somewhere in a body.
 fn has_nest(body: &[Stmt]) -> bool {
     visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Par, .. }))
 }

@@ -126,7 +126,7 @@ fn convolved(body: &[Stmt], single: Option<&Contraction>) -> Vec<Buf> {
     let kept = |s: Sym| read.iter().any(|(_, at)| at[1].contains(s));
     let made = |s: Sym| single.is_some_and(|c| depends(&c.b.1, s) && !depends(&c.a.1, s));
     let channels: Vec<Sym> = loops.iter().map(|l| l.0).filter(|s| kept(*s) || made(*s)).collect();
-    // The phase of a transposed convolution stands beside the position that it belongs to.
+    // The phase of a transposed convolution is beside the position that it belongs to.
     let has =
         |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
     // A result that is no longer an image (its channels have moved elsewhere) stays as it is.

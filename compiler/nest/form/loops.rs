@@ -11,7 +11,7 @@ pub(crate) type Loops = Vec<(Sym, Dim)>;
 pub(crate) struct ParNest {
     /// Variable and extent, outermost first.
     pub loops: Vec<(Sym, Dim)>,
-    /// What stands inside.
+    /// What is inside.
     pub body: Vec<Stmt>,
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn peel(body: &[Stmt]) -> ParNest {
     ParNest { loops, body: inside.to_vec() }
 }
 
-/// The `par` loops from 0 of a kernel, and what stands inside.
+/// The `par` loops from 0 of a kernel, and what is inside.
 pub(crate) fn par_loops(mut body: &[Stmt]) -> (Loops, &[Stmt]) {
     let mut loops = vec![];
     while let [Stmt::For { kind: LoopKind::Par, var, lo, hi, body: inner }] = body {
@@ -34,7 +34,7 @@ pub(crate) fn par_loops(mut body: &[Stmt]) -> (Loops, &[Stmt]) {
     (loops, body)
 }
 
-/// Loops from 0 one inside the other, and what stands in the innermost.
+/// Loops from 0 one inside the other, and what is in the innermost.
 pub(crate) fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
     let mut loops = vec![];
     loop {
@@ -131,7 +131,7 @@ pub(crate) fn depends(at: &[Dim], s: Sym) -> bool {
 
 /// The store that ends a body which stores nothing else.
 pub(crate) struct Stored<'a> {
-    /// What stands before it.
+    /// What is before it.
     pub before: &'a [Stmt],
     /// What it writes.
     pub buf: Buf,
@@ -193,7 +193,7 @@ pub(super) struct Sum<'a> {
     pub init: Scalar,
     pub acc: Reg,
     pub steps: Loops,
-    /// What stands in the innermost loop.
+    /// What is in the innermost loop.
     pub step: &'a [Stmt],
     pub tail: &'a [Stmt],
 }

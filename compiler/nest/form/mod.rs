@@ -18,6 +18,7 @@
 
 pub(crate) mod compound;
 mod contraction;
+mod convolution;
 mod images;
 mod loops;
 mod rows;
@@ -26,6 +27,7 @@ mod window;
 
 use compound::{is_chain, is_compound};
 pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, extended};
+pub(crate) use convolution::{Convolution, loop_or_zero};
 pub(crate) use images::{Images, Sampled};
 pub(crate) use loops::{
     Loops, Map, ParNest, Stored, as_map, cover, depends, first_store, is_one_to_one, is_straight, par_loops,

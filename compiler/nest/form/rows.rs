@@ -139,7 +139,7 @@ fn reduction(s: &Stmt) -> Option<(Reg, BinOp)> {
 /// One loop that changes accumulators and stores in each step: CumSum.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scan {
-    /// What stands in the loop.
+    /// What is in the loop.
     pub step: Vec<Stmt>,
 }
 

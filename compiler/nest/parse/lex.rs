@@ -36,7 +36,7 @@ impl Tok<'_> {
     }
 }
 
-/// A token, its line (from 1), and whether space stands before it.
+/// A token, its line (from 1), and whether space is before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'a> {
     pub tok: Tok<'a>,

@@ -1,4 +1,4 @@
-//! What stands before statements: dims, buffers, kernels.
+//! What is before statements: dims, buffers, kernels.
 
 use super::*;
 

@@ -24,7 +24,7 @@ pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) -> Vec<B
     out
 }
 
-/// A `private` statement where none may stand.
+/// A `private` statement where none may be.
 fn elsewhere(body: &[Stmt], faults: &mut Vec<Fault>) {
     visit::walk(body, &mut |s| {
         if let Stmt::For { kind: LoopKind::Private, .. } = s {

@@ -8,7 +8,7 @@ use crate::nest::check::Fault;
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
 use crate::sym::{Answer, Condition, Dim, Sym, View};
 
-/// What stands between a parallel loop and a store inside.
+/// What is between a parallel loop and a store inside.
 struct Inside<'a> {
     m: &'a Module,
     var: Sym,

@@ -2,11 +2,11 @@
 //! and column.
 //!
 //! The syntax has no separate token list: whether `1` is an integer or a float, or `float` a type or a name,
-//! depends on where it stands. So the parser asks the cursor for what it expects.
+//! depends on where it is. So the parser asks the cursor for what it expects.
 
 use crate::diag::{Error, Failure, Origin, Result, codes};
 
-/// A number or string as it stands in the text.
+/// A number or string as it is in the text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
     /// Digits with an optional sign.

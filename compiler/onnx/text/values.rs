@@ -134,7 +134,7 @@ impl Parser<'_> {
         })?;
         Ok(Some(TensorShapeProto { dim }))
     }
-    /// Values of a tensor whose type stands at `at`: in braces, or the place of external data in brackets.
+    /// Values of a tensor whose type is at `at`: in braces, or the place of external data in brackets.
     pub(super) fn tensor_data(&mut self, t: &mut TensorProto, ty: &TypeProto, at: usize) -> Result<()> {
         let Some(type_proto::Value::TensorType(ty)) = &ty.value else {
             return Err(self.c.error_at(at, "only tensors can have values here"));

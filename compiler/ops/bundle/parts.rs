@@ -39,7 +39,7 @@ impl Cut {
             k.update(BinOp::Add, j, int(1));
         });
     }
-    /// Where the element of row `at[0]`, position `at[1]` stands in the data.
+    /// Where the element of row `at[0]`, position `at[1]` is in the data.
     fn place(&self, k: &mut KernelBuilder, list: Buf, at: &[Dim]) -> Expr {
         let (begin, width) =
             (k.load(list, &[at[1], Dim::constant(0)]), k.load(list, &[at[1], Dim::constant(1)]));

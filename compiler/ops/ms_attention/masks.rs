@@ -9,17 +9,18 @@ use crate::ops::support::runtime;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
+/// Sizes of the scores of an attention, but for its heads.
+#[derive(Clone, Copy)]
+pub(super) struct Extents {
+    pub batch: Dim,
+    pub queries: Dim,
+    pub keys: Dim,
+}
+
 impl MsAttention {
-    /// A padding mask of any supported shape.
-    pub(super) fn check_mask(
-        &self,
-        cx: &mut InferCx,
-        i: usize,
-        batch: Dim,
-        queries: Dim,
-        keys: Dim,
-        shared: bool,
-    ) -> Result<()> {
+    /// A padding mask of any supported shape: input `i`.
+    pub(super) fn check_mask(&self, cx: &mut InferCx, i: usize, of: Extents, shared: bool) -> Result<()> {
+        let Extents { batch, queries, keys } = of;
         let Some(m) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
         if is_dummy(&m.dims) {
             return Ok(());
@@ -55,22 +56,12 @@ impl MsAttention {
                 .fail(),
         }
     }
-    pub(super) fn check_bias(
-        &self,
-        cx: &mut InferCx,
-        i: usize,
-        batch: Dim,
-        queries: Dim,
-        keys: Dim,
-    ) -> Result<()> {
+    /// A bias that is added to scores: input `i`.
+    pub(super) fn check_bias(&self, cx: &mut InferCx, i: usize, of: Extents) -> Result<()> {
         let Some(b) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
-        let full = [batch, Dim::constant(self.heads), queries, keys];
+        let full = [of.batch, Dim::constant(self.heads), of.queries, of.keys];
         cx.require(b.rank() == 4, codes::OP_SHAPE, "the attention bias must have rank 4")?;
-        let shape = cx.broadcast(&[&full, &b.dims])?;
-        for (a, b) in shape.iter().zip(&full) {
-            cx.require_eq(*a, *b, "the attention bias does not broadcast to the scores")?;
-        }
-        Ok(())
+        cx.require_broadcast_to(&b.dims, &full, "the attention bias does not broadcast to the scores")
     }
 }
 

@@ -78,9 +78,10 @@ impl MsAttention {
         if shared {
             present::check_shared(cx, 6, 8)?;
         }
-        self.check_mask(cx, 4, g.batch, g.queries, keys, shared)?;
+        let of = Extents { batch: g.batch, queries: g.queries, keys };
+        self.check_mask(cx, 4, of, shared)?;
         let columns = present::columns(cx, 5, keys, shared)?;
-        self.check_bias(cx, 5, g.batch, g.queries, columns)?;
+        self.check_bias(cx, 5, Extents { keys: columns, ..of })?;
         if cx.outputs.len() > 3 {
             cx.require(
                 !shared,

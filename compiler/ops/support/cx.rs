@@ -50,16 +50,16 @@ pub struct InferCx<'a> {
     pub outputs: Vec<Option<(ValueType, Known)>>,
 }
 
+/// An error with the types of the operands.
+pub fn with_operands(e: Error, inputs: &[Option<Operand>], syms: &SymTable) -> Error {
+    let given = inputs.iter().enumerate().filter_map(|(i, o)| Some((i, o.as_ref()?)));
+    given.fold(e, |e, (i, o)| e.row(format!("input {i} \"{}\"", o.name), o.ty.display(syms)))
+}
+
 impl<'a> InferCx<'a> {
     /// An error about this node with the operands' types as rows.
     pub fn error(&self, code: Code, title: impl Into<String>) -> Error {
-        let mut e = Error::new(code, title).at(self.origin);
-        for (i, o) in self.inputs.iter().enumerate() {
-            if let Some(o) = o {
-                e = e.row(format!("input {i} \"{}\"", o.name), o.ty.display(self.syms));
-            }
-        }
-        e
+        with_operands(Error::new(code, title).at(self.origin), self.inputs, self.syms)
     }
     /// Fails unless the node is as the operator has it; `otherwise` says what is wrong.
     pub fn require(&self, holds: bool, code: Code, otherwise: &str) -> Result<()> {
@@ -186,6 +186,12 @@ impl<'a> InferCx<'a> {
             let (a, b) = (m.a.display(self.syms), m.b.display(self.syms));
             self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {a} against {b}")).into()
         })
+    }
+    /// Demands that one shape broadcasts to another one, which stays as it is.
+    pub fn require_broadcast_to(&mut self, from: &[Dim], to: &[Dim], otherwise: &str) -> Result<()> {
+        let shape = self.broadcast(&[to, from])?;
+        self.require(shape.len() == to.len(), codes::OP_SHAPE, otherwise)?;
+        shape.iter().zip(to).try_for_each(|(a, b)| self.require_eq(*a, *b, otherwise))
     }
     /// A new symbol for a size that only run time can tell. `lower` defines it ([`LowerCx::define`]).
     pub fn fresh(&mut self, hint: &str) -> Sym {

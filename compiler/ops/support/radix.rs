@@ -1,5 +1,5 @@
-//! Sorting positions by the number that stands there, digit by digit from the lowest one on: equal numbers
-//! stay as they stand.
+//! Sorting positions by the number that is there, digit by digit from the lowest one on: equal numbers
+//! stay as they are.
 //!
 //! Numbers become keys of whole bytes whose unsigned order is theirs. All digits are counted in one pass;
 //! digits that are the same everywhere are left out, so that small integers of a large type take one or two
@@ -82,7 +82,7 @@ impl Lists {
     }
 }
 
-/// A buffer of the positions 0..n in the order of what `value` says stands there, of a type that has keys of
+/// A buffer of the positions 0..n in the order of what `value` says is there, of a type that has keys of
 /// `digits` bytes.
 pub fn sort(
     cx: &mut LowerCx,

@@ -135,7 +135,7 @@ pub fn sizes(k: &mut KernelBuilder, list: Buf) -> Vec<Expr> {
 }
 
 /// Flags (0 or 1, i64) of the dimensions that the axes in `list` name, out of `rank`. Axes that are out of
-/// range or stand twice are an error.
+/// range or occur twice are an error.
 pub fn axis_flags(k: &mut KernelBuilder, list: Buf, rank: usize) -> Vec<Expr> {
     let v = values(k, list);
     let mut found = int(0);

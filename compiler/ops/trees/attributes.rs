@@ -156,7 +156,7 @@ impl Attributes {
         for i in 0..weights.len() {
             match find(a, leaf_trees[i], leaf_ids[i])? {
                 Target::Leaf(l) => leaves[l].push(Weight { target: targets[i], value: weights[i] }),
-                // What stands at an inner node is never reached.
+                // What is at an inner node is never reached.
                 Target::Node(_) => {}
             }
         }
@@ -189,7 +189,7 @@ impl Attributes {
             ],
         )?;
         let members = tensor_opt(a, "membership_values")?.unwrap_or_default();
-        // Sets stand one after the other in the order of their nodes, each closed by a NaN.
+        // Sets are one after the other in the order of their nodes, each closed by a NaN.
         let mut sets = members.split_inclusive(|v| v.is_nan());
         let (targets, weights) = (ints(a, "leaf_targetids")?, tensor(a, "leaf_weights")?);
         same_length(a, &[("leaf_weights", weights.len()), ("leaf_targetids", targets.len())])?;

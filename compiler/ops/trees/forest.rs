@@ -92,11 +92,11 @@ impl Forest {
         ty: ElemType,
     ) -> Result<Forest, String> {
         acyclic(nodes, leaves.len(), roots)?;
-        // Leaves stand after all steps, whose number is known only at the end: counted from the top until
+        // Leaves are after all steps, whose number is known only at the end: counted from the top until
         // then.
         let leaf = |i: usize| usize::MAX - i;
         let mut f = Forest { leaves, ..Forest::default() };
-        // First step of each node: nodes stand in order.
+        // First step of each node: nodes are in order.
         let mut starts = vec![];
         let mut at = 0;
         for n in nodes {

@@ -35,6 +35,16 @@ pub struct Scores {
     pub base: Vec<f64>,
     /// Targets.
     pub targets: usize,
+    /// What they are computed in.
+    pub ty: ElemType,
+}
+
+/// A row of features, and what a step does with a NaN in it.
+#[derive(Clone, Copy)]
+struct Sample {
+    x: Buf,
+    n: Dim,
+    missing: Missing,
 }
 
 /// Trees walked side by side.
@@ -67,9 +77,10 @@ enum Missing {
     Told(Buf),
 }
 
-/// Writes the scores of each row of `x` [N, F], in the compute type `ty`, to `y` [N, targets] of storage type
-/// `ty`.
-pub fn walk(cx: &mut LowerCx, f: &Forest, s: &Scores, x: Buf, y: Buf, ty: ElemType) {
+/// Writes the scores of each row of `x` [N, F] to `y` [N, targets], whose elements are of the type that they
+/// are computed in.
+pub fn walk(cx: &mut LowerCx, f: &Forest, s: &Scores, x: Buf, y: Buf) {
+    let ty = s.ty;
     let t = tables(cx, f, ty);
     let rows = cx.dims(x)[0];
     let one = f.leaves.iter().all(|l| l.len() == 1) && s.targets == 1;
@@ -163,29 +174,22 @@ impl Tables {
             _ => Missing::Fails,
         };
         if !matches!(missing, Missing::Told(_)) {
-            return self.walked(k, x, n, missing, &use_leaf);
+            return self.walked(k, Sample { x, n, missing }, &use_leaf);
         }
         let any = k.acc(runtime::int(0));
         k.nest(LoopKind::Seq, &[features], |k, f| {
             let v = k.load(x, &[n, f[0]]);
             k.set(any, Expr::select(Expr::un(UnOp::IsNan, v), runtime::int(1), Expr::acc(any)));
         });
-        let then = k.block(|k| self.walked(k, x, n, Missing::Never, &use_leaf));
-        let els = k.block(|k| self.walked(k, x, n, missing, &use_leaf));
+        let then = k.block(|k| self.walked(k, Sample { x, n, missing: Missing::Never }, &use_leaf));
+        let els = k.block(|k| self.walked(k, Sample { x, n, missing }, &use_leaf));
         k.push(Stmt::If { cond: runtime::eq(Expr::acc(any), runtime::int(0)), then, els });
     }
-    fn walked(
-        &self,
-        k: &mut KernelBuilder,
-        x: Buf,
-        n: Dim,
-        missing: Missing,
-        use_leaf: &impl Fn(&mut KernelBuilder, Expr),
-    ) {
+    fn walked(&self, k: &mut KernelBuilder, s: Sample, use_leaf: &impl Fn(&mut KernelBuilder, Expr)) {
         let groups = self.n_trees / ABREAST;
         let all = |k: &mut KernelBuilder, first: Dim, width: i64| {
             let roots: Vec<Expr> = (0..width).map(|j| k.load(self.roots, &[first + j])).collect();
-            for leaf in self.leaves(k, x, n, missing, roots) {
+            for leaf in self.leaves(k, s, roots) {
                 use_leaf(k, leaf);
             }
         };
@@ -195,20 +199,20 @@ impl Tables {
         all(k, Dim::constant(groups * ABREAST), self.n_trees % ABREAST);
     }
     /// Numbers of the leaves that row `n` ends in, from some roots.
-    fn leaves(&self, k: &mut KernelBuilder, x: Buf, n: Dim, missing: Missing, roots: Vec<Expr>) -> Vec<Expr> {
+    fn leaves(&self, k: &mut KernelBuilder, s: Sample, roots: Vec<Expr>) -> Vec<Expr> {
         let at: Vec<Reg> = roots.into_iter().map(|r| k.acc(r)).collect();
         let count = Expr::index(self.n_steps);
         // Leaves have the bit that `count` is.
         if let Some(all) = at.iter().map(|r| Expr::acc(*r)).reduce(|a, b| Expr::bin(BinOp::And, a, b))
             && self.n_steps != Dim::constant(0)
         {
-            let body = k.block(|k| at.iter().for_each(|r| self.step(k, x, n, missing, *r)));
+            let body = k.block(|k| at.iter().for_each(|r| self.step(k, s, *r)));
             k.push(Stmt::While { cond: Expr::bin(BinOp::Lt, all, count.clone()), body });
         }
         at.into_iter().map(|r| k.let_(Expr::acc(r) - count.clone())).collect()
     }
     /// From one position to the next.
-    fn step(&self, k: &mut KernelBuilder, x: Buf, n: Dim, missing: Missing, at: Reg) {
+    fn step(&self, k: &mut KernelBuilder, Sample { x, n, missing }: Sample, at: Reg) {
         let (from, features) = (k.m.bufs[x].ty.compute(), k.m.bufs[x].dims[1]);
         k.at_index(Expr::acc(at), self.n_steps + self.n_leaves, |k, p| {
             let col = |k: &mut KernelBuilder, c: i64| {

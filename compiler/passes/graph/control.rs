@@ -7,6 +7,7 @@
 //! inferred again, until nothing changes.
 
 mod branch;
+mod scan;
 
 use super::infer::{Hints, Role, infer_graph};
 use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
@@ -17,7 +18,7 @@ use crate::sym::{Answer, Dim, SymKind, SymTable};
 use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::sync::Arc;
 
-type Output = Option<(ValueType, Known)>;
+pub(super) type Output = Option<(ValueType, Known)>;
 /// Results of a body, and which sizes of each carried value change.
 type Settled = (Vec<(ValueType, Known)>, Vec<Vec<bool>>);
 
@@ -38,8 +39,17 @@ struct Cx<'a> {
     n: Node,
     outer: Outer<'a>,
     findings: &'a mut Findings,
-    outputs: &'a mut Vec<Output>,
-    uneven: &'a mut Vec<usize>,
+    outputs: Vec<Output>,
+    uneven: Vec<usize>,
+}
+
+/// What is found of a control-flow node.
+#[derive(Default)]
+pub(super) struct Found {
+    pub outputs: Vec<Output>,
+    /// Results of If whose rank the branches do not agree on, which have no type: where the graph around is
+    /// inferred once.
+    pub uneven: Vec<usize>,
 }
 
 /// The error about a result that has one rank in each branch.
@@ -58,28 +68,25 @@ pub(super) fn uneven(node: &NodeData, k: usize) -> Error {
     )
 }
 
-/// Infers a control-flow node. Results of If whose rank the branches do not agree on are noted in `uneven`
-/// and have no type, if the graph around is inferred once.
-#[allow(clippy::too_many_arguments)]
+/// Infers a control-flow node: what is found of it, and the fault that ended that, if any.
 pub(super) fn infer(
     g: &mut Graph,
     n: Node,
-    op: &Control,
     outer: Outer,
     syms: &mut SymTable,
     findings: &mut Findings,
-    outputs: &mut Vec<Output>,
-    uneven: &mut Vec<usize>,
-) -> Result<()> {
+) -> (Result<()>, Found) {
+    let Op::Control(op) = g.nodes[n].op.clone() else { return (Ok(()), Found::default()) };
     let mut subs = std::mem::take(&mut g.nodes[n].subgraphs);
-    let mut cx = Cx { g, n, outer, findings, outputs, uneven };
-    let r = match op {
+    let mut cx = Cx { g, n, outer, findings, outputs: vec![], uneven: vec![] };
+    let r = match &op {
         Control::If { tables } => cx.branch(tables, &mut subs, syms),
         Control::Loop { tables } => cx.repeat(tables, &mut subs, syms),
         Control::Scan(s) => cx.scan(s, &mut subs, syms),
     };
+    let Cx { outputs, uneven, .. } = cx;
     g.nodes[n].subgraphs = subs;
-    r
+    (r, Found { outputs, uneven })
 }
 
 fn tensor(o: &Operand) -> Option<&TensorType> {
@@ -396,78 +403,6 @@ impl Cx<'_> {
             for (d, x) in t.dims.iter().enumerate() {
                 dims.push(if outside(syms, *x, mark) { *x } else { self.size(syms, k, d + 1, rank) });
             }
-            self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), Known::No)));
-        }
-        Ok(())
-    }
-    fn scan(&mut self, s: &Scan, subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
-        let sub = self.body(subs, "body")?;
-        let all = self.outer.operands.len();
-        let n = all - s.n_scanned;
-        if sub.inputs.len() != all || sub.outputs.len() < n || sub.outputs.len() < self.outer.names.len() {
-            let found = format!("{} inputs and {} outputs", sub.inputs.len(), sub.outputs.len());
-            return self.body_counts(
-                "Scan",
-                found,
-                format!(
-                    "{all} inputs and at least {} outputs, as the node has",
-                    self.outer.names.len().max(n)
-                ),
-            );
-        }
-        let scans = sub.outputs.len() - n;
-        if [s.output_axes.len(), s.output_reversed.len()].iter().any(|k| *k != 0 && *k != scans) {
-            return self.fail(
-                codes::OP_ATTRIBUTE,
-                format!("there are {scans} scan outputs: axes and directions must be as many"),
-            );
-        }
-        let mut types = self.carried_types(0, all)?;
-        self.declared_inputs(sub, 0, &types.iter().map(|t| t.elem).collect::<Vec<_>>())?;
-        let mut count: Option<Dim> = None;
-        for (j, t) in types[n..].iter().enumerate() {
-            let axis = axis(s.input_axes.get(j).copied().unwrap_or(0), t.rank()).ok_or_else(|| {
-                Error::new(codes::OP_ATTRIBUTE, "an axis of a scanned input is out of range")
-                    .at(self.origin())
-            })?;
-            let d = t.dims[axis];
-            match count {
-                None => count = Some(d),
-                Some(c) if syms.eq(c, d) == Answer::No => {
-                    return self.fail(codes::OP_SHAPE, "the scanned inputs differ in length");
-                }
-                Some(c) if syms.eq(c, d) == Answer::Unknown => syms.equate(c, d),
-                Some(_) => {}
-            }
-            let mut dims = t.dims.clone();
-            dims.remove(axis);
-            let v = sub.inputs[n + j];
-            sub.values[v].ty = Some(ValueType::Tensor(TensorType::new(t.elem, dims)));
-        }
-        let Some(count) = count else { return self.fail(codes::OP_ARITY, "Scan scans nothing") };
-        let mark = syms.len();
-        let Some((out, varies)) = self.settle(sub, syms, 0, 0, &mut types[..n], &[])? else { return Ok(()) };
-        self.carried(syms, 0, &types[..n], &varies);
-        for (j, (ty, _)) in out.iter().enumerate().skip(n) {
-            let ValueType::Tensor(t) = ty else {
-                return self.fail(codes::OP_FEATURE, "a scan output that is no tensor is not supported");
-            };
-            let rank = t.rank() + 1;
-            let Some(at) = axis(s.output_axes.get(j - n).copied().unwrap_or(0), rank) else {
-                return self.fail(codes::OP_ATTRIBUTE, "an axis of a scan output is out of range");
-            };
-            let mut dims = vec![];
-            for (d, x) in t.dims.iter().enumerate() {
-                let place = d + usize::from(d >= at);
-                dims.push(if outside(syms, *x, mark) { *x } else { self.size(syms, j, place, rank) });
-            }
-            if dims != t.dims && at != 0 {
-                return self.fail(
-                    codes::OP_FEATURE,
-                    "a scan output of sizes that only the body knows is only supported along axis 0",
-                );
-            }
-            dims.insert(at, count);
             self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), Known::No)));
         }
         Ok(())

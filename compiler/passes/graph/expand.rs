@@ -78,6 +78,28 @@ impl Piece {
     }
 }
 
+/// A node to be made, but for its operator.
+struct NodeSpec {
+    attrs: Vec<(String, AttrValue)>,
+    inputs: Vec<Option<Value>>,
+    /// Number of results.
+    outputs: usize,
+    subgraphs: Vec<(String, Graph)>,
+}
+
+impl NodeSpec {
+    fn new(inputs: Vec<Option<Value>>, outputs: usize) -> NodeSpec {
+        NodeSpec { attrs: vec![], inputs, outputs, subgraphs: vec![] }
+    }
+    fn attrs(self, attrs: Vec<(String, AttrValue)>) -> NodeSpec {
+        NodeSpec { attrs, ..self }
+    }
+    fn graph(mut self, name: &str, graph: Graph) -> NodeSpec {
+        self.subgraphs.push((name.to_owned(), graph));
+        self
+    }
+}
+
 /// A value of a body that is made: an input, or what stands for something of the graph around.
 fn stand_in(g: &mut Graph, name: String, def: Def) -> Value {
     g.values.push(ValueData { name, ty: None, declared: None, known: Known::No, def })
@@ -102,67 +124,40 @@ impl<'a> Make<'a> {
         inputs: Vec<Option<Value>>,
         outputs: usize,
     ) -> Result<Vec<Value>> {
-        let attrs: Vec<(String, AttrValue)> = attrs.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
-        self.with_graphs(name, attrs, inputs, outputs, vec![])
+        let attrs = attrs.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
+        self.add(name, NodeSpec::new(inputs, outputs).attrs(attrs))
     }
-    /// A node of another domain.
-    fn of_domain(
-        &mut self,
-        domain: &str,
-        name: &str,
-        attrs: Vec<(String, AttrValue)>,
-        inputs: Vec<Option<Value>>,
-        outputs: usize,
-    ) -> Result<Vec<Value>> {
-        self.whole((domain, name), attrs, inputs, outputs, vec![])
+    /// The same, with graphs.
+    fn add(&mut self, name: &str, spec: NodeSpec) -> Result<Vec<Value>> {
+        self.newest("", name, spec)
     }
-    fn with_graphs(
+    /// A node of com.microsoft.
+    fn contrib(
         &mut self,
         name: &str,
         attrs: Vec<(String, AttrValue)>,
         inputs: Vec<Option<Value>>,
         outputs: usize,
-        subgraphs: Vec<(String, Graph)>,
     ) -> Result<Vec<Value>> {
-        self.whole(("", name), attrs, inputs, outputs, subgraphs)
+        self.newest("com.microsoft", name, NodeSpec::new(inputs, outputs).attrs(attrs))
     }
-    fn whole(
-        &mut self,
-        (domain, name): (&str, &str),
-        attrs: Vec<(String, AttrValue)>,
-        inputs: Vec<Option<Value>>,
-        outputs: usize,
-        subgraphs: Vec<(String, Graph)>,
-    ) -> Result<Vec<Value>> {
+    fn newest(&mut self, domain: &str, name: &str, spec: NodeSpec) -> Result<Vec<Value>> {
         let newest = ops::schema::newest(domain).unwrap_or(1);
         let schema = ops::find(domain, name, newest)
             .map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
-        self.parsed(schema, attrs, inputs, outputs, subgraphs)
+        self.parsed(schema, spec)
     }
     /// A node of a version of an operator.
-    fn parsed(
-        &mut self,
-        schema: &'static Schema,
-        attrs: Vec<(String, AttrValue)>,
-        inputs: Vec<Option<Value>>,
-        outputs: usize,
-        subgraphs: Vec<(String, Graph)>,
-    ) -> Result<Vec<Value>> {
-        let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
-        let mut a = Attrs::new(schema, inputs.len(), outputs, self.origin.clone(), attrs.clone(), names);
+    fn parsed(&mut self, schema: &'static Schema, spec: NodeSpec) -> Result<Vec<Value>> {
+        let names = spec.subgraphs.iter().map(|(n, _)| n.clone()).collect();
+        let (inputs, attrs) = (spec.inputs.len(), spec.attrs.clone());
+        let mut a = Attrs::new(schema, inputs, spec.outputs, self.origin.clone(), attrs, names);
         let op = ops::parse(&mut a)?;
         a.finish()?;
-        Ok(self.place(op, schema, attrs, inputs, outputs, subgraphs))
+        Ok(self.place(op, schema, spec))
     }
-    fn place(
-        &mut self,
-        op: Op,
-        schema: &'static Schema,
-        attrs: Vec<(String, AttrValue)>,
-        inputs: Vec<Option<Value>>,
-        outputs: usize,
-        subgraphs: Vec<(String, Graph)>,
-    ) -> Vec<Value> {
+    fn place(&mut self, op: Op, schema: &'static Schema, spec: NodeSpec) -> Vec<Value> {
+        let NodeSpec { attrs, inputs, outputs, subgraphs } = spec;
         let (name, n) = (schema.name, self.g.nodes.next_key());
         let results: Vec<Value> = (0..outputs)
             .map(|k| {

@@ -1,7 +1,9 @@
 //! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
 
+use super::control::{self, Output};
 use crate::diag::{Error, Findings, Origin, Result, codes, limits};
 use crate::graph::{Def, Graph, Model, Node, Value};
+use crate::ops::support::cx::with_operands;
 use crate::ops::view::View;
 use crate::ops::{InferCx, Known, Op, Operand};
 use crate::sym::{Answer, Condition, Dim, Source, Sym, SymTable};
@@ -84,191 +86,206 @@ pub(super) fn infer_graph(
     hints: &Hints,
     role: Role,
 ) -> Result<()> {
-    let once = role != Role::Body;
-    let mut place = 0;
-    while let Some(n) = g.order.get(place).copied() {
-        if findings.is_full() {
+    let mut cx = Infer { g, syms, findings, hints, role, place: 0 };
+    while let Some(n) = cx.g.order.get(cx.place).copied() {
+        if cx.findings.is_full() {
             break;
         }
-        place += 1;
-        let node = &g.nodes[n];
-        let weight = match role {
+        cx.place += 1;
+        cx.node(n)?;
+    }
+    Ok(())
+}
+
+/// A graph while its nodes are inferred, one after the other.
+struct Infer<'a> {
+    g: &'a mut Graph,
+    syms: &'a mut SymTable,
+    findings: &'a mut Findings,
+    hints: &'a Hints,
+    role: Role,
+    /// Where the next node is in the graph's order.
+    place: usize,
+}
+
+impl Infer<'_> {
+    fn node(&mut self, n: Node) -> Result<()> {
+        let weight = match self.role {
             Role::Main => 0,
             Role::Branch => BRANCH,
             Role::Body => 1,
         };
         if weight > 0 {
-            spend(syms, weight, &node.origin)?;
+            spend(self.syms, weight, &self.g.nodes[n].origin)?;
         }
-        let operands: Option<Vec<Option<Operand>>> = node
-            .inputs
-            .iter()
-            .map(|v| match v {
-                None => Some(None),
-                Some(v) => {
-                    let d = &g.values[*v];
-                    d.ty.as_ref().map(|ty| {
-                        Some(Operand { name: d.name.clone(), ty: ty.clone(), known: d.known.clone() })
-                    })
-                }
-            })
-            .collect();
         // An operand without a type has been reported where it is defined.
-        let Some(operands) = operands else { continue };
-        let types: Vec<Option<&ValueType>> = operands.iter().map(|o| o.as_ref().map(|o| &o.ty)).collect();
-        let declared = node.outputs.iter().map(|v| hints[(*v)?].clone()).collect();
-        let names =
-            node.outputs.iter().map(|v| v.map_or_else(String::new, |v| g.values[v].name.clone())).collect();
-        let mut cx = InferCx {
-            syms,
-            origin: &node.origin,
-            inputs: &operands,
-            since: node.schema.since,
-            names,
-            declared,
-            outputs: vec![None; node.outputs.len()],
-        };
-        if let Err((i, name, expected)) = node.schema.check_types(&types) {
-            let found = types[i].map(|t| t.display(cx.syms)).unwrap_or_default();
-            findings.push(
-                cx.error(
-                    codes::OP_TYPE,
-                    format!(
-                        "input {i} ({name}) has a type that {} version {} does not take",
-                        node.schema.name, node.schema.since
-                    ),
-                )
-                .found_expected(found, expected),
-            );
-            continue;
+        let Some(operands) = self.operands(n) else { return Ok(()) };
+        if let Some(e) = self.wrong_type(n, &operands) {
+            self.findings.push(e.at(&self.g.nodes[n].origin));
+            return Ok(());
         }
-        let (r, outputs) = match &node.op {
-            op if matches!(op, Op::Control(_) | Op::Composite(_) | Op::Contrib(_))
-                || super::expand::complex::applies(node, &operands) =>
-            {
-                let (names, declared) = (std::mem::take(&mut cx.names), std::mem::take(&mut cx.declared));
-                match findings.absorb(super::expand::expand(g, n, &operands, syms, once))? {
-                    None => continue,
-                    Some(Some(made)) => {
-                        place -= 1;
-                        g.order.splice(place..=place, made);
-                        continue;
-                    }
-                    Some(None) => {}
-                }
-                let Op::Control(c) = g.nodes[n].op.clone() else { continue };
-                let (mut outputs, mut uneven) = (vec![], vec![]);
-                let r = super::control::infer(
-                    g,
-                    n,
-                    &c,
-                    super::control::Outer { operands: &operands, names, declared, once },
-                    syms,
-                    findings,
-                    &mut outputs,
-                    &mut uneven,
-                );
-                if r.is_ok() && !uneven.is_empty() {
-                    place -= 1;
-                    if role == Role::Main {
-                        super::expand::branches::describe(g, n, &uneven)?;
-                    }
-                    // Each user is copied into both branches, with the bodies in it.
-                    let users: u64 = g.order[place..].iter().map(|n| nodes(g, *n)).sum();
-                    spend(syms, 2 * BRANCH * users, &g.nodes[n].origin)?;
-                    if super::expand::branches::sink(g, n, place, &uneven) {
-                        continue;
-                    }
-                    findings.push(super::control::uneven(&g.nodes[n], uneven[0]));
-                    place += 1;
-                    continue;
-                }
-                (r, outputs)
-            }
-            op => (op.infer(&mut cx), cx.outputs),
-        };
-        let node = &g.nodes[n];
-        let elems = operands
-            .iter()
-            .flatten()
-            .map(|o| &o.ty)
-            .chain(outputs.iter().flatten().map(|o| &o.0))
-            .filter_map(|t| t.as_tensor())
-            .map(|t| t.elem);
-        if let Some(t) = elems.into_iter().find(|t| {
-            !node.op.elements(&crate::ops::qualified(node.schema.domain, node.schema.name)).take(*t)
-        }) {
-            let what = if t == ElemType::Str { "strings" } else { "complex numbers" };
-            findings.push(
-                Error::new(
-                    codes::OP_FEATURE,
-                    format!(
-                        "{} computes with its elements, and nothing says what comes of {what}",
-                        node.schema.name
-                    ),
-                )
-                .at(&node.origin),
-            );
-            continue;
+        let Some((r, outputs)) = self.results(n, &operands)? else { return Ok(()) };
+        if let Some(e) = self.opaque(n, &operands, &outputs) {
+            self.findings.push(e.at(&self.g.nodes[n].origin));
+            return Ok(());
         }
-        let impossible = syms.take_impossible();
-        if findings.absorb(r)?.is_none() {
-            continue;
+        let impossible = self.syms.take_impossible();
+        if self.findings.absorb(r)?.is_none() {
+            return Ok(());
         }
         if let Some(Condition::AtMost(a, b)) = impossible {
-            let (a, b) = (a.display(syms), b.display(syms));
-            findings.push(
-                Error::new(codes::OP_SHAPE, "the operator does not take tensors of these sizes")
-                    .at(&node.origin)
-                    .found_expected(format!("{a} > {b}"), format!("{a} <= {b}")),
-            );
-            continue;
+            let (a, b) = (a.display(self.syms), b.display(self.syms));
+            let e = Error::new(codes::OP_SHAPE, "the operator does not take tensors of these sizes");
+            let e = e.at(&self.g.nodes[n].origin);
+            self.findings.push(e.found_expected(format!("{a} > {b}"), format!("{a} <= {b}")));
+            return Ok(());
         }
-        let outputs = super::evaluate::evaluate(node, &operands, &outputs, syms).unwrap_or(outputs);
+        let node = &self.g.nodes[n];
+        let outputs = super::evaluate::evaluate(node, &operands, &outputs, self.syms).unwrap_or(outputs);
         for (v, r) in node.outputs.clone().into_iter().zip(outputs) {
-            let (Some(v), Some((ty, known))) = (v, r) else { continue };
-            let ty = match admit(&g.values[v].name, ty, syms) {
-                Ok(ty) => ty,
-                Err(e) => {
-                    findings.push(e.at(&g.nodes[n].origin));
-                    continue;
-                }
-            };
-            if let Some(e) = too_large(&g.values[v].name, &ty, syms) {
-                findings.push(e.at(&g.nodes[n].origin));
-                continue;
+            if let (Some(v), Some(r)) = (v, r)
+                && let Err(e) = self.define(n, v, r)
+            {
+                self.findings.push(e.at(&self.g.nodes[n].origin));
             }
-            let output = g.outputs.contains(&v);
-            let d = &mut g.values[v];
-            if let Some(declared) = contradiction(Some(&ty), d.declared.as_ref(), syms) {
-                // A nested graph's results may have other sizes in each run.
-                let elements = |t: Option<&ValueType>| t.and_then(|t| t.as_tensor()).map(|t| t.elem);
-                let e = if output
-                    && (role == Role::Main || elements(Some(&ty)) != elements(d.declared.as_ref()))
-                {
-                    wrong_output(&d.name, declared, &ty, syms)
-                } else {
-                    let title = format!(
-                        "\"{}\" is declared otherwise than the operators compute it: what they compute \
-                            counts",
-                        d.name
-                    );
-                    let e = Error::warning(codes::TYPE_INVALID, title)
-                        .row("declared", declared)
-                        .row("computed", ty.display(syms));
-                    e.help("run onnx.shape_inference over the model without its value_info")
-                };
-                findings.push(e.at(&g.nodes[n].origin));
-            }
-            d.known = match known {
-                Known::Dims(v) => Known::Dims(v.into_iter().map(|d| short(syms.simplify(d), syms)).collect()),
-                k => k,
-            };
-            d.ty = Some(ty);
         }
-        syms.claim(|| source(g, n));
+        let g = &*self.g;
+        self.syms.claim(|| source(g, n));
+        Ok(())
     }
-    Ok(())
+    fn operands(&self, n: Node) -> Option<Vec<Option<Operand>>> {
+        let operand = |v: Value| {
+            let d = &self.g.values[v];
+            let ty = d.ty.clone()?;
+            Some(Some(Operand { name: d.name.clone(), ty, known: d.known.clone() }))
+        };
+        self.g.nodes[n].inputs.iter().map(|v| v.map_or(Some(None), operand)).collect()
+    }
+    /// The error about an operand whose type the operator does not take.
+    fn wrong_type(&self, n: Node, operands: &[Option<Operand>]) -> Option<Error> {
+        let schema = self.g.nodes[n].schema;
+        let types: Vec<Option<&ValueType>> = operands.iter().map(|o| o.as_ref().map(|o| &o.ty)).collect();
+        let (i, name, expected) = schema.check_types(&types).err()?;
+        let found = types[i].map(|t| t.display(self.syms)).unwrap_or_default();
+        let title = format!(
+            "input {i} ({name}) has a type that {} version {} does not take",
+            schema.name, schema.since
+        );
+        let e = with_operands(Error::new(codes::OP_TYPE, title), operands, self.syms);
+        Some(e.found_expected(found, expected))
+    }
+    /// The error about an operator that computes with elements that only move.
+    fn opaque(&self, n: Node, operands: &[Option<Operand>], outputs: &[Output]) -> Option<Error> {
+        let node = &self.g.nodes[n];
+        let types = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0));
+        let takes = |t: &ElemType| {
+            node.op.elements(&crate::ops::qualified(node.schema.domain, node.schema.name)).take(*t)
+        };
+        let elem = types.filter_map(|t| t.as_tensor()).map(|t| t.elem).find(|t| !takes(t))?;
+        let what = if elem == ElemType::Str { "strings" } else { "complex numbers" };
+        let title =
+            format!("{} computes with its elements, and nothing says what comes of {what}", node.schema.name);
+        Some(Error::new(codes::OP_FEATURE, title))
+    }
+    /// What the operator says of its results; `None` if others have taken the node's place, or it has been
+    /// reported.
+    fn results(
+        &mut self,
+        n: Node,
+        operands: &[Option<Operand>],
+    ) -> Result<Option<(Result<()>, Vec<Output>)>> {
+        let node = &self.g.nodes[n];
+        let name = |v: &Option<Value>| v.map_or_else(String::new, |v| self.g.values[v].name.clone());
+        let names = node.outputs.iter().map(name).collect();
+        let declared = node.outputs.iter().map(|v| self.hints[(*v)?].clone()).collect();
+        let expands = matches!(node.op, Op::Control(_) | Op::Composite(_) | Op::Contrib(_));
+        if !expands && !super::expand::complex::applies(node, operands) {
+            let mut cx = InferCx {
+                syms: self.syms,
+                origin: &node.origin,
+                inputs: operands,
+                since: node.schema.since,
+                names,
+                declared,
+                outputs: vec![None; node.outputs.len()],
+            };
+            return Ok(Some((node.op.infer(&mut cx), cx.outputs)));
+        }
+        let once = self.role != Role::Body;
+        let made = super::expand::expand(self.g, n, operands, self.syms, once);
+        match self.findings.absorb(made)? {
+            None => return Ok(None),
+            Some(Some(made)) => {
+                self.place -= 1;
+                self.g.order.splice(self.place..=self.place, made);
+                return Ok(None);
+            }
+            Some(None) if !matches!(self.g.nodes[n].op, Op::Control(_)) => return Ok(None),
+            Some(None) => {}
+        }
+        let outer = control::Outer { operands, names, declared, once };
+        let (r, found) = control::infer(self.g, n, outer, self.syms, self.findings);
+        if r.is_ok() && !found.uneven.is_empty() {
+            self.sink(n, &found.uneven)?;
+            return Ok(None);
+        }
+        Ok(Some((r, found.outputs)))
+    }
+    /// Moves what uses results of another rank in each branch into the branches of node `n`, which then is
+    /// inferred again.
+    fn sink(&mut self, n: Node, uneven: &[usize]) -> Result<()> {
+        self.place -= 1;
+        if self.role == Role::Main {
+            super::expand::branches::describe(self.g, n, uneven)?;
+        }
+        // Each user is copied into both branches, with the bodies in it.
+        let users: u64 = self.g.order[self.place..].iter().map(|n| nodes(self.g, *n)).sum();
+        spend(self.syms, 2 * BRANCH * users, &self.g.nodes[n].origin)?;
+        if !super::expand::branches::sink(self.g, n, self.place, uneven) {
+            self.findings.push(control::uneven(&self.g.nodes[n], uneven[0]));
+            self.place += 1;
+        }
+        Ok(())
+    }
+    /// Gives a result its type and what is known of it.
+    fn define(
+        &mut self,
+        n: Node,
+        v: Value,
+        (ty, known): (ValueType, Known),
+    ) -> std::result::Result<(), Error> {
+        let syms = &mut *self.syms;
+        let ty = admit(&self.g.values[v].name, ty, syms)?;
+        if let Some(e) = too_large(&self.g.values[v].name, &ty, syms) {
+            return Err(e);
+        }
+        let output = self.g.outputs.contains(&v);
+        let d = &mut self.g.values[v];
+        if let Some(declared) = contradiction(Some(&ty), d.declared.as_ref(), syms) {
+            // A nested graph's results may have other sizes in each run.
+            let elements = |t: Option<&ValueType>| t.and_then(|t| t.as_tensor()).map(|t| t.elem);
+            let other = self.role == Role::Main || elements(Some(&ty)) != elements(d.declared.as_ref());
+            let e = if output && other {
+                wrong_output(&d.name, declared, &ty, syms)
+            } else {
+                let title = format!(
+                    "\"{}\" is declared otherwise than the operators compute it: what they compute counts",
+                    d.name
+                );
+                let e = Error::warning(codes::TYPE_INVALID, title)
+                    .row("declared", declared)
+                    .row("computed", ty.display(syms));
+                e.help("run onnx.shape_inference over the model without its value_info")
+            };
+            self.findings.push(e.at(&self.g.nodes[n].origin));
+        }
+        d.known = match known {
+            Known::Dims(v) => Known::Dims(v.into_iter().map(|d| short(syms.simplify(d), syms)).collect()),
+            k => k,
+        };
+        d.ty = Some(ty);
+        Ok(())
+    }
 }
 
 /// What messages of failed calls name of a node: itself, and the shapes of its operands and results.

@@ -126,7 +126,7 @@ impl Rewrite<'_> {
         }
     }
 
-    // ---- What stands there ----
+    // ---- What is there ----
 
     fn tensor(&self, v: Value) -> Option<&TensorType> {
         self.g.values[v].ty.as_ref()?.as_tensor()

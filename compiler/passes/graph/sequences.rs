@@ -460,7 +460,7 @@ impl Scope {
             let v = self.emit(Bundle::Publish(list), inputs, "", &suffixes, &origin.element("outputs"))?;
             places.into_iter().zip(v).for_each(|(k, v)| self.g.outputs[k] = v);
         }
-        // The body was left with its nodes in order; these stand behind.
+        // The body was left with its nodes in order; these are behind.
         self.g.order.append(&mut self.order);
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::tensor::TensorType;
 pub(super) struct Collected {
     /// Where the slices of all iterations lie.
     pub buf: Buf,
-    /// Dimension along which they stand.
+    /// Dimension along which they are.
     pub axis: usize,
     pub reversed: bool,
     /// Grows with each iteration: its sizes, the first of them the number of slices.

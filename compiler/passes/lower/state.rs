@@ -10,7 +10,7 @@
 //! input, or all other stores to the output lie behind the input's elements.
 //!
 //! A state that a step replaces (of a recurrence, of a cache that drops its oldest positions) has one shape
-//! and is computed in scratch; the last thing that the driver does is to copy it. The copy stands in a body
+//! and is computed in scratch; the last thing that the driver does is to copy it. The copy is in a body
 //! of its own, so that no pass joins it with what computes the state.
 
 use crate::diag::{Error, Findings, Result, codes};

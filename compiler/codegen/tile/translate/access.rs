@@ -13,7 +13,7 @@ pub(super) const NOT_LINEAR: &str = "an access that is not linear in its loops";
 /// How an access moves with the loops around it: argument, then loop and stride in elements.
 pub(super) type Stream = (usize, Vec<(Sym, Dim)>);
 
-/// An access as it stands in the nest, with what surrounds the tile put in.
+/// An access as it is in the nest, with what surrounds the tile put in.
 pub(super) struct Site {
     storage: Buf,
     size: u32,
@@ -42,123 +42,152 @@ pub(super) struct Access {
     pub bound: Vec<(Sym, Dim)>,
 }
 
+impl Access {
+    /// True if all lanes are as far apart.
+    pub fn is_regular(&self) -> bool {
+        self.places.is_none() && self.window.is_none()
+    }
+}
+
+/// A position in the tile, in elements: loops with their strides, what else run time adds, a number.
+struct Position {
+    strides: Vec<(Sym, Dim)>,
+    more: Dim,
+    constant: i64,
+}
+
+impl Position {
+    fn stride(&self, s: Sym) -> Dim {
+        self.strides.iter().find(|t| t.0 == s).map_or(Dim::constant(0), |t| t.1)
+    }
+    fn add_stride(&mut self, s: Sym, c: Dim) {
+        match self.strides.iter_mut().find(|t| t.0 == s) {
+            Some(t) => t.1 = t.1 + c,
+            None => self.strides.push((s, c)),
+        }
+    }
+}
+
+const TOO_FAR: &str = "an address beyond 64 bits";
+
 impl Translate<'_> {
     /// Takes an access apart.
     pub fn access(&mut self, buf: Buf, at: &[Dim]) -> Fit<Access> {
         let site = self.site(buf, at)?;
-        let (mut strides, mut constant, mut more) =
-            (Vec::<(Sym, Dim)>::new(), site.constant, Dim::constant(0));
-        match &site.terms {
-            Some(terms) => {
-                for (s, k) in terms {
-                    match self.put.get(s) {
-                        None => strides.push((*s, *k)),
-                        Some(d) => match (k.as_const(), d.as_const()) {
-                            (Some(k), Some(d)) => {
-                                constant = k
-                                    .checked_mul(d)
-                                    .and_then(|x| constant.checked_add(x))
-                                    .ok_or("an address beyond 64 bits")?
-                            }
-                            _ => more = more + *k * *d,
-                        },
-                    }
-                }
-            }
-            None => more = self.substituted(site.rest),
+        let mut p = self.position(&site)?;
+        let window = self.take_window(&mut p.more);
+        let places = self.take_places(site.storage, &mut p.more)?;
+        self.take_loops(&mut p)?;
+        let known = |c: &Dim| c.as_const().is_some();
+        let moves: Vec<(Sym, Dim)> = self
+            .active
+            .iter()
+            .map(|(s, _)| (*s, p.stride(*s)))
+            .filter(|(_, c)| c.as_const() != Some(0))
+            .collect();
+        let bound: Vec<(Sym, Dim)> = p
+            .strides
+            .iter()
+            .filter(|t| self.withs.contains(&t.0) && t.1.as_const() != Some(0))
+            .copied()
+            .collect();
+        let step = self.lane.map_or(Dim::constant(0), |l| p.stride(l.sym));
+        if !known(&step) && (!bound.is_empty() || self.is_inner(step)) {
+            return Err("a stride between lanes that run time knows");
         }
-        let mut places = None;
-        // Lanes of a loop of one vector may lie anywhere. While an outer loop is opened, the first one stands
-        // for them.
+        if moves.iter().any(|(_, c)| !known(c) && self.is_inner(*c)) {
+            return Err(NOT_LINEAR);
+        }
+        let lane = step.as_const();
+        let rest = if site.terms.is_some() { site.rest + p.more } else { p.more };
+        let (rest, c) = rest.split_const();
+        let constant = p.constant.checked_add(c).ok_or(TOO_FAR)?;
+        let (linear, disp) = self.displaced(rest, constant, site.size, lane == Some(1));
+        let arg = self.arg(Arg::Pointer { buf: site.storage, linear, size: site.size })?;
+        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, window, bound })
+    }
+    /// The position with what stands for variables of opened loops put in.
+    fn position(&mut self, site: &Site) -> Fit<Position> {
+        let mut p = Position { strides: vec![], more: Dim::constant(0), constant: site.constant };
+        let Some(terms) = &site.terms else {
+            p.more = self.substituted(site.rest);
+            return Ok(p);
+        };
+        for (s, k) in terms {
+            let Some(d) = self.put.get(s) else {
+                p.strides.push((*s, *k));
+                continue;
+            };
+            match (k.as_const(), d.as_const()) {
+                (Some(k), Some(d)) => {
+                    p.constant = k.checked_mul(d).and_then(|x| p.constant.checked_add(x)).ok_or(TOO_FAR)?
+                }
+                _ => p.more = p.more + *k * *d,
+            }
+        }
+        Ok(p)
+    }
+    fn is_active(&self, s: Sym) -> bool {
+        self.active.iter().any(|a| a.0 == s)
+    }
+    /// Takes what lanes add that is not linear in them, see [`Access::window`]. Lanes of a loop of one vector
+    /// may lie anywhere: while an outer loop is opened, the first one stands for them.
+    fn take_window(&self, more: &mut Dim) -> Option<Dim> {
         let vectors: Vec<Sym> =
             self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
         let mut window = None;
         for v in vectors.iter().copied().chain(self.lane.map(|l| l.sym)) {
-            if self.active.iter().any(|a| a.0 == v) {
-                continue;
-            }
             let here = self.lane.is_some_and(|l| l.sym == v);
-            if let Some((rest, moving)) = more.window(v, i64::from(self.b.lanes()))
+            let cut = || more.window(v, i64::from(self.b.lanes()));
+            if let Some((rest, moving)) = (!self.is_active(v)).then(cut).flatten()
                 && (moving.syms().len() > 1 || here && self.used_lanes().is_none())
             {
-                more = rest;
+                *more = rest;
                 window = window.or(here.then_some(moving));
             }
         }
         for v in vectors {
             if more.contains(v) && more.linear_in(v).is_none() {
-                more = more.subst(&mut |s| (s == v).then(|| Dim::constant(0)));
+                *more = more.subst(&mut |s| (s == v).then(|| Dim::constant(0)));
             }
         }
-        if let Some(l) = self.lane.map(|l| l.sym)
-            && more.contains(l)
-            && more.linear_in(l).is_none()
-            && !self.active.iter().any(|a| a.0 == l)
-        {
-            let (first, list) = self.places(site.storage, more, l).ok_or(NOT_LINEAR)?;
-            (more, places) = (first, Some(list));
+        window
+    }
+    /// Takes where the lanes read, if a position is not linear in them.
+    fn take_places(&mut self, storage: Buf, more: &mut Dim) -> Fit<Option<Vec<i64>>> {
+        let Some(l) = self.lane.map(|l| l.sym).filter(|l| more.contains(*l) && !self.is_active(*l)) else {
+            return Ok(None);
+        };
+        if more.linear_in(l).is_some() {
+            return Ok(None);
         }
-        if more.as_const().is_none() {
-            let loops: Vec<Sym> = self
-                .deeper
-                .iter()
-                .copied()
-                .chain(self.active.iter().map(|a| a.0))
-                .chain(self.lane.map(|l| l.sym))
-                .chain(self.withs.iter().copied())
-                .collect();
-            for s in loops.into_iter().filter(|s| more.contains(*s)).collect::<Vec<_>>() {
-                let Some((c, rest)) = more.linear_in(s) else {
-                    return Err("an access that is not linear in a loop variable");
-                };
-                more = rest;
-                match strides.iter_mut().find(|t| t.0 == s) {
-                    Some(t) => t.1 = t.1 + c,
-                    None => strides.push((s, c)),
-                }
-            }
-            if self.is_inner(more) {
-                return Err(NOT_LINEAR);
-            }
+        let (first, list) = self.places(storage, *more, l).ok_or(NOT_LINEAR)?;
+        *more = first;
+        Ok(Some(list))
+    }
+    /// Takes the loops of the tile from what is left.
+    fn take_loops(&self, p: &mut Position) -> Fit<()> {
+        if p.more.as_const().is_some() {
+            return Ok(());
         }
-        let stride = |s: Sym| strides.iter().find(|t| t.0 == s).map_or(Dim::constant(0), |t| t.1);
-        let mut moves = vec![];
-        for (s, _) in &self.active {
-            let c = stride(*s);
-            if c.as_const() != Some(0) {
-                moves.push((*s, c));
-            }
+        let active = self.active.iter().map(|a| a.0);
+        let opened = self.deeper.iter().copied().chain(active).chain(self.lane.map(|l| l.sym));
+        let loops: Vec<Sym> =
+            opened.chain(self.withs.iter().copied()).filter(|s| p.more.contains(*s)).collect();
+        for s in loops {
+            let (c, rest) = p.more.linear_in(s).ok_or("an access that is not linear in a loop variable")?;
+            p.more = rest;
+            p.add_stride(s, c);
         }
-        let bound: Vec<(Sym, Dim)> = strides
-            .iter()
-            .filter(|t| self.withs.contains(&t.0) && t.1.as_const() != Some(0))
-            .copied()
-            .collect();
-        let step = self.lane.map_or(Dim::constant(0), |l| stride(l.sym));
-        let lane = step.as_const();
-        if lane.is_none() && (!bound.is_empty() || self.is_inner(step)) {
-            return Err("a stride between lanes that run time knows");
-        }
-        if moves.iter().any(|(_, c)| c.as_const().is_none() && self.is_inner(*c)) {
-            return Err(NOT_LINEAR);
-        }
-        let rest = if site.terms.is_some() { site.rest + more } else { more };
-        let (rest, c) = rest.split_const();
-        let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
-        let (rest, disp) =
-            match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
-                Some(x) => {
-                    match self.reach(i64::from(x), lane == Some(1)).map(|r| i64::from(x).div_euclid(r) * r) {
-                        Some(far) if far != 0 && far % i64::from(site.size) == 0 => {
-                            (rest + far / i64::from(site.size), (i64::from(x) - far) as i32)
-                        }
-                        _ => (rest, x),
-                    }
-                }
-                None => (rest + constant, 0),
-            };
-        let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
-        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, window, bound })
+        if self.is_inner(p.more) { Err(NOT_LINEAR) } else { Ok(()) }
+    }
+    /// A pointer in elements and a displacement in bytes for a position, `whole` if vectors are accessed.
+    fn displaced(&self, rest: Dim, constant: i64, size: u32, whole: bool) -> (Dim, i32) {
+        let bytes = constant.checked_mul(i64::from(size)).and_then(|c| i32::try_from(c).ok());
+        let Some(x) = bytes else { return (rest + constant, 0) };
+        let (x, size) = (i64::from(x), i64::from(size));
+        let far = self.reach(x, whole).map_or(0, |r| x.div_euclid(r) * r);
+        if far % size == 0 { (rest + far / size, (x - far) as i32) } else { (rest, x as i32) }
     }
     /// Bytes that displacements may reach, if what is beyond has a pointer of its own.
     fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {
@@ -166,7 +195,7 @@ impl Translate<'_> {
     }
     /// What all copies of an access have in common.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
-        // Accesses stand where they are in the nest for as long as it is translated.
+        // Accesses are where they are in the nest for as long as it is translated.
         let key = (buf, at.as_ptr() as usize);
         if let Some(s) = self.sites.get(&key) {
             return Ok(s.clone());

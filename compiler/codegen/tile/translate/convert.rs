@@ -72,7 +72,7 @@ impl Translate<'_> {
                 let i = self.b.bin(Bin::IMax, i, lo);
                 self.b.bin(Bin::IMin, i, hi)
             }
-            // Integers wrap. Those of less than 32 bits stand extended in their lanes.
+            // Integers wrap. Those of less than 32 bits are extended in their lanes.
             (I64 | U64, I64 | U64) => a.v,
             (U32, I64 | U64) => self.b.un(Un::ExtendUnsigned, a.v),
             (x, I64 | U64) if word(x) => self.b.un(Un::Extend, a.v),

@@ -51,6 +51,44 @@ pub(super) fn form(ty: ElemType) -> Option<Form> {
     })
 }
 
+/// The operation on lanes of floats.
+fn float_op(op: BinOp) -> Option<Bin> {
+    Some(match op {
+        BinOp::Add => Bin::Add,
+        BinOp::Sub => Bin::Sub,
+        BinOp::Mul => Bin::Mul,
+        BinOp::Div => Bin::Div,
+        _ => return None,
+    })
+}
+
+/// The operation on lanes of integers.
+fn int_op(op: BinOp, signed: bool) -> Option<Bin> {
+    Some(match (op, signed) {
+        (BinOp::Add, _) => Bin::IAdd,
+        (BinOp::Sub, _) => Bin::ISub,
+        (BinOp::Mul, _) => Bin::IMul,
+        (BinOp::Min, true) => Bin::IMin,
+        (BinOp::Max, true) => Bin::IMax,
+        (BinOp::Min, false) => Bin::UMin,
+        (BinOp::Max, false) => Bin::UMax,
+        (BinOp::And, _) => Bin::And,
+        (BinOp::Or, _) => Bin::Or,
+        (BinOp::Xor, _) => Bin::Xor,
+        _ => return None,
+    })
+}
+
+/// The operation on truth values.
+fn mask_op(op: BinOp) -> Option<Op> {
+    Some(match op {
+        BinOp::And => Op::MaskAnd,
+        BinOp::Or => Op::MaskOr,
+        BinOp::Xor => Op::MaskXor,
+        _ => return None,
+    })
+}
+
 impl Translate<'_> {
     pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
         if let Some((x, limit)) = visit::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) {
@@ -385,58 +423,38 @@ impl Translate<'_> {
         }
         let bits = bits_of(a.ty);
         let v = match a.ty {
-            ElemType::F32 | ElemType::F64 => match op {
-                BinOp::Add => self.b.bin_of(Bin::Add, a.v, b.v, bits),
-                BinOp::Sub => self.b.bin_of(Bin::Sub, a.v, b.v, bits),
-                BinOp::Mul => self.b.bin_of(Bin::Mul, a.v, b.v, bits),
-                BinOp::Div => self.b.bin_of(Bin::Div, a.v, b.v, bits),
-                BinOp::Min if self.b.has(Op::Bin(Bin::Least, bits)) => {
-                    self.b.bin_of(Bin::Least, a.v, b.v, bits)
-                }
-                BinOp::Max if self.b.has(Op::Bin(Bin::Most, bits)) => {
-                    self.b.bin_of(Bin::Most, a.v, b.v, bits)
-                }
-                BinOp::Min | BinOp::Max => {
-                    let op = if op == BinOp::Min { Bin::Min } else { Bin::Max };
-                    // The instruction gives its second operand if either is NaN. Of a reduction the first one
-                    // is what waits.
-                    let r = self.b.bin_of(op, b.v, a.v, bits);
-                    if known {
-                        r
-                    } else {
-                        let nan = self.b.cmp(Pred::Unordered, b.v, b.v, bits);
-                        self.b.select(nan, b.v, r, bits)
-                    }
-                }
+            ElemType::F32 | ElemType::F64 => match (float_op(op), op) {
+                (Some(op), _) => self.b.bin_of(op, a.v, b.v, bits),
+                (None, BinOp::Min) => self.extreme([Bin::Least, Bin::Min], (a.v, b.v), bits, known),
+                (None, BinOp::Max) => self.extreme([Bin::Most, Bin::Max], (a.v, b.v), bits, known),
                 _ => return Err("a function without vectors"),
             },
             ElemType::I32 | ElemType::U32 | ElemType::I64 | ElemType::U64 => {
-                let signed = a.ty.is_signed_int();
-                let op = match op {
-                    BinOp::Add => Bin::IAdd,
-                    BinOp::Sub => Bin::ISub,
-                    BinOp::Mul => Bin::IMul,
-                    BinOp::Min if signed => Bin::IMin,
-                    BinOp::Max if signed => Bin::IMax,
-                    BinOp::Min => Bin::UMin,
-                    BinOp::Max => Bin::UMax,
-                    BinOp::And => Bin::And,
-                    BinOp::Or => Bin::Or,
-                    BinOp::Xor => Bin::Xor,
-                    BinOp::Shl | BinOp::Shr => return self.shift(op, a, b),
-                    _ => return Err("an operation of integers without vectors"),
-                };
+                if matches!(op, BinOp::Shl | BinOp::Shr) {
+                    return self.shift(op, a, b);
+                }
+                let op =
+                    int_op(op, a.ty.is_signed_int()).ok_or("an operation of integers without vectors")?;
                 if bits == Bits::B64 { self.b.long(op, a.v, b.v) } else { self.b.bin(op, a.v, b.v) }
             }
-            ElemType::Bool => match op {
-                BinOp::And => self.b.masks(Op::MaskAnd, a.v, b.v),
-                BinOp::Or => self.b.masks(Op::MaskOr, a.v, b.v),
-                BinOp::Xor => self.b.masks(Op::MaskXor, a.v, b.v),
-                _ => return Err("an operation of truth values"),
-            },
+            ElemType::Bool => self.b.masks(mask_op(op).ok_or("an operation of truth values")?, a.v, b.v),
             _ => return Err(NO_TYPE),
         };
         Ok(Val { v, ..a })
+    }
+    /// The smaller or the larger float, NaN if either is: by an instruction that does so, or by one that gives
+    /// its second operand then.
+    fn extreme(&mut self, [ieee, plain]: [Bin; 2], (a, b): (Value, Value), bits: Bits, known: bool) -> Value {
+        if self.b.has(Op::Bin(ieee, bits)) {
+            return self.b.bin_of(ieee, a, b, bits);
+        }
+        // Of a reduction the first operand is what waits.
+        let r = self.b.bin_of(plain, b, a, bits);
+        if known {
+            return r;
+        }
+        let nan = self.b.cmp(Pred::Unordered, b, b, bits);
+        self.b.select(nan, b, r, bits)
     }
     /// The same by a number that is known.
     fn shift_by(&mut self, op: BinOp, a: Val, n: u64) -> Fit<Val> {

@@ -12,7 +12,7 @@ const NO_DOT: Misfit = "a dot product of bytes on a level that has none";
 
 /// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the
 /// vectors of 32 bits a lane have those, half as long ones the others: schedules make these where elements of
-/// 64 bits stand in a nest.
+/// 64 bits are in a nest.
 pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
     branches(body, false)?;
     let mut defined: HashSet<Reg> = HashSet::new();
@@ -106,7 +106,7 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
     }
 }
 
-/// Accumulators that stand only in vector loops of one and the same length, shorter than a vector: what their
+/// Accumulators that are only in vector loops of one and the same length, shorter than a vector: what their
 /// other lanes hold is nobody's business.
 pub(super) fn short_sums(body: &[Stmt], lanes: i64) -> Set<Reg> {
     let mut lengths: Map<Reg, Option<i64>> = Map::default();

@@ -35,7 +35,7 @@ impl Lanes<'_> {
     fn number(&mut self, x: f64) -> Value {
         self.pattern((x as f32).to_bits(), x.to_bits())
     }
-    /// A whole number of f64 and what is added to it, moved to where exponents stand.
+    /// A whole number of f64 and what is added to it, moved to where exponents are.
     fn at_exponent(&mut self, n: Value, plus: f64) -> Value {
         let units = self.number(UNITS + plus);
         let k = self.bin(Bin::Add, n, units);

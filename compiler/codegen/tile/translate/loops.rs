@@ -189,7 +189,7 @@ impl Translate<'_> {
         self.with(var, d, f)
     }
     /// `for var in (0..end).step_by(step)`, each iteration in parts of `part`: accumulators and pointers are
-    /// carried. Returns where the streams stand afterwards.
+    /// carried. Returns where the streams are afterwards.
     fn counted_streams(
         &mut self,
         var: Sym,

@@ -172,8 +172,7 @@ impl Translate<'_> {
         if self.b.width() == Width::Avx512
             && !self.b.is_long()
             && plain.lane == Some(1)
-            && plain.places.is_none()
-            && plain.window.is_none()
+            && plain.is_regular()
             && plain.bound.is_empty()
             && let Some(v) = self.near_byte(buf, value)?
         {
@@ -194,40 +193,31 @@ impl Translate<'_> {
             return Err("a store at an index read from memory");
         }
         let mem = self.mem(&a)?;
-        let ty = self.m.bufs[buf].ty;
-        if a.places.is_some() || a.window.is_some() {
+        if !a.is_regular() {
             return Err(super::access::NOT_LINEAR);
         }
+        let ty = self.m.bufs[buf].ty;
+        if a.lane == Some(0) {
+            let word = matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32);
+            if self.lane.is_some() || !(word || is_long(ty) && self.b.is_long()) {
+                return Err("a store of one element in lanes");
+            }
+            self.b.store_scalar(mem, v.v, bits_of(ty));
+            self.stored(a.storage);
+            return Ok(());
+        }
+        let (form, v) = self.to_storage(ty, v)?;
         match a.lane {
-            Some(1) => {
-                let (form, v) = self.to_storage(ty, v)?;
-                let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some())
-                    && self.b.has(Op::StoreFirst(form, 1));
-                if first || isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
-                    let value = self.side_by_side(form, v);
-                    if let Some(w) = &mut self.waiting {
-                        w.push(Waiting { storage: a.storage, form, mem, value, mask: self.mask });
-                        return Ok(());
-                    }
-                    self.b.store(form, mem, value, self.mask);
-                } else {
-                    self.store_strided(form, mem, v, 1)?;
+            Some(1) if self.has_store(form) => {
+                let value = self.side_by_side(form, v);
+                if let Some(w) = &mut self.waiting {
+                    w.push(Waiting { storage: a.storage, form, mem, value, mask: self.mask });
+                    return Ok(());
                 }
+                self.b.store(form, mem, value, self.mask);
             }
-            Some(0)
-                if self.lane.is_none()
-                    && (matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32)
-                        || is_long(ty) && self.b.is_long()) =>
-            {
-                self.b.store_scalar(mem, v.v, bits_of(ty))
-            }
-            Some(0) => return Err("a store of one element in lanes"),
-            Some(step) => {
-                let (form, v) = self.to_storage(ty, v)?;
-                self.store_strided(form, mem, v, step)?;
-            }
+            Some(step) => self.store_strided(form, mem, v, step)?,
             None => {
-                let (form, v) = self.to_storage(ty, v)?;
                 let (Some(n), true) = (self.used_lanes(), form != Form::F16) else { return Err(LANES) };
                 let Count::Run(step) = self.count(a.step * i64::from(form.bytes()))? else {
                     return Err(LANES);
@@ -237,6 +227,12 @@ impl Translate<'_> {
         }
         self.stored(a.storage);
         Ok(())
+    }
+    /// True if an instruction stores the lanes that count side by side.
+    fn has_store(&self, form: Form) -> bool {
+        let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some());
+        first && self.b.has(Op::StoreFirst(form, 1))
+            || isa::machine(self.b.width()).has(form, true, self.mask.is_some())
     }
     /// Runs `f`, and then makes the stores of whole vectors in it.
     pub(super) fn stores_last(&mut self, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {

@@ -115,7 +115,7 @@ pub struct Setting<'a> {
     pub vectors: Vectors,
     /// Puts in what the kernel has unrolled around the statements.
     pub substitute: &'a dyn Fn(Dim) -> Dim,
-    /// Where statements stand, for debug information.
+    /// Where statements are, for debug information.
     pub lines: Option<&'a Lines>,
 }
 

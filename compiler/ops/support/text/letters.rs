@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 const PAGE: i64 = 256;
 /// Nothing with letters lies beyond.
 const LETTERS_END: u32 = 0x2_0000;
-/// Bits of an entry below its number: has case; stands between letters without parting them.
+/// Bits of an entry below its number: has case; is between letters without parting them.
 const CASED: i64 = 1;
 const IGNORED: i64 = 2;
 const NUMBER: i64 = 4;

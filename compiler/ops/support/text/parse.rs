@@ -113,7 +113,7 @@ pub struct Decimal {
     e: Reg,
     /// Whether others follow that are not 0.
     tail: Reg,
-    /// Where the first one stands.
+    /// Where the first one is.
     first: Reg,
 }
 
@@ -131,7 +131,7 @@ impl Decimal {
     pub(super) fn lead(&self) -> Expr {
         Expr::acc(self.e) + Expr::acc(self.count) - int(1)
     }
-    /// Where the first digit stands.
+    /// Where the first digit is.
     pub(super) fn first(&self) -> Expr {
         Expr::acc(self.first)
     }

@@ -16,7 +16,7 @@ pub type Found<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &Expr, Expr, Expr);
 pub struct Lists<'a> {
     /// The strings.
     pub x: Buf,
-    /// What stands before and behind the parts, if any element has parts.
+    /// What is before and behind the parts, if any element has parts.
     pub marks: Option<(&'a str, &'a str)>,
     /// What lists are filled up with.
     pub pad: &'a str,

@@ -52,7 +52,7 @@ impl Cx<'_> {
         if let Some(c) = known_truth(&cond.known) {
             let sub = self.body(subs, names[usize::from(!c)])?;
             if let Some(out) = self.run(sub, syms, true, false)? {
-                *self.outputs = out.into_iter().map(Some).collect();
+                self.outputs = out.into_iter().map(Some).collect();
             }
             return Ok(());
         }

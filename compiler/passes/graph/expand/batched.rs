@@ -2,7 +2,7 @@
 //! own. It becomes a Scan over the batch whose body is the Scan over the sequence, cut to its length. What a
 //! shorter sequence leaves of the scan outputs is 0; a reversed one begins at its own end.
 
-use super::{Make, stand_in};
+use super::{Make, NodeSpec, stand_in};
 use crate::diag::{Failure, Result};
 use crate::graph::{Def, Graph, Node, Value};
 use crate::ops::AttrValue;
@@ -61,12 +61,9 @@ pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
         ("num_scan_inputs".to_owned(), AttrValue::Int(s.n_scanned as i64)),
         ("scan_input_directions".to_owned(), AttrValue::Ints(directions)),
     ];
-    let mut results = make.with_graphs(
+    let mut results = make.add(
         "Scan",
-        attrs,
-        inputs.into_iter().map(Some).collect(),
-        outputs,
-        vec![("body".to_owned(), inner)],
+        NodeSpec::new(inputs.into_iter().map(Some).collect(), outputs).attrs(attrs).graph("body", inner),
     )?;
     if let (Some(l), Some(x)) = (length, whole) {
         for v in &mut results[states..] {
@@ -87,7 +84,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
     let mut make = Make::at(g, n);
     let all: Vec<Option<Value>> = operands.iter().copied().chain(lengths).map(Some).collect();
     let attrs = vec![("num_scan_inputs".to_owned(), AttrValue::Int(all.len() as i64))];
-    let results = make.with_graphs("Scan", attrs, all, outputs, vec![("body".to_owned(), body)])?;
+    let results = make.add("Scan", NodeSpec::new(all, outputs).attrs(attrs).graph("body", body))?;
     for (old, new) in node.outputs.iter().zip(results) {
         if let Some(old) = old {
             make.define(*old, new)?;

@@ -4,7 +4,7 @@
 //! descriptor tells its rank. Only what a loop computes, and a result of a branch within a branch, must have
 //! one rank.
 
-use super::{Make, Piece, stand_in};
+use super::{Make, NodeSpec, Piece, stand_in};
 use crate::diag::{Failure, Result};
 use crate::graph::{Def, Graph, Node, Value, ValueData};
 use crate::ops::bundle::Bundle;
@@ -57,7 +57,7 @@ pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize
             let mut make = Make { g: sub, origin: origin.clone(), prefix: name.clone(), made: vec![] };
             let pack = Bundle::Pack { elem: None, rank: 0, like: 0 };
             let schema = pack.schema()?;
-            let parts = make.place(Op::Bundle(pack), schema, vec![], vec![Some(x)], 2, vec![]);
+            let parts = make.place(Op::Bundle(pack), schema, NodeSpec::new(vec![Some(x)], 2));
             let made = make.made;
             sub.order.extend(made);
             for v in parts {
@@ -92,7 +92,7 @@ fn publish(g: &mut Graph, n: Node, name: &str, parts: &[Value]) -> Result<Value>
         let publish = Bundle::Publish(vec![form]);
         let (schema, origin) = (publish.schema()?, g.nodes[n].origin.clone());
         let mut make = Make { g, origin, prefix: name.to_owned(), made: vec![] };
-        let made = make.place(Op::Bundle(publish), schema, vec![], inputs.collect(), 1, vec![]);
+        let made = make.place(Op::Bundle(publish), schema, NodeSpec::new(inputs.collect(), 1));
         let node = make.made;
         g.order.extend(node);
         return made.first().copied().ok_or_else(|| Failure::bug("branches", "a node without a result"));

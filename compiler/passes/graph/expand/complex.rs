@@ -6,7 +6,7 @@
 //! | NonZero | where either part is not zero |
 //! | Unique | of pairs: they are ordered by the real part first, as numpy does it |
 
-use super::Make;
+use super::{Make, NodeSpec};
 use crate::diag::{Failure, Result};
 use crate::graph::{Graph, Node, NodeData, Value};
 use crate::ops::complex::Complex;
@@ -49,7 +49,7 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
 
 /// A view of complex numbers as pairs, or back.
 fn view(make: &mut Make, of: Complex, x: Value) -> Result<Value> {
-    let made = make.place(Op::Complex(of), of.schema(), vec![], vec![Some(x)], 1, vec![]);
+    let made = make.place(Op::Complex(of), of.schema(), NodeSpec::new(vec![Some(x)], 1));
     made.first().copied().ok_or_else(|| Failure::bug("complex", "a node without a result"))
 }
 
@@ -73,7 +73,7 @@ fn either(make: &mut Make, node: &NodeData, x: Value) -> Result<Value> {
         inputs[0] = Some(part);
         let attrs =
             node.attrs.iter().filter(|(name, _)| i == 0 || name != "extrapolation_value").cloned().collect();
-        let y = make.parsed(node.schema, attrs, inputs, 1, vec![])?;
+        let y = make.parsed(node.schema, NodeSpec::new(inputs, 1).attrs(attrs))?;
         pair.push(make.op("Unsqueeze", &[y[0], last])?);
     }
     let pairs = make.with("Concat", vec![("axis", AttrValue::Int(-1))], &pair)?;

@@ -5,7 +5,7 @@
 //! ONNX Runtime quantizes the hidden states of as many sequences together as one of its threads computes;
 //! here it is those of all of them.
 
-use super::{Make, stand_in};
+use super::{Make, NodeSpec, stand_in};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Node, Value};
 use crate::ops::AttrValue;
@@ -89,13 +89,8 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
             ("scan_input_directions".to_owned(), way()),
             ("scan_output_directions".to_owned(), way()),
         ];
-        let done = make.with_graphs(
-            "Scan",
-            attrs,
-            vec![Some(states[0]), Some(states[1]), Some(gates)],
-            3,
-            vec![("body".to_owned(), body)],
-        )?;
+        let inputs = vec![Some(states[0]), Some(states[1]), Some(gates)];
+        let done = make.add("Scan", NodeSpec::new(inputs, 3).attrs(attrs).graph("body", body))?;
         let (first, second) = (make.ints(&[0]), make.ints(&[1]));
         last_h.push(make.op("Unsqueeze", &[done[0], first])?);
         last_c.push(make.op("Unsqueeze", &[done[1], first])?);

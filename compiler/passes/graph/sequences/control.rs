@@ -114,7 +114,7 @@ impl Scope {
                 self.g.output_elems.push(elems.get(k).copied().flatten());
             }
         }
-        // What the conversions emitted stands behind all other nodes.
+        // What the conversions emitted is behind all other nodes.
         self.g.order.append(&mut self.order);
         Ok(())
     }

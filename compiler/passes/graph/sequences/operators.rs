@@ -169,7 +169,7 @@ impl Scope {
         let (v, origin) = (self.operand(n, 0)?, self.origin(n));
         let mut t = self.thing(v);
         if let Thing::Parts(Parts::Absent(_)) = t {
-            // An error where it runs; it may stand in a branch that does not.
+            // An error where it runs; it may be in a branch that does not.
             let (kind, name) = (Kind::of(&t), self.name(v));
             let parts = self.convert(t, kind, &name, &origin)?;
             t = kind.thing(&parts)?;

@@ -13,22 +13,23 @@
 //! iteration of the `par` loop, which has at most `PIECES`: an iteration takes several blocks one after the
 //! other, and tasks are ranges of iterations.
 
+mod group;
 mod softmax;
 
 use crate::diag::Result;
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Math, Module, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, Form, Part, ProductKind, Rows, depends};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Math, Module, Stmt};
+use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, Rows};
 use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, relocate, substitute, wrap};
-use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::analysis::shape::{Uses, fresh_regs, substitute, wrap};
 use crate::passes::nest::schedule::contract::{Columns, packing};
 use crate::passes::nest::schedule::lanes;
 use crate::passes::nest::schedule::pack::Site;
-use crate::passes::nest::schedule::tiles::{self, Tile};
+use crate::passes::nest::schedule::tiles::{self, Tile, Wanted};
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
 use crate::tensor::ElemType;
+use group::{Group, group, position};
 use softmax::Found;
 
 /// Iterations of the `par` loop at most: what tasks there may be.
@@ -36,28 +37,6 @@ const PIECES: i64 = 64;
 /// Rows of a block, and how many bytes of scores a block has at most where that is known.
 const ROWS: i64 = 28;
 const BYTES: i64 = 11 * L2 / 64;
-
-/// The kernels of one attention, and how they fit together.
-struct Group {
-    scores: Kernel,
-    /// Softmax, then maps over its result.
-    rows: Vec<Kernel>,
-    values: Kernel,
-    qk: Contraction,
-    /// Column variables of the two contractions.
-    columns: (Sym, Sym),
-    pv: Contraction,
-    /// Buffers that become the scratch; the last one may be of bf16.
-    bufs: Vec<Buf>,
-    /// Shape of the scores.
-    dims: Vec<Dim>,
-    /// The row's position in it.
-    row: usize,
-    /// Variables of the second contraction for each position but the last.
-    vars: Vec<Option<Sym>>,
-    /// For each kernel but `values`: what stands for its variables.
-    renames: Vec<Vec<(Sym, Sym)>>,
-}
 
 /// Runs the pass. Kernels that it makes are scheduled.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
@@ -77,210 +56,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// Subscripts of an access in the shape of the scores.
-fn position(m: &Module, buf: Buf, at: &[Dim], dims: &[Dim]) -> Option<Vec<Dim>> {
-    let own = &m.bufs[buf].dims;
-    if own == dims {
-        return Some(at.to_vec());
-    }
-    (Dim::product(own.iter().copied()) == Dim::product(dims.iter().copied()))
-        .then(|| relocate(m, own, at, dims))
-}
-
-/// The loop variable of each position but the last; `None` if anything else stands there.
-fn row_vars(at: &[Dim], dims: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
-    let mut out = vec![];
-    for (i, d) in at.iter().zip(dims).take(dims.len() - 1) {
-        match (i.as_sym(), i.as_const()) {
-            (Some(s), _) if loops.iter().any(|l| l.0 == s && l.1 == *d) && !out.contains(&Some(s)) => {
-                out.push(Some(s))
-            }
-            (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
-            _ => return None,
-        }
-    }
-    Some(out)
-}
-
-/// Every access to one of `bufs` in a body, at the same row: its variables.
-fn rows_accessed(m: &Module, rows: &Rows, bufs: &[Buf], dims: &[Dim]) -> Option<Vec<Option<Sym>>> {
-    let mut all: Vec<(Buf, Vec<Dim>)> = vec![];
-    visit::accesses(&rows.body(), &mut |buf, at| all.push((buf, at.to_vec())));
-    let mut found: Option<Vec<Option<Sym>>> = None;
-    for (b, at) in all {
-        if !bufs.contains(&m.storage(b)) {
-            continue;
-        }
-        let at = position(m, b, &at, dims)?;
-        let vars = row_vars(&at, dims, &rows.loops)?;
-        let last = at.last()?;
-        if vars.iter().flatten().any(|v| last.contains(*v)) || found.as_ref().is_some_and(|f| *f != vars) {
-            return None;
-        }
-        found = Some(vars);
-    }
-    // Nothing else runs over other rows.
-    found.filter(|f| f.iter().flatten().count() == rows.loops.len())
-}
-
-/// True if a kernel of rows may write its result where its operand was: an element of the result is written
-/// where that of the operand is read for the last time.
-fn may_overwrite(m: &Module, rows: &Rows, from: Buf, to: Buf, dims: &[Dim]) -> bool {
-    let mut written = false;
-    for part in &rows.parts {
-        let elements = match part {
-            Part::Each(elements) => elements,
-            Part::Once(s) => {
-                let touches = s.loads().iter().any(|b| [from, to].contains(&m.storage(*b)));
-                if touches || matches!(s, Stmt::Store { .. }) {
-                    return false;
-                }
-                continue;
-            }
-        };
-        let ([(var, hi)], body) = (elements.loops.as_slice(), &elements.body) else { return false };
-        let stores = visit::stores(body).iter().any(|b| m.storage(*b) == to);
-        let reads = visit::loads(body).iter().any(|b| m.storage(*b) == from);
-        if written && reads || Some(hi) != dims.last() {
-            return false;
-        }
-        written |= stores;
-        // Where the row changes, each step keeps to its own element.
-        let mut own = true;
-        let mut check = |b: Buf, at: &[Dim]| {
-            if [from, to].contains(&m.storage(b)) {
-                own &= position(m, b, at, dims).and_then(|p| p.last().copied()).and_then(|d| d.as_sym())
-                    == Some(*var);
-            }
-        };
-        visit::accesses(body, &mut check);
-        if !own {
-            return false;
-        }
-    }
-    written
-}
-
-/// True for sums of products of floats, single ones or groups of bf16.
-fn of_floats(p: &Contraction) -> bool {
-    match p.product {
-        ProductKind::Fma => true,
-        ProductKind::Dot { group, .. } => group.sum() == ElemType::F32,
-        _ => false,
-    }
-}
-
 /// True for a map that changes no more than the type of elements.
 fn copies(m: &Module, k: Kernel) -> bool {
     m.form(k).map().is_some_and(|map| matches!(map.value, Expr::Load { .. }))
-}
-
-/// Elements that one step of a contraction multiplies.
-fn part(p: &Contraction) -> i64 {
-    if let ProductKind::Dot { group, .. } = p.product { group.size() } else { 1 }
-}
-
-/// The attention whose softmax is `k`.
-fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
-    let body = &m.kernels[k].body;
-    let Form::RowReduction(sm) = body.form() else { return None };
-    let is = |b: Buf, ty: ElemType| is_temp(m, b) && m.bufs[b].ty == ty;
-    let scratch = |b: Buf| is(b, ElemType::F32);
-    // What the rows are made of.
-    let (scores, from) =
-        visit::loads(body).into_iter().map(|b| m.storage(b)).find_map(|b| match uses.writers(b) {
-            [w] if *w != k && scratch(b) && uses.readers(b) == [k] && m.form(*w).contraction().is_some() => {
-                Some((*w, b))
-            }
-            _ => None,
-        })?;
-    let dims = m.bufs[from].dims.clone();
-    let stores = visit::stores(body);
-    let ([to], true) = (stores.as_slice(), dims.len() >= 2) else { return None };
-    let mut bufs = vec![from, m.storage(*to)];
-    if !may_overwrite(m, sm, from, bufs[1], &dims) {
-        return None;
-    }
-    let mut rows = vec![k];
-    let mut renames = vec![rows_accessed(m, sm, &bufs, &dims)?];
-    let values = loop {
-        let last = *bufs.last()?;
-        let others: Vec<Kernel> = uses.readers(last).iter().copied().filter(|r| !rows.contains(r)).collect();
-        let ([next], [_]) = (others.as_slice(), uses.writers(last)) else { return None };
-        if is(last, ElemType::BF16) {
-            break *next;
-        }
-        if !scratch(last) {
-            return None;
-        }
-        let Some(map) = m.form(*next).map() else { break *next };
-        let (along, to) = (Rows::of_map(map)?, m.storage(map.buf));
-        if bufs.contains(&to) || rows.len() > 3 || !may_overwrite(m, &along, last, to, &dims) {
-            return None;
-        }
-        bufs.push(to);
-        renames.push(rows_accessed(m, &along, &bufs, &dims)?);
-        rows.push(*next);
-    };
-    let (mut qk, mut pv) = (m.form(scores).contraction()?.clone(), m.form(values).contraction()?.clone());
-    if !of_floats(&qk) || !of_floats(&pv) {
-        return None;
-    }
-    // The second contraction.
-    let last = *bufs.last()?;
-    if m.storage(pv.b.0) == last {
-        std::mem::swap(&mut pv.a, &mut pv.b);
-    }
-    let [(depth, keys)] = pv.reduction.as_slice() else { return None };
-    if m.storage(pv.a.0) != last || m.storage(pv.b.0) == last || dims.last() != Some(&(*keys * part(&pv))) {
-        return None;
-    }
-    let read: Vec<Dim> = dims[..dims.len() - 1].iter().chain([keys]).copied().collect();
-    let at = position(m, pv.a.0, &pv.a.1, &read)?;
-    let vars = row_vars(&at, &read, &pv.loops)?;
-    let (out, out_at) = pv.store()?;
-    let rest: Vec<Sym> = pv.loops.iter().map(|l| l.0).filter(|s| !vars.contains(&Some(*s))).collect();
-    let ([n2], true) = (rest.as_slice(), at.last()?.as_sym() == Some(*depth)) else { return None };
-    if !depends(&pv.b.1, *n2) || stride(m, out, &out_at, *n2) != Some(1) {
-        return None;
-    }
-    // Weights are no keys: they would be read again for every block.
-    let weights = |b: Buf| m.is_constant(b);
-    if weights(qk.a.0) || weights(qk.b.0) || weights(pv.b.0) {
-        return None;
-    }
-    // The first one.
-    let (to, to_at) = qk.store()?;
-    let to_at = position(m, to, &to_at, &dims)?;
-    let vars1 = row_vars(&to_at, &dims, &qk.loops)?;
-    let n1 =
-        to_at.last()?.as_sym().filter(|s| qk.loops.iter().any(|l| l.0 == *s && Some(&l.1) == dims.last()))?;
-    if m.storage(to) != from
-        || qk.loops.len() != vars1.iter().flatten().count() + 1
-        || vars1.contains(&Some(n1))
-    {
-        return None;
-    }
-    if depends(&qk.a.1, n1) {
-        std::mem::swap(&mut qk.a, &mut qk.b);
-    }
-    if depends(&qk.a.1, n1) || !depends(&qk.b.1, n1) {
-        return None;
-    }
-    // Rows: neither keys nor values depend on them.
-    let row = (0..dims.len() - 1).rev().find(|i| match (vars1[*i], vars[*i]) {
-        (Some(a), Some(b)) => depends(&qk.a.1, a) && !depends(&qk.b.1, a) && !depends(&pv.b.1, b),
-        _ => false,
-    })?;
-    renames.insert(0, vars1);
-    let renames = renames
-        .into_iter()
-        .map(|r| r.into_iter().zip(&vars).filter_map(|(from, to)| Some((from?, (*to)?))).collect())
-        .collect();
-    // All at the driver's top level, so that the first may move down to the last.
-    let called = |k: &Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if x == k));
-    let top = called(&scores) && called(&values) && rows.iter().all(called);
-    top.then_some(Group { scores, rows, values, qk, columns: (n1, *n2), pv, bufs, dims, row, vars, renames })
 }
 
 /// A contraction with dims in place of variables.
@@ -399,8 +177,10 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         }
     }
     let of = Some((local, Dim::constant(height)));
-    let t1 = Tile::new((of, 1), most, g.columns.0, keys, nr1, panels1, batch.clone(), false, false, facts);
-    let t2 = Tile::new((of, 1), most, n2, width, nr2, panels2, batch.clone(), false, false, facts);
+    let tile = |columns, panels| {
+        Tile::new(Wanted { batch: batch.clone(), ..Wanted::plain(of, most, columns) }, panels, facts)
+    };
+    let (t1, t2) = (tile(of_keys, panels1), tile(of_values, panels2));
     let work = work(m, &g);
     let inner = vec![tiles::describe_tile(m, &g.qk, &t1), tiles::describe_tile(m, &g.pv, &t2)];
     let b = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };

@@ -11,8 +11,8 @@
 //! } }
 //! ```
 //!
-//! A plane's rows are scratch of a task, so they stay in the cache; around them stands what the window begins
-//! with, in place of the padded copy of the image. A depthwise convolution whose windows stand side by side
+//! A plane's rows are scratch of a task, so they stay in the cache; around them is what the window begins
+//! with, in place of the padded copy of the image. A depthwise convolution whose windows are side by side
 //! has the whole plane there, with zeros around it.
 
 use crate::diag::Result;
@@ -182,7 +182,7 @@ fn is_turned(m: &Module, image: Buf) -> bool {
     d[1].as_const().is_some_and(|c| c >= CHANNELS) && count.is_some_and(|n| n < CACHED / 4)
 }
 
-/// The input of which `src` is a copy with `fill` around it, made for kernel `k` alone, and how much stands
+/// The input of which `src` is a copy with `fill` around it, made for kernel `k` alone, and how much is
 /// before it.
 fn unpadded(
     m: &Module,

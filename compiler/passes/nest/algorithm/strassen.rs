@@ -31,19 +31,18 @@
 //! levels with 512-bit vectors have the pass: narrower ones have fewer products for each sum of weights, and
 //! many cores add on the units that multiply.
 
+mod layer;
+
 use crate::diag::Result;
-use crate::nest::{
-    BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, UnOp, visit,
-};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
-use crate::passes::nest::analysis::machine::{L2, LINE, THREADS};
+use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Stmt, UnOp, visit};
+use crate::passes::nest::analysis::machine::{L2, LINE};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
-use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::{Packed, constant_panels};
 use crate::passes::nest::schedule::tiles::is_even;
-use crate::sym::{Dim, Sym};
+use crate::sym::Dim;
 use crate::target::Level;
 use crate::tensor::ElemType;
+use layer::{Layer, layer, least_groups};
 use rayon::prelude::*;
 
 /// Columns of a panel.
@@ -105,159 +104,6 @@ struct LeftOperand {
     sums: Buf,
     /// The largest magnitude of each row, and its reciprocal (0: the row is not finite): [2][rows].
     scale: Buf,
-}
-
-/// A product with constant weights.
-struct Layer {
-    parts: Contraction,
-    /// Loops over rows, outermost first, and how many rows there are.
-    loops: Vec<(Sym, Dim)>,
-    rows: Dim,
-    /// Columns.
-    n: (Sym, i64),
-    /// The reduction.
-    k: (Sym, i64),
-    /// Steps of a block of half the reduction.
-    block: i64,
-    /// How many rows it pays for, at least and at most, if only run time tells whether there are so many.
-    asks: Option<(i64, i64)>,
-}
-
-/// What a kernel has to be; none where it does not pay.
-fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
-    if parts.product != ProductKind::Fma || parts.is_exact(m) {
-        return None;
-    }
-    let [(k, depth)] = parts.reduction.as_slice() else { return None };
-    let (k, depth) = (*k, depth.as_const()?);
-    let of_b: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| depends(&parts.b.1, l.0)).collect();
-    let [(n, columns)] = of_b.as_slice() else { return None };
-    let (n, columns) = (*n, columns.as_const()?);
-    if depends(&parts.a.1, n) || columns % (2 * PANEL) != 0 || depth % 32 != 0 {
-        return None;
-    }
-    let owner = m.storage(parts.b.0);
-    if !matches!(m.bufs[owner].place, Place::Const(_))
-        || m.bufs[parts.a.0].ty != ElemType::F32
-        || stride(m, parts.a.0, &parts.a.1, k) != Some(1)
-    {
-        return None;
-    }
-    let loops: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| l.0 != n).collect();
-    let rows = Dim::product(loops.iter().map(|l| l.1));
-    // One of eight products is saved. Sums of P take a share that falls with the reduction, those of A one
-    // that falls with the columns, and a few hundredths are lost anyway: what is left has to be worth it.
-    if SUMS * (8 * columns + 5 * depth) > depth * columns {
-        return None;
-    }
-    let block = (1..=BLOCK / 16)
-        .rev()
-        .map(|b| 16 * b)
-        .find(|b| depth / 2 % b == 0)
-        .filter(|b| 4 * b >= BLOCK || 2 * b == depth)?;
-    let (range, least, most) = (m.syms.range(rows), LEAST * least_groups(columns), V_BYTES / (7 * depth));
-    if range.hi.is_some_and(|h| h < least) || range.lo.is_some_and(|l| l > most) {
-        return None;
-    }
-    // Reads all weights: last, and kernels by several threads.
-    if !columns_are_alike(m, &parts.b, (k, n), columns)? {
-        return None;
-    }
-    let sure = range.lo.is_some_and(|l| l >= least) && range.hi.is_some_and(|h| h <= most);
-    Some(Layer {
-        rows,
-        loops,
-        n: (n, columns),
-        k: (k, depth),
-        block,
-        asks: (!sure).then_some((least, most)),
-        parts,
-    })
-}
-
-/// Whether the columns that are added to each other are of about the same magnitude. None: the constant is
-/// none of rows and columns that lie whole in memory.
-fn columns_are_alike(
-    m: &Module,
-    (b, at): &(Buf, Vec<Dim>),
-    (k, n): (Sym, Sym),
-    columns: i64,
-) -> Option<bool> {
-    let Place::Const(data) = &m.bufs[m.storage(*b)].place else { return None };
-    let (down, along) = (stride(m, *b, at, k)?, stride(m, *b, at, n)?);
-    let first = m.linear(*b, at).subst(&mut |s| (s == k || s == n).then(|| Dim::constant(0))).as_const()?;
-    let mut most = vec![0f32; usize::try_from(columns).ok()?];
-    // Elements until the columns begin again, and neighbours in memory that are of one column.
-    let period = if along > down { i64::MAX } else { down };
-    let mut i = -first;
-    data.f32_pieces(&mut |mut piece| {
-        while !piece.is_empty() {
-            let at = i.rem_euclid(period);
-            let room = if along == 1 { period - at } else { along - at % along };
-            let run = if i < 0 { -i } else { room.min(period - at) };
-            let (now, rest) =
-                piece.split_at(usize::try_from(run).map_or(piece.len(), |n| n.min(piece.len())));
-            let column = most.get_mut(usize::try_from(at / along).unwrap_or(usize::MAX)..);
-            match column {
-                Some(column) if i >= 0 && along == 1 => {
-                    column.iter_mut().zip(now).for_each(|(m, x)| *m = m.max(x.abs()));
-                }
-                Some([column, ..]) if i >= 0 => *column = now.iter().fold(*column, |m, x| m.max(x.abs())),
-                _ => {}
-            }
-            i += now.len() as i64;
-            piece = rest;
-        }
-    })?;
-    let panel = PANEL as usize;
-    Some(
-        most.chunks_exact(2 * panel)
-            .all(|c| (0..panel).all(|i| c[i].max(c[panel + i]) <= COLUMN_RATIO * c[i].min(c[panel + i]))),
-    )
-}
-
-impl Layer {
-    /// True if the sums of rows are those of `other`, whenever the other one makes them.
-    fn reads_as(&self, other: &Layer) -> bool {
-        let extents = |l: &Layer| l.loops.iter().map(|l| l.1).collect::<Vec<Dim>>();
-        let of = |s: Sym| {
-            if s == self.k.0 {
-                Some(other.k.0)
-            } else {
-                self.loops.iter().zip(&other.loops).find(|(a, _)| a.0 == s).map(|(_, b)| b.0)
-            }
-        };
-        let at = |d: &Dim| d.subst(&mut |s| of(s).map(Dim::sym));
-        let (a, b) = (&self.parts.a, &other.parts.a);
-        a.0 == b.0
-            && self.k.1 == other.k.1
-            && self.asks == other.asks
-            && extents(self) == extents(other)
-            && a.1.iter().map(at).eq(b.1.iter().copied())
-    }
-    /// True if every row has a neighbour.
-    fn is_even(&self, m: &Module) -> bool {
-        m.syms.simplify(self.rows.modulo(2)).as_const() == Some(0)
-    }
-    /// An element of the left operand.
-    fn left(&self, kb: &KernelBuilder, (r, c): (Dim, Dim)) -> Expr {
-        let put = |s: Sym| if s == self.k.0 { Some(c) } else { self.row(r, s) };
-        let at: Vec<Dim> = self.parts.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect();
-        kb.load(self.parts.a.0, &at)
-    }
-    /// What stands for a loop variable in row `r`.
-    fn row(&self, r: Dim, s: Sym) -> Option<Dim> {
-        let i = self.loops.iter().position(|l| l.0 == s)?;
-        let inner = Dim::product(self.loops[i + 1..].iter().map(|l| l.1));
-        let q = r.floor_div(inner);
-        Some(if i == 0 { q } else { q.modulo(self.loops[i].1) })
-    }
-}
-
-/// Groups of rows at least, for threads to share.
-fn least_groups(columns: i64) -> i64 {
-    let panels = columns / (2 * PANEL);
-    if panels < 4 * THREADS && panels % THREADS != 0 { 2 } else { 1 }
 }
 
 /// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the
@@ -518,7 +364,7 @@ fn left_factors(kb: &mut KernelBuilder, l: &Layer, left: LeftOperand, (t, c): (D
     }
 }
 
-/// The four sums of products that stand at one place of P, or the two of a pair's first row, and the
+/// The four sums of products that are at one place of P, or the two of a pair's first row, and the
 /// epilogue.
 fn finish(
     kb: &mut KernelBuilder,

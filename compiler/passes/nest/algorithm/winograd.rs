@@ -37,9 +37,9 @@ mod points;
 mod transform;
 
 use crate::diag::Result;
-use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::nest::{Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide};
+use crate::passes::nest::analysis::form::{Contraction, Convolution, ProductKind};
 use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
@@ -123,57 +123,30 @@ struct Layer {
 }
 
 fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
-    let ([an, ac, ay, ax], [wk, wc, wy, wx]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
-    let of = |list: &[(Sym, Dim)], d: &Dim| d.as_sym().and_then(|s| list.iter().copied().find(|l| l.0 == s));
-    let (c, ky, kx) = (of(&p.reduction, ac)?, of(&p.reduction, wy)?, of(&p.reduction, wx)?);
-    let kk = of(&p.loops, wk)?;
-    if p.reduction.len() != 3
-        || ac != wc
-        || ky.1.as_const() != Some(3)
-        || kx.1.as_const() != Some(3)
-        || ky.0 == kx.0
-    {
+    let conv = Convolution::of(p)?;
+    let (c, k, n) = (conv.channels()?, conv.filters, conv.batch);
+    let three = |axis: usize| conv.unit_window(axis).filter(|s| s.taps() == Some(3));
+    let (rows, columns) = (three(2)?, three(3)?);
+    if p.a.1.len() != 4 || p.reduction.len() != 3 || conv.positions.len() != 2 {
         return None;
     }
-    let n = of(&p.loops, an);
-    if n.is_none() && an.as_const() != Some(0) || p.loops.len() != 3 + usize::from(n.is_some()) {
-        return None;
-    }
-    let slides = |d: &Dim, tap: (Sym, Dim)| {
-        Slide::unit(*d, &p.loops, &p.reduction)
-            .filter(|s| s.tap == Some(tap) && s.along.0 != kk.0 && s.first >= 0)
-    };
-    let (rows, columns) = (slides(ay, ky)?, slides(ax, kx)?);
-    let (y, x) = (rows.along, columns.along);
-    let owner = m.storage(p.b.0);
-    let Place::Const(weights) = &m.bufs[owner].place else { return None };
-    let own = |s: Sym| n.is_some_and(|n| n.0 == s);
-    if y.0 == x.0
-        || own(y.0)
-        || own(x.0)
-        || own(kk.0)
-        || !weights.elem().is_float()
-        || m.bufs[p.a.0].ty != ElemType::F32
-        || m.storage(p.a.0) != p.a.0
-    {
+    let weights = m.constant_data(p.b.0).filter(|w| w.elem().is_float())?;
+    if m.bufs[p.a.0].ty != ElemType::F32 || m.storage(p.a.0) != p.a.0 {
         return None;
     }
     // Vectors run along channels on both sides.
     let (out, at) = p.store()?;
-    if stride(m, p.a.0, &p.a.1, c.0) != Some(1) || stride(m, out, &at, kk.0) != Some(1) {
+    if stride(m, p.a.0, &p.a.1, c.0) != Some(1) || stride(m, out, &at, k.0) != Some(1) {
         return None;
     }
-    let (c, k) = ((c.0, c.1.as_const()?), (kk.0, kk.1.as_const()?));
-    let shape = [k.1, c.1, 3, 3];
-    let fits = m.bufs[p.b.0].dims.iter().zip(shape).all(|(d, n)| d.as_const() == Some(n))
-        && m.bufs[owner].layout == Layout::RowMajor
-        && weights.count() == (9 * k.1 * c.1) as u64;
-    fits.then(|| Layer {
+    let (c, k) = ((c.0, c.1.as_const()?), (k.0, k.1.as_const()?));
+    let whole = weights.count() == (9 * k.1 * c.1) as u64;
+    whole.then(|| Layer {
         weights: weights.clone(),
         n,
         k,
-        y,
-        x,
+        y: rows.along,
+        x: columns.along,
         c,
         from: (rows.first, columns.first),
         parts: p.clone(),

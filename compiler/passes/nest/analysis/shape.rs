@@ -6,7 +6,7 @@ pub use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
-/// What a subscript becomes where one loop stands in place of two, the inner one of `extent` iterations.
+/// What a subscript becomes where one loop replaces two, the inner one of `extent` iterations.
 pub(crate) fn in_one(d: Dim, (outer, inner): (Sym, Sym), extent: Dim, one: Sym) -> Dim {
     let one = Dim::sym(one);
     d.subst(&mut |s| match s {

@@ -26,7 +26,7 @@ pub struct Uses {
     straight: bool,
     /// A kernel is called more than once.
     repeated: bool,
-    /// Where each kernel stands in the driver; `None` for kernels that are not called.
+    /// Where each kernel is in the driver; `None` for kernels that are not called.
     place: SecondaryMap<Kernel, Option<u32>>,
     /// What each kernel writes and reads.
     accesses: SecondaryMap<Kernel, Accesses>,
@@ -163,7 +163,7 @@ impl Uses {
     pub fn is_called(&self, k: Kernel) -> bool {
         self.place[k].is_some()
     }
-    /// Where the first call of a kernel stands among all calls.
+    /// Where the first call of a kernel is among all calls.
     pub fn place(&self, k: Kernel) -> Option<u32> {
         self.place[k]
     }
@@ -175,7 +175,7 @@ impl Uses {
     pub fn viewed(&self, b: Buf) -> bool {
         self.viewed.contains(&b)
     }
-    /// True if what kernel `from` computes may as well be computed where kernel `to` is called: they stand in
+    /// True if what kernel `from` computes may as well be computed where kernel `to` is called: they are in
     /// one body of the driver, and nothing in between changes what `from` reads.
     pub fn may_move(&self, m: &Module, from: Kernel, to: Kernel) -> bool {
         let may = self.straight || self.passes(m, from, to);

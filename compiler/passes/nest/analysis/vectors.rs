@@ -12,7 +12,7 @@ pub(crate) struct Needs<'a> {
     pub long: bool,
     /// It has neither accumulators nor loops.
     pub straight: bool,
-    /// Some loads may stand under a condition that differs between lanes.
+    /// Some loads may be under a condition that differs between lanes.
     pub conditional: bool,
     /// Elementary functions.
     pub elementary: usize,

@@ -6,7 +6,7 @@
 use crate::codegen::interface::Interface;
 use crate::diag::{Result, limits};
 use crate::jit::Loaded;
-use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, as_map};
 use crate::passes::nest::quantize::few_bits;
 use crate::tensor::{ConstData, ElemType, SmallFloat};
@@ -29,40 +29,64 @@ pub fn run(m: &mut Module, vectors: bool) -> Result<()> {
     Ok(())
 }
 
+/// What folding may still take: steps of the interpreter, and bytes of constants.
+struct Budget {
+    steps: f64,
+    bytes: f64,
+}
+
+impl Budget {
+    /// For a module, by the elements of its constants.
+    fn of(m: &Module) -> Budget {
+        let count = |p: &Place| if let Place::Const(c) = p { i64::try_from(c.count()).ok() } else { None };
+        let stored = m.bufs.values().filter_map(|d| count(&d.place)).fold(0, i64::saturating_add) as f64;
+        Budget {
+            steps: limits::FOLDED_STEPS.value as f64 + 64.0 * stored,
+            bytes: limits::FOLDED_BYTES.value as f64 + 8.0 * stored,
+        }
+    }
+    /// Takes from it, if there is enough.
+    fn take(&mut self, steps: f64, bytes: f64) -> bool {
+        let enough = steps <= self.steps && bytes <= self.bytes;
+        if enough {
+            (self.steps, self.bytes) = (self.steps - steps, self.bytes - bytes);
+        }
+        enough
+    }
+}
+
+/// True for a kernel that reads constants only (`made` will be some), and stores results of its own.
+fn may_fold(m: &Module, uses: &Uses, body: &[Stmt], made: &HashSet<Buf>) -> bool {
+    let known = |b: &Buf| {
+        let b = m.storage(*b);
+        matches!(m.bufs[b].place, Place::Const(_)) || made.contains(&b)
+    };
+    let own = |b: &Buf| {
+        uses.writers(*b).len() == 1
+            && matches!(m.bufs[*b].place, Place::Temp)
+            && !m.bufs[*b].ty.is_packed()
+            && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES)
+    };
+    visit::stores(body).iter().all(own)
+        && !visit::has_texts(m, body)
+        && visit::loads(body).iter().all(known)
+        && !has_symbols(m, body)
+        && !lazy(m, body)
+}
+
 /// Folds what can be; true if something waits.
 fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     let mut waits = false;
     let uses = Uses::new(m);
     let mut constant: HashSet<Buf> = HashSet::new();
     let mut kernels = vec![];
-    let stored: i64 = m
-        .bufs
-        .values()
-        .filter_map(|d| if let Place::Const(c) = &d.place { i64::try_from(c.count()).ok() } else { None })
-        .fold(0, i64::saturating_add);
-    let mut steps_left = limits::FOLDED_STEPS.value as f64 + 64.0 * stored as f64;
-    let mut bytes_left = limits::FOLDED_BYTES.value as f64 + 8.0 * stored as f64;
+    let mut budget = Budget::of(m);
     for k in uses.order.clone() {
         let body = &m.kernels[k].body;
-        let known = |b: &Buf| {
-            let b = m.storage(*b);
-            matches!(m.bufs[b].place, Place::Const(_)) || constant.contains(&b)
-        };
-        let stores = visit::stores(body);
-        let fits = stores.iter().all(|b| {
-            uses.writers(*b).len() == 1
-                && matches!(m.bufs[*b].place, Place::Temp)
-                && !m.bufs[*b].ty.is_packed()
-                && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES)
-        });
-        if !fits
-            || visit::has_texts(m, body)
-            || !visit::loads(body).iter().all(known)
-            || has_symbols(m, body)
-            || lazy(m, body)
-        {
+        if !may_fold(m, &uses, body, &constant) {
             continue;
         }
+        let stores = visit::stores(body);
         if let [made] = stores[..]
             && vectors
             && extends(m, body, made)
@@ -74,18 +98,17 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
                 continue;
             }
         }
-        let body = &m.kernels[k].body;
-        let (made, taken) = (stores.iter().filter_map(|b| bytes(m, *b)).sum::<i64>() as f64, steps(m, body));
-        if made > bytes_left || taken > steps_left {
-            continue;
+        let made = stores.iter().filter_map(|b| bytes(m, *b)).sum::<i64>() as f64;
+        if budget.take(steps(m, &m.kernels[k].body), made) {
+            constant.extend(stores);
+            kernels.push(k);
         }
-        (bytes_left, steps_left) = (bytes_left - made, steps_left - taken);
-        constant.extend(stores);
-        kernels.push(k);
     }
-    if kernels.is_empty() {
-        return Ok(false);
-    }
+    Ok(!kernels.is_empty() && evaluate(m, &uses, &kernels, &constant)? && waits)
+}
+
+/// Runs kernels, and makes constants of what others read of their results; false if a check fails in them.
+fn evaluate(m: &mut Module, uses: &Uses, kernels: &[Kernel], constant: &HashSet<Buf>) -> Result<bool> {
     // What somebody else reads must be kept; the rest was on the way.
     let inside: HashSet<_> = kernels.iter().copied().collect();
     let mut keep: Vec<Buf> = constant
@@ -118,7 +141,7 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
         }
     }
     visit::drop_calls(&mut m.driver, &|k| inside.contains(&k));
-    Ok(waits)
+    Ok(true)
 }
 
 /// True for a map that makes floats of smaller integers.

@@ -8,14 +8,14 @@
 //! }
 //! ```
 //!
-//! The image is wide where it stands between an expanding and a projecting convolution, and is never written
+//! The image is wide where it is between an expanding and a projecting convolution, and is never written
 //! as a whole. A band lies in scratch that each task has for itself (`nest`, rule 12). Rows that two
 //! bands share are computed for both, with the same sums: results do not depend on how the work is cut.
 //! Groups share nothing, so that small images have a single band.
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, depends};
+use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, depends, loop_or_zero};
 use crate::passes::nest::analysis::machine::{L1, L2, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, in_slots, is_temp, peel};
 use crate::passes::nest::fuse::fuse_epilogues::copies;
@@ -55,179 +55,195 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// Variables of one convolution: image, channel, row, column.
+/// The loops of one convolution: images, channels, rows, columns.
 struct Vars {
-    n: Option<Sym>,
-    c: Sym,
-    y: Sym,
-    x: Sym,
+    n: Option<(Sym, Dim)>,
+    c: (Sym, Dim),
+    y: (Sym, Dim),
+    x: (Sym, Dim),
+}
+
+impl Vars {
+    /// Those of a nest that has no other loops.
+    fn of(p: &Contraction, n: Option<(Sym, Dim)>, [c, y, x]: [(Sym, Dim); 3]) -> Option<Vars> {
+        let distinct = c.0 != y.0 && c.0 != x.0 && y.0 != x.0;
+        let others = n.is_none_or(|n| n.0 != c.0 && n.0 != y.0 && n.0 != x.0);
+        let all = p.loops.len() == 3 + usize::from(n.is_some());
+        (distinct && others && all).then_some(Vars { n, c, y, x })
+    }
+    /// What stands for a loop's variable at an element.
+    fn at(&self, s: Sym, [n, c, y, x]: [Dim; 4]) -> Option<Dim> {
+        match s {
+            s if s == self.y.0 => Some(y),
+            s if s == self.x.0 => Some(x),
+            s if s == self.c.0 => Some(c),
+            s => self.n.filter(|own| own.0 == s).map(|_| n),
+        }
+    }
+}
+
+/// The convolution that makes the image.
+struct Maker {
+    kernel: Kernel,
+    p: Contraction,
+    vars: Vars,
+    /// Where the first row and column are stored in the padded image, and how many of them there are.
+    from: (i64, i64),
+    size: (i64, i64),
+    channels: i64,
+    /// The weights by output channel, and which dimension that is.
+    weights: (Arc<ConstData>, usize),
+}
+
+/// The depthwise one behind it.
+struct Follower {
+    kernel: Kernel,
+    p: Contraction,
+    vars: Vars,
+    /// By how many rows of the image a window moves, and how many it reaches.
+    stride: i64,
+    reach: i64,
 }
 
 /// A convolution and the depthwise one behind it.
 struct Pair {
-    /// Who computes the image, and who fills its border, with what.
-    maker: Kernel,
-    follower: Kernel,
+    maker: Maker,
+    follower: Follower,
+    /// Who fills the border of the image, and with what.
     fillers: Vec<Kernel>,
     fill: Option<Expr>,
-    make: (Contraction, Vars),
-    follow: (Contraction, Vars),
     image: Buf,
     images: Dim,
-    channels: i64,
-    /// Rows and columns of the padded image, of what the maker stores, and where that begins.
+    /// Rows and columns of the padded image.
     padded: (i64, i64),
-    inner: (i64, i64),
-    from: (i64, i64),
-    /// Rows of the result; by how many rows of the image a window moves, and how many it reaches.
+    /// Rows of the result.
     rows: i64,
-    stride: i64,
-    reach: i64,
-    /// The weights of the maker by output channel, and which dimension that is.
-    weights: (Arc<ConstData>, usize),
-}
-
-fn extent(list: &[(Sym, Dim)], s: Sym) -> Option<Dim> {
-    list.iter().find(|l| l.0 == s).map(|l| l.1)
-}
-
-/// The loop variable of a subscript besides a number, and that number.
-fn shifted(list: &[(Sym, Dim)], d: &Dim) -> Option<(Sym, i64)> {
-    let (rest, from) = d.split_const();
-    let s = rest.as_sym()?;
-    extent(list, s).map(|_| (s, from))
 }
 
 /// A constant in the shape in which it is read.
 fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
-    let owner = m.storage(b);
-    let Place::Const(data) = &m.bufs[owner].place else { return None };
-    if m.bufs[owner].layout != Layout::RowMajor || m.is_recast(b) {
-        return None;
-    }
-    if owner == b {
-        return Some(data.clone());
-    }
+    let data = m.constant_data(b)?;
     let dims: Option<Vec<i64>> = m.bufs[b].dims.iter().map(|d| d.as_const()).collect();
-    data.reshaped(dims?).map(Arc::new)
+    if m.storage(b) == b { Some(data.clone()) } else { data.reshaped(dims?).map(Arc::new) }
+}
+
+impl Follower {
+    /// Kernel `k` as one, if its image is a temporary that nobody else reads.
+    fn of(m: &Module, uses: &Uses, k: Kernel) -> Option<Follower> {
+        let p = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?;
+        let image = p.a.0;
+        let data = &m.bufs[image];
+        let interleaved = data.layout == Layout::Permuted(vec![0, 2, 3, 1]) && data.ty == ElemType::F32;
+        let own = is_temp(m, image)
+            && uses.readers(image) == [k]
+            && !uses.pinned(image)
+            && !p.epilogue.iter().any(|s| s.loads().contains(&image));
+        let ([n, c, y, x], true) = (p.a.1.as_slice(), interleaved && own) else { return None };
+        // A channel is its own.
+        let c = loop_or_zero(&p.loops, *c)?.filter(|c| depends(&p.b.1, c.0))?;
+        let window = |at: &Dim| {
+            let s = Slide::of(*at, &p.loops, &p.reduction).filter(|s| s.first == 0)?;
+            let still = !depends(&p.b.1, s.along.0);
+            still.then_some((s, s.dilation * (s.tap?.1.as_const()? - 1) + 1))
+        };
+        let ((y, reach), (x, _)) = (window(y)?, window(x)?);
+        let vars = Vars::of(p, loop_or_zero(&p.loops, *n)?, [c, y.along, x.along])?;
+        Some(Follower { kernel: k, p: p.clone(), vars, stride: y.step, reach })
+    }
+    /// Rows of the result.
+    fn rows(&self) -> Option<i64> {
+        self.vars.y.1.as_const()
+    }
+}
+
+impl Maker {
+    /// Kernel `k` as the one that makes an image, if its weights may be cut by output channel.
+    fn of(m: &Module, k: Kernel, image: Buf) -> Option<Maker> {
+        let p = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?;
+        let (_, at) = p.store().filter(|store| store.0 == image)?;
+        let [n, c, y, x] = at.as_slice() else { return None };
+        // A loop besides a number, and that number.
+        let shifted = |d: &Dim| {
+            let (rest, from) = d.split_const();
+            Some((loop_or_zero(&p.loops, rest)??, from)).filter(|_| from >= 0)
+        };
+        let (c, (y, top), (x, left)) = (loop_or_zero(&p.loops, *c)??, shifted(y)?, shifted(x)?);
+        let vars = Vars::of(p, loop_or_zero(&p.loops, *n)?, [c, y, x])?;
+        let along: Vec<usize> = (0..p.b.1.len()).filter(|i| p.b.1[*i].contains(c.0)).collect();
+        let ([along], weights, channels) = (along.as_slice(), constant(m, p.b.0)?, c.1.as_const()?) else {
+            return None;
+        };
+        let by_channel = p.b.1[*along].as_sym() == Some(c.0)
+            && !depends(&p.a.1, c.0)
+            && weights.dims()[*along] == channels
+            && p.reduction.iter().all(|l| l.1.as_const().is_some())
+            && !visit::loads(&m.kernels[k].body).contains(&image);
+        let size = (y.1.as_const()?, x.1.as_const()?);
+        by_channel.then(|| Maker {
+            kernel: k,
+            p: p.clone(),
+            vars,
+            from: (top, left),
+            size,
+            channels,
+            weights: (weights, *along),
+        })
+    }
 }
 
 fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
-    let d = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?;
-    let image = d.a.0;
-    let data = &m.bufs[image];
-    let [n, c, y, x] = d.a.1.as_slice() else { return None };
-    let inner = data.layout == Layout::Permuted(vec![0, 2, 3, 1]) && data.ty == ElemType::F32;
-    if !inner
-        || !is_temp(m, image)
-        || uses.readers(image) != [k]
-        || uses.pinned(image)
-        || d.epilogue.iter().any(|s| s.loads().contains(&image))
-    {
-        return None;
-    }
-    // The depthwise one: a channel is its own.
-    let c = c.as_sym().filter(|c| extent(&d.loops, *c).is_some() && depends(&d.b.1, *c))?;
-    let window = |at: &Dim| {
-        let s = Slide::of(*at, &d.loops, &d.reduction).filter(|s| s.first == 0)?;
-        Some((s.along, s.step, s.dilation * (s.tap?.1.as_const()? - 1) + 1))
-    };
-    let ((dy, stride, reach), (dx, _, _)) = (window(y)?, window(x)?);
-    let batch = |list: &[(Sym, Dim)], n: &Dim| match (n.as_sym(), n.as_const()) {
-        (Some(s), _) => extent(list, s).map(|_| Some(s)),
-        (_, Some(0)) => Some(None),
-        _ => None,
-    };
-    let dn = batch(&d.loops, n)?;
-    if dy.0 == dx.0
-        || dy.0 == c
-        || dx.0 == c
-        || d.loops.len() != 3 + usize::from(dn.is_some())
-        || depends(&d.b.1, dy.0)
-        || depends(&d.b.1, dx.0)
-    {
-        return None;
-    }
-    // Who makes its image.
+    let follower = Follower::of(m, uses, k)?;
+    let image = follower.p.a.0;
     let (makers, fillers): (Vec<Kernel>, Vec<Kernel>) =
         uses.writers(image).iter().partition(|w| m.form(**w).contraction().is_some());
     let [maker] = makers.as_slice() else { return None };
-    let p = m.form(*maker).contraction().filter(|p| p.product == ProductKind::Fma)?;
-    let (_, at) = p.store().filter(|store| store.0 == image)?;
-    let [pn, pc, py, px] = at.as_slice() else { return None };
-    let pn = batch(&p.loops, pn)?;
-    let (pc, (py, top), (px, left)) = (pc.as_sym()?, shifted(&p.loops, py)?, shifted(&p.loops, px)?);
-    let distinct = py != px && py != pc && px != pc && pn.is_none_or(|n| n != py && n != px && n != pc);
-    let reads: bool = visit::loads(&m.kernels[*maker].body).contains(&image);
-    if *maker == k
-        || reads
-        || !distinct
-        || p.loops.len() != 3 + usize::from(pn.is_some())
-        || pn.is_some() != dn.is_some()
-        || !uses.may_move(m, *maker, k)
-    {
-        return None;
-    }
-    // Its weights, which are cut by output channel.
-    let weights = constant(m, p.b.0)?;
-    let along: Vec<usize> = (0..p.b.1.len()).filter(|i| p.b.1[*i].contains(pc)).collect();
-    let [along] = along.as_slice() else { return None };
-    if p.b.1[*along].as_sym() != Some(pc)
-        || depends(&p.a.1, pc)
-        || p.reduction.iter().any(|l| l.1.as_const().is_none())
-    {
-        return None;
-    }
-    let size = |list: &[(Sym, Dim)], s: Sym| extent(list, s).and_then(|d| d.as_const());
-    let (channels, high, wide) = (size(&p.loops, pc)?, size(&p.loops, py)?, size(&p.loops, px)?);
-    let (rows, padded) = (size(&d.loops, dy.0)?, (data.dims[2].as_const()?, data.dims[3].as_const()?));
-    // No more border above than the first window reaches.
-    let same = top <= reach.min((rows - 1) * stride + reach - 1)
-        && data.dims[1].as_const() == Some(channels)
-        && size(&d.loops, c) == Some(channels)
-        && weights.dims()[*along] == channels
+    let maker = Maker::of(m, *maker, image).filter(|x| x.kernel != k && uses.may_move(m, x.kernel, k))?;
+    let data = &m.bufs[image];
+    let (rows, padded) = (follower.rows()?, (data.dims[2].as_const()?, data.dims[3].as_const()?));
+    let (channels, reach) = (Some(maker.channels), follower.reach);
+    let fits = maker.vars.n.is_some() == follower.vars.n.is_some()
+        && data.dims[1].as_const() == channels
+        && follower.vars.c.1.as_const() == channels
+        // No more border above than the first window reaches.
+        && maker.from.0 <= reach.min((rows - 1) * follower.stride + reach - 1)
         && rows > 0;
-    // The border holds one number.
-    let number = |n: i64| Dim::constant(n);
+    if !fits {
+        return None;
+    }
+    let fill = border(m, uses, (&fillers, k), (image, &maker))?;
+    let bordered = maker.from != (0, 0) || maker.size != padded;
+    if bordered && fill.is_none() {
+        return None;
+    }
+    let fill = fill.filter(|_| bordered);
+    Some(Pair { maker, follower, fillers, fill, image, images: data.dims[0], padded, rows })
+}
+
+/// The number that kernels store around what the maker stores, none if there are no such kernels; `None` where
+/// they store anything else, or may not move to where kernel `k` is.
+fn border(
+    m: &Module,
+    uses: &Uses,
+    (fillers, k): (&[Kernel], Kernel),
+    (image, maker): (Buf, &Maker),
+) -> Option<Option<Expr>> {
+    let span = |from: i64, n: i64| (Dim::constant(from), Dim::constant(from + n - 1));
     let within = [
-        (number(0), data.dims[0] - 1),
-        (number(0), number(channels - 1)),
-        (number(top), number(top + high - 1)),
-        (number(left), number(left + wide - 1)),
+        (Dim::constant(0), m.bufs[image].dims[0] - 1),
+        span(0, maker.channels),
+        span(maker.from.0, maker.size.0),
+        span(maker.from.1, maker.size.1),
     ];
     let mut fill: Option<Expr> = None;
-    let mut fine = same && top >= 0 && left >= 0;
-    for f in &fillers {
-        match m.form(*f).map().map(|map| &map.value) {
-            Some(value @ Expr::Const(_)) if fill.as_ref().is_none_or(|f| f == value) => {
-                fill = Some(value.clone())
-            }
-            _ => fine = false,
+    for f in fillers {
+        let value = m.form(*f).map().map(|map| &map.value).filter(|v| matches!(v, Expr::Const(_)))?;
+        let same = fill.as_ref().is_none_or(|f| f == value);
+        if !same || !uses.may_move(m, *f, k) || !copies::disjoint(m, *f, image, &within) {
+            return None;
         }
-        fine &= uses.may_move(m, *f, k) && copies::disjoint(m, *f, image, &within);
+        fill = Some(value.clone());
     }
-    let border = (top, left) != (0, 0) || (high, wide) != padded;
-    if !fine || border && fill.is_none() {
-        return None;
-    }
-    Some(Pair {
-        maker: *maker,
-        follower: k,
-        fillers,
-        fill: fill.filter(|_| border),
-        weights: (weights, *along),
-        images: data.dims[0],
-        image,
-        channels,
-        padded,
-        inner: (high, wide),
-        from: (top, left),
-        rows,
-        stride,
-        reach,
-        follow: (d.clone(), Vars { n: dn, c, y: dy.0, x: dx.0 }),
-        make: (p.clone(), Vars { n: pn, c: pc, y: py, x: px }),
-    })
+    Some(fill)
 }
 
 /// How the work is cut.
@@ -242,21 +258,22 @@ struct Cut {
 
 /// Cuts the work so that a few threads get equal shares; `None` where it is better left as two kernels.
 fn cut(p: &Pair) -> Option<Cut> {
-    let depth: i64 = p.make.0.reduction.iter().filter_map(|d| d.1.as_const()).product();
-    if 4 * depth * p.channels > NEAR_WEIGHTS {
+    let depth: i64 = p.maker.p.reduction.iter().filter_map(|d| d.1.as_const()).product();
+    if 4 * depth * p.maker.channels > NEAR_WEIGHTS {
         return None;
     }
     let images = p.images.as_const().unwrap_or(1);
-    let again = (p.reach - p.stride).max(0);
+    let (reach, stride) = (p.follower.reach, p.follower.stride);
+    let again = (reach - stride).max(0);
     let bytes = |rows: i64, width: i64| 4 * rows * p.padded.1 * width;
     let cuts = WIDTHS
         .iter()
-        .filter(|w| p.channels % **w == 0 && bytes(p.reach.max(p.stride), **w) <= NEAR)
+        .filter(|w| p.maker.channels % **w == 0 && bytes(reach.max(stride), **w) <= NEAR)
         .flat_map(|w| (1..=BANDS).map(|b| (*w, b)));
     // Sums of rows that two bands have in common cost less than what memory would.
-    let cuts = cuts.filter(|(_, b)| *b <= p.rows && (b - 1) * again * depth < SAVED * p.inner.0);
+    let cuts = cuts.filter(|(_, b)| *b <= p.rows && (b - 1) * again * depth < SAVED * p.maker.size.0);
     let idle = |(width, bands): &(i64, i64)| {
-        let tasks = images * bands * (p.channels / width);
+        let tasks = images * bands * (p.maker.channels / width);
         let rounds = (tasks + THREADS - 1) / THREADS;
         // In parts of sixteen.
         (rounds * THREADS - tasks) * 16 / (rounds * THREADS)
@@ -269,202 +286,193 @@ fn cut(p: &Pair) -> Option<Cut> {
     })
 }
 
-/// What an iteration works on.
-struct Here {
+/// What an iteration works on: a band of rows of some channels of an image.
+struct Band<'a> {
+    p: &'a Pair,
+    cut: &'a Cut,
+    /// Scratch of all tasks, and the part of it for this one.
+    scratch: Buf,
     slot: Dim,
+    /// Rows of it.
+    high: i64,
+    /// The maker's weights by groups of channels.
+    weights: Buf,
     image: Dim,
     group: Dim,
-    /// The row of the image that is the first one in scratch.
-    base: Dim,
-    band: Buf,
-    weights: Buf,
-    /// Rows and channels of a band.
-    high: i64,
-    width: i64,
-    whole: bool,
+    /// Rows of the result.
+    from: Dim,
+    to: Dim,
 }
 
-impl Here {
-    /// Where a row of the image lies in the band: a ring, unless it holds all rows.
-    fn row(&self, row: Dim) -> Dim {
-        if self.whole { row } else { row.modulo(self.high) }
-    }
+/// The weights of the maker, by groups of `width` output channels.
+fn grouped_weights(m: &mut Module, maker: &Maker, width: i64) -> Option<Buf> {
+    let (w, along) = &maker.weights;
+    let mut dims = w.dims().to_vec();
+    let row = |i: usize| {
+        let coeff = |j: usize| if i == *along && j == 0 { width } else { i64::from(j == i + 1) };
+        (0..=w.dims().len()).map(coeff).collect()
+    };
+    let coeff = (0..dims.len()).map(row).collect();
+    dims[*along] = width;
+    dims.insert(0, maker.channels / width);
+    let offset = vec![0; dims.len() - 1];
+    let data = ConstData::remap(w.clone(), Remap { dims, offset, coeff })?;
+    let name = m.bufs[maker.p.b.0].name.clone();
+    Some(m.constant(name, Arc::new(data)))
 }
 
 fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
-    let k = p.follower;
-    let (groups, bands) = (p.channels / cut.width, (p.rows + cut.rows - 1) / cut.rows);
-    // Weights of each group.
-    let (w, along) = &p.weights;
-    let mut dims = w.dims().to_vec();
-    let coeff = (0..dims.len())
-        .map(|i| {
-            (0..=dims.len())
-                .map(|j| if i == *along && j == 0 { cut.width } else { i64::from(j == i + 1) })
-                .collect()
-        })
-        .collect();
-    dims[*along] = cut.width;
-    dims.insert(0, groups);
-    let offset = vec![0; dims.len() - 1];
-    let Some(data) = ConstData::remap(w.clone(), Remap { dims, offset, coeff }) else { return };
-    let weights = m.constant(m.bufs[p.make.0.b.0].name.clone(), Arc::new(data));
+    let k = p.follower.kernel;
+    let (stride, reach) = (p.follower.stride, p.follower.reach);
+    let (groups, bands) = (p.maker.channels / cut.width, (p.rows + cut.rows - 1) / cut.rows);
+    let Some(weights) = grouped_weights(m, &p.maker, cut.width) else { return };
     let total = p.images * (groups * bands);
     let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
     // Rows of a band in the image.
-    let high = if cut.whole { (cut.rows - 1) * p.stride + p.reach } else { p.reach.max(p.stride) };
+    let high = if cut.whole { (cut.rows - 1) * stride + reach } else { reach.max(stride) };
     let constant = Dim::constant;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
-    let band =
-        m.temp(format!("{name}.band"), ElemType::F32, [slots, high, p.padded.1, cut.width].map(constant));
+    let dims = [slots, high, p.padded.1, cut.width].map(constant);
+    let scratch = m.temp(format!("{name}.band"), ElemType::F32, dims);
     let work =
         |q: &Contraction| (Dim::product(q.loops.iter().chain(&q.reduction).map(|l| l.1)) * 2).floor_div(8);
-    let work = work(&p.make.0) + work(&p.follow.0);
+    let work = work(&p.maker.p) + work(&p.follower.p);
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let (group, b) = (i.modulo(groups), i.floor_div(groups));
             let (image, b) = (b.floor_div(bands), b.modulo(bands));
             let from = b * cut.rows;
-            let to = if p.rows % cut.rows == 0 {
-                from + cut.rows
-            } else {
-                (from + cut.rows).min(constant(p.rows))
-            };
-            let h = Here {
-                slot,
-                image,
-                group,
-                base: from * p.stride,
-                band,
-                weights,
-                high,
-                width: cut.width,
-                whole: cut.whole,
-            };
-            let (top, bottom) = (constant(p.from.0), constant(p.from.0 + p.inner.0));
-            filled(kb, p, &h, (constant(0), constant(high)), (0, p.from.1));
-            filled(kb, p, &h, (constant(0), constant(high)), (p.from.1 + p.inner.1, p.padded.1));
-            if p.from.0 > 0 {
-                filled(kb, p, &h, (h.base, (h.base + p.reach).min(top)), (0, p.padded.1));
-            }
-            if cut.whole {
-                filled(kb, p, &h, (bottom, constant(high)), (0, p.padded.1));
-                kb.nest(
-                    LoopKind::Par,
-                    &[constant(p.inner.0.min(high - p.from.0)), constant(p.inner.1), constant(cut.width)],
-                    |kb, at| make(kb, p, &h, cut, at[0] + p.from.0, at[1], at[2]),
-                );
-                kb.nest(LoopKind::Par, &[constant(p.rows), columns(p), constant(cut.width)], |kb, at| {
-                    follow(kb, p, &h, cut, at[0], at[1], at[2])
-                });
-                return;
-            }
-            // Rows of the image as the window reaches them.
-            let reached = |kb: &mut KernelBuilder, lo: Dim, hi: Dim| {
-                let (first, last) = (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
-                if kb.m.syms.le(last, first) != Answer::Yes {
-                    kb.range(LoopKind::Seq, "r", first, last, |kb, row| {
-                        kb.nest(LoopKind::Par, &[constant(p.inner.1), constant(cut.width)], |kb, at| {
-                            make(kb, p, &h, cut, row, at[0], at[1])
-                        });
-                    });
-                }
-                if p.padded.0 > p.from.0 + p.inner.0 {
-                    filled(kb, p, &h, (lo.max(bottom), hi), (0, p.padded.1));
-                }
-            };
-            if p.reach > p.stride {
-                reached(kb, h.base, h.base + (p.reach - p.stride));
-            }
-            kb.range(LoopKind::Seq, "y", from, to, |kb, y| {
-                let end = y * p.stride + p.reach;
-                reached(kb, end - p.stride.min(p.reach), end);
-                kb.nest(LoopKind::Par, &[columns(p), constant(cut.width)], |kb, at| {
-                    follow(kb, p, &h, cut, y, at[0], at[1])
-                });
-            });
+            let end = from + cut.rows;
+            let to = if p.rows % cut.rows == 0 { end } else { end.min(constant(p.rows)) };
+            Band { p, cut, scratch, slot, high, weights, image, group, from, to }.emit(kb);
         });
     });
     m.kernels[id].work = work;
     m.driver.pop();
     visit::splice_call(&mut m.driver, k, false, vec![Stmt::Call(id)]);
-    visit::drop_calls(&mut m.driver, &|k| k == p.maker || p.fillers.contains(&k));
+    visit::drop_calls(&mut m.driver, &|k| k == p.maker.kernel || p.fillers.contains(&k));
 }
 
-/// Columns of the result.
-fn columns(p: &Pair) -> Dim {
-    extent(&p.follow.0.loops, p.follow.1.x).unwrap_or_default()
-}
-
-/// Fills columns `left .. right` of some rows of a band.
-fn filled(kb: &mut KernelBuilder, p: &Pair, h: &Here, (lo, hi): (Dim, Dim), (left, right): (i64, i64)) {
-    let Some(fill) = p.fill.clone().filter(|_| left < right) else { return };
-    let (lo, hi) = (kb.m.syms.simplify(lo), kb.m.syms.simplify(hi));
-    if kb.m.syms.le(hi, lo) == Answer::Yes {
-        return;
+impl Band<'_> {
+    /// Where a row of the image lies in the band: a ring, unless it holds all rows.
+    fn row(&self, row: Dim) -> Dim {
+        if self.cut.whole { row } else { row.modulo(self.high) }
     }
-    kb.range(LoopKind::Seq, "r", lo, hi, |kb, row| {
-        kb.nest(LoopKind::Par, &[Dim::constant(right - left), Dim::constant(h.width)], |kb, at| {
-            kb.store(h.band, &[h.slot, h.row(row), at[0] + left, at[1]], fill)
+    /// Rows of the image that the maker stores, from where to where.
+    fn stored_rows(&self) -> (Dim, Dim) {
+        let (top, rows) = (self.p.maker.from.0, self.p.maker.size.0);
+        (top.into(), (top + rows).into())
+    }
+    fn emit(&self, kb: &mut KernelBuilder) {
+        let Pair { maker, follower, padded, .. } = self.p;
+        let (zero, high, wide) = (Dim::constant(0), Dim::constant(self.high), padded.1);
+        let base = self.from * follower.stride;
+        self.fill(kb, (zero, high), (0, maker.from.1));
+        self.fill(kb, (zero, high), (maker.from.1 + maker.size.1, wide));
+        let (top, bottom) = self.stored_rows();
+        if maker.from.0 > 0 {
+            self.fill(kb, (base, (base + follower.reach).min(top)), (0, wide));
+        }
+        if self.cut.whole {
+            self.fill(kb, (bottom, high), (0, wide));
+            self.all_rows(kb);
+        } else {
+            self.rows_in_turn(kb, base);
+        }
+    }
+    /// All rows of the image, then all of the result.
+    fn all_rows(&self, kb: &mut KernelBuilder) {
+        let (maker, width) = (&self.p.maker, Dim::constant(self.cut.width));
+        let top = maker.from.0;
+        let rows = Dim::constant(maker.size.0.min(self.high - top));
+        kb.nest(LoopKind::Par, &[rows, maker.size.1.into(), width], |kb, at| {
+            self.make(kb, [at[0] + top, at[1], at[2]])
         });
-    });
-}
-
-/// One element of the image.
-fn make(kb: &mut KernelBuilder, p: &Pair, h: &Here, cut: &Cut, row: Dim, x: Dim, c: Dim) {
-    let (parts, v) = &p.make;
-    let at = |s: Sym| match s {
-        s if s == v.y => Some(row - p.from.0),
-        s if s == v.x => Some(x),
-        s if s == v.c => Some(h.group * cut.width + c),
-        s if Some(s) == v.n => Some(h.image),
-        _ => None,
-    };
-    let own: Vec<Dim> = std::iter::once(h.group)
-        .chain(parts.b.1.iter().enumerate().map(|(i, d)| if i == p.weights.1 { c } else { *d }))
-        .collect();
-    let body = peel(&kb.m.kernels[p.maker].body).body;
-    let body: Vec<Stmt> = body
-        .into_iter()
-        .map(|s| {
-            let s = s.rewrite_exprs(&mut |e| match e {
-                Expr::Load { buf, at } if buf == parts.b.0 && at == parts.b.1 => {
-                    Expr::Load { buf: h.weights, at: own.clone() }
-                }
-                e => e,
+        let columns = self.p.follower.vars.x.1;
+        kb.nest(LoopKind::Par, &[self.p.rows.into(), columns, width], |kb, at| {
+            self.follow(kb, [at[0], at[1], at[2]])
+        });
+    }
+    /// A row of the result as soon as its window has been made, from row `base` of the image on.
+    fn rows_in_turn(&self, kb: &mut KernelBuilder, base: Dim) {
+        let (stride, reach) = (self.p.follower.stride, self.p.follower.reach);
+        if reach > stride {
+            self.reach(kb, base, base + (reach - stride));
+        }
+        kb.range(LoopKind::Seq, "y", self.from, self.to, |kb, y| {
+            let end = y * stride + reach;
+            self.reach(kb, end - stride.min(reach), end);
+            let row = [self.p.follower.vars.x.1, self.cut.width.into()];
+            kb.nest(LoopKind::Par, &row, |kb, at| self.follow(kb, [y, at[0], at[1]]));
+        });
+    }
+    /// Rows `lo .. hi` of the image.
+    fn reach(&self, kb: &mut KernelBuilder, lo: Dim, hi: Dim) {
+        let (maker, (top, bottom)) = (&self.p.maker, self.stored_rows());
+        let (first, last) = (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
+        if kb.m.syms.le(last, first) != Answer::Yes {
+            let row = [maker.size.1.into(), self.cut.width.into()];
+            kb.range(LoopKind::Seq, "r", first, last, |kb, y| {
+                kb.nest(LoopKind::Par, &row, |kb, at| self.make(kb, [y, at[0], at[1]]));
             });
-            match s.subst(&|s| at(s)) {
-                Stmt::Store { buf, value, .. } if buf == p.image => {
-                    Stmt::Store { buf: h.band, at: vec![h.slot, h.row(row), x + p.from.1, c], value }
-                }
-                s => s,
+        }
+        if self.p.padded.0 > maker.from.0 + maker.size.0 {
+            self.fill(kb, (lo.max(bottom), hi), (0, self.p.padded.1));
+        }
+    }
+    /// Fills columns `left .. right` of some rows.
+    fn fill(&self, kb: &mut KernelBuilder, (lo, hi): (Dim, Dim), (left, right): (i64, i64)) {
+        let Some(fill) = self.p.fill.clone().filter(|_| left < right) else { return };
+        let (lo, hi) = (kb.m.syms.simplify(lo), kb.m.syms.simplify(hi));
+        if kb.m.syms.le(hi, lo) == Answer::Yes {
+            return;
+        }
+        let row = [(right - left).into(), self.cut.width.into()];
+        kb.range(LoopKind::Seq, "r", lo, hi, |kb, y| {
+            kb.nest(LoopKind::Par, &row, |kb, at| {
+                kb.store(self.scratch, &[self.slot, self.row(y), at[0] + left, at[1]], fill)
+            });
+        });
+    }
+    /// One element of the image.
+    fn make(&self, kb: &mut KernelBuilder, [y, x, c]: [Dim; 3]) {
+        let Maker { p, vars, from, weights, .. } = &self.p.maker;
+        let element = [self.image, self.group * self.cut.width + c, y - from.0, x];
+        let filter = p.b.1.iter().enumerate().map(|(i, d)| if i == weights.1 { c } else { *d });
+        let filter: Vec<Dim> = std::iter::once(self.group).chain(filter).collect();
+        let weight = |e: Expr| match e {
+            Expr::Load { buf, at } if buf == p.b.0 && at == p.b.1 => {
+                Expr::Load { buf: self.weights, at: filter.clone() }
             }
-        })
-        .collect();
-    fresh_regs(kb.m, &body).into_iter().for_each(|s| kb.push(s));
-}
-
-/// One element of the result.
-fn follow(kb: &mut KernelBuilder, p: &Pair, h: &Here, cut: &Cut, y: Dim, x: Dim, c: Dim) {
-    let (parts, v) = &p.follow;
-    let at = |s: Sym| match s {
-        s if s == v.y => Some(y),
-        s if s == v.x => Some(x),
-        s if s == v.c => Some(h.group * cut.width + c),
-        s if Some(s) == v.n => Some(h.image),
-        _ => None,
-    };
-    let (row, column) = (parts.a.1[2], parts.a.1[3]);
-    let own = vec![h.slot, h.row(row.subst(&mut |s| at(s))), column.subst(&mut |s| at(s)), c];
-    let body: Vec<Stmt> = peel(&kb.m.kernels[p.follower].body)
-        .body
-        .into_iter()
-        .map(|s| {
-            s.subst(&|s| at(s)).rewrite_exprs(&mut |e| match e {
-                Expr::Load { buf, .. } if buf == p.image => Expr::Load { buf: h.band, at: own.clone() },
-                e => e,
-            })
-        })
-        .collect();
-    fresh_regs(kb.m, &body).into_iter().for_each(|s| kb.push(s));
+            e => e,
+        };
+        let in_band = |s: Stmt| match s {
+            Stmt::Store { buf, value, .. } if buf == self.p.image => {
+                Stmt::Store { buf: self.scratch, at: vec![self.slot, self.row(y), x + from.1, c], value }
+            }
+            s => s,
+        };
+        let body = peel(&kb.m.kernels[self.p.maker.kernel].body).body.into_iter();
+        let body: Vec<Stmt> = body
+            .map(|s| in_band(s.rewrite_exprs(&mut |e| weight(e)).subst(&|s| vars.at(s, element))))
+            .collect();
+        fresh_regs(kb.m, &body).into_iter().for_each(|s| kb.push(s));
+    }
+    /// One element of the result.
+    fn follow(&self, kb: &mut KernelBuilder, [y, x, c]: [Dim; 3]) {
+        let Follower { p, vars, .. } = &self.p.follower;
+        let element = [self.image, self.group * self.cut.width + c, y, x];
+        let at = |d: Dim| d.subst(&mut |s| vars.at(s, element));
+        let own = vec![self.slot, self.row(at(p.a.1[2])), at(p.a.1[3]), c];
+        let in_band = |e: Expr| match e {
+            Expr::Load { buf, .. } if buf == self.p.image => {
+                Expr::Load { buf: self.scratch, at: own.clone() }
+            }
+            e => e,
+        };
+        let body = peel(&kb.m.kernels[self.p.follower.kernel].body).body.into_iter();
+        let body: Vec<Stmt> =
+            body.map(|s| s.subst(&|s| vars.at(s, element)).rewrite_exprs(&mut |e| in_band(e))).collect();
+        fresh_regs(kb.m, &body).into_iter().for_each(|s| kb.push(s));
+    }
 }

@@ -259,28 +259,23 @@ struct Padding {
 }
 
 /// The kernel as a copy of an image, or of a part of it, into the middle of a padded buffer: of another
-/// kernel's whole result, which then stands there itself, or a copy that loses its conditions.
+/// kernel's whole result, which then is there itself, or a copy that loses its conditions.
 fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let map = m.form(c).map()?;
     let cover = map.cover(m)?;
     let Expr::Select(cond, inside, fill) = &map.value else { return None };
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
+    let alone = |p: Kernel| p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, p, c);
     let users = match (uses.writers(*t), &m.bufs[*t].place) {
-        ([p], Place::Temp)
-            if *p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, *p, c) =>
-        {
-            match m.form(*p).map() {
+        ([p], Place::Temp) if alone(*p) => {
+            let whole = match m.form(*p).map() {
                 // What only moves elements is followed into the copy (inline_producers).
-                Some(map) if matches!(map.value, Expr::Load { .. }) => vec![],
                 Some(map) => {
-                    if map.buf == *t && map.cover(m).is_some() {
-                        vec![*p]
-                    } else {
-                        vec![]
-                    }
+                    !matches!(map.value, Expr::Load { .. }) && map.buf == *t && map.cover(m).is_some()
                 }
-                None => only_store(m, *p, *t).map_or(vec![], |_| vec![*p]),
-            }
+                None => only_store(m, *p, *t).is_some(),
+            };
+            if whole { vec![*p] } else { vec![] }
         }
         // Parts of a concatenation, or something that is read elsewhere too.
         ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => {
@@ -290,10 +285,8 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
         ([], Place::Input(_)) => vec![],
         _ => return None,
     };
-    if !copies::sized_before(m, map.buf, &users) {
-        return None;
-    }
-    if !is_temp(m, map.buf) || m.bufs[*t].ty != m.bufs[map.buf].ty || uses.writers(map.buf) != [c] {
+    let own = is_temp(m, map.buf) && uses.writers(map.buf) == [c] && m.bufs[*t].ty == m.bufs[map.buf].ty;
+    if !own || !copies::sized_before(m, map.buf, &users) {
         return None;
     }
     let dims = inside_dims(m, map.buf, cond, &cover)?;
@@ -318,8 +311,8 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     })
 }
 
-/// For each dimension of a padded buffer: how much stands before the part where a condition on positions
-/// holds, the size of that part, and how much stands behind it.
+/// For each dimension of a padded buffer: how much is before the part where a condition on positions
+/// holds, the size of that part, and how much is behind it.
 fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> Option<Vec<(i64, Dim, i64)>> {
     let outer = &m.bufs[padded].dims;
     let mut found: Vec<(i64, Option<Dim>)> = vec![(0, None); cover.len()];

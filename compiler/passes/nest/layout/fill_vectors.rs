@@ -4,7 +4,7 @@
 //! Vectors run along output channels; three or six of them leave most lanes empty. With S results at
 //! x = S q + p the columns of the contraction are pairs (p, channel), which lie one behind the other in an
 //! image with channels innermost. What they share of the image is S - 1 elements wider than a window, and the
-//! weights of each phase p stand p further to the right, with zeros around them:
+//! weights of each phase p are p further to the right, with zeros around them:
 //!
 //! ```text
 //! y[S q + p, k] = sum over c, j of A[c, S q + j] B[k, c, j - p]      j in 0 .. taps + S - 1

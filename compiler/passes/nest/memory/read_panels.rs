@@ -1,4 +1,4 @@
-//! read_panels: a tensor whose rows are looked up and that is multiplied as well (a tied embedding) stands in
+//! read_panels: a tensor whose rows are looked up and that is multiplied as well (a tied embedding) is in
 //! the object once, as the panels that the product reads. A row then lies a line of memory for each element
 //! apart, which a few looked-up rows do not notice; what reads the whole tensor keeps its own copy, unless
 //! the object is to be small.
@@ -11,7 +11,7 @@ use crate::tensor::consts::Remap;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// Smaller constants may stand twice.
+/// Smaller constants may occur twice.
 const LEAST: u64 = 64 << 10;
 
 /// Rewrites the kernels that look up rows.

@@ -97,7 +97,7 @@ impl Columns<'_> {
     fn boxed(&mut self, e: Expr) -> Box<Expr> {
         Box::new(self.expr(e))
     }
-    /// Takes a sum apart; what stands in it is done.
+    /// Takes a sum apart; what is in it is done.
     fn flatten(&mut self, e: Expr, minus: bool, out: &mut Terms) {
         match e {
             Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) => {
@@ -296,7 +296,7 @@ impl Columns<'_> {
     }
 }
 
-/// Takes a sum apart as it stands.
+/// Takes a sum apart as it is.
 fn split(e: Expr, minus: bool, out: &mut Terms) {
     match e {
         Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) => {

@@ -3,7 +3,7 @@
 //!
 //! `widen_f16_scratch` keeps in f32 what contractions read over and over, so that it is converted once. Where
 //! a level multiplies f16 and adds the products up as f16 ([`HALVES`](crate::nest::HALVES) of them at most),
-//! both factors are to stand in memory as f16: scratch becomes f16 again if all that reads it are contractions
+//! both factors are to be in memory as f16: scratch becomes f16 again if all that reads it are contractions
 //! whose other factor is f16. Schedules and tiles then see two factors of f16 and take it from there.
 
 use crate::diag::Result;

@@ -1,4 +1,4 @@
-//! Quantized and low-precision numbers: sums in floats or by dot products, and what stands between a sum and
+//! Quantized and low-precision numbers: sums in floats or by dot products, and what is between a sum and
 //! its store.
 
 pub mod bf16_dot;

@@ -17,7 +17,7 @@ pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, Produ
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Panels, Tile};
+use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Panels, Tile, Wanted};
 use crate::passes::nest::schedule::{Plan, Request, Within, clip, pack};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
@@ -93,8 +93,8 @@ impl Axes {
     }
     /// Tiles that read B so.
     pub fn tiled(self, m: &mut Module, request: &Request, packing: Packing) -> Tiled {
-        let Axes { mut p, columns: Columns { n, extent, nr }, batch, mut rows, mut row, most, facts, .. } =
-            self;
+        let Axes { mut p, columns, batch, mut rows, mut row, most, facts, .. } = self;
+        let Columns { n, extent, nr } = columns;
         let depth = Dim::product(p.reduction.iter().map(|d| d.1));
         let turn = alternating_loop(m, &p, &batch, request.within, most, depth * extent);
         let mut together = 1;
@@ -110,9 +110,12 @@ impl Axes {
             .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
         let crowded = apart != 0 && apart % PAGE == 0;
         let halves = tiles::sums_halves(m, &p, facts.caps);
-        let tile = Tile::new((row, together), most, n, extent, nr, packing, batch, crowded, halves, facts)
-            .read_once(rows.is_empty())
-            .clipped(m, &p, &request.program.borders);
+        let wanted = Wanted { row, together, most, columns, batch, crowded, halves };
+        let tile = Tile::new(wanted, packing, facts).read_once(rows.is_empty()).clipped(
+            m,
+            &p,
+            &request.program.borders,
+        );
         let loops = Loops::new(m, &p, &tile, &rows);
         let work = work(m, &p, n, p.product.unit(), request.program.large);
         Tiled { p, rows, tile, loops, turn, work }
@@ -242,7 +245,7 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
     let (1, [start]) = (sums, terms.as_slice()) else { return };
     p.start = Some(start.clone());
     let acc = p.acc;
-    // Once: without it, the sum may stand before another constant.
+    // Once: without it, the sum may be before another constant.
     let mut left = true;
     p.epilogue = std::mem::take(&mut p.epilogue)
         .into_iter()

@@ -443,7 +443,7 @@ impl Block {
             Expr::Acc { reg: acc, at: here.clone(), lane: None },
         );
         let mut body = self.row((r, width), (l, used), vec![Stmt::Set { reg: acc, at: here, value }]);
-        // Rows of a band that stand in a ring are a pointer each.
+        // Rows of a band that are in a ring are a pointer each.
         let in_line = |s: Sym| m.linear(p.a.0, &p.a.1).linear_in(s).is_some();
         let rolled = self.taps > UNROLLED && depth.first().is_some_and(|d| in_line(d.0));
         for (i, (_, var, hi)) in depth.iter().enumerate().rev() {

@@ -155,7 +155,7 @@ fn choose(m: &mut Module, request: &Request) -> Box<dyn Plan> {
     if let Some(plan) = SUMS.iter().find_map(|candidate| candidate(m, request)) {
         return plan;
     }
-    // Of a map, loops over digits stand in the place of divisions.
+    // Of a map, loops over digits replace divisions.
     let split = request.form.map().and_then(|_| split_div_mod::split(m, request.body)).map(Body::from);
     let request = split.as_ref().map_or(*request, |body| Request { body, form: body.form(), ..*request });
     match MAPS.iter().find_map(|candidate| candidate(m, &request)) {

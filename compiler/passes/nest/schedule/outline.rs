@@ -47,7 +47,7 @@ fn tiles(mut body: Vec<Stmt>) -> Vec<Stmt> {
 /// the unrolled loops that store the sums.
 fn group(body: &[Stmt]) -> usize {
     let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
-    // What sums begin with stands right behind the accumulators.
+    // What sums begin with is right behind the accumulators.
     let begins = |i: usize| i == 2 && visit::stores(&body[1..2]).is_empty();
     match body.first() {
         Some(Stmt::Acc { .. }) => (1..body.len())
@@ -60,7 +60,7 @@ fn group(body: &[Stmt]) -> usize {
     }
 }
 
-/// True for statements that may stand in a tile and have vectors.
+/// True for statements that may be in a tile and have vectors.
 fn is_tile(body: &[Stmt]) -> bool {
     visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }))
         && !visit::any(body, &mut |s| !s.may_stand_in_tile())

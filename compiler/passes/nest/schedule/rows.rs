@@ -96,7 +96,7 @@ impl Tasks {
 /// Elements that a task of vectors takes at least.
 const SHARE: i64 = 8192;
 
-/// The loops around vectors (`body` stands inside all of them): where the outermost has too few iterations
+/// The loops around vectors (`body` is inside all of them): where the outermost has too few iterations
 /// for every thread, one loop over pieces of those inside.
 pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;

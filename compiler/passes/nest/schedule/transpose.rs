@@ -4,7 +4,7 @@
 //! Squares as wide as a vector are loaded along one dimension, transposed in registers and stored along the
 //! other. Where a dimension is no multiple of a square, the last square overlaps the one before: both store
 //! the same there. Of a dimension shorter than a square, there is a part of one. Rows shorter than a square
-//! are read as one where they lie so, whatever stands between them in the result.
+//! are read as one where they lie so, whatever is between them in the result.
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
@@ -97,60 +97,27 @@ impl Plan for Blocks {
     }
 }
 
+/// True for elements that squares of a kind are made of: all of 64 bits, or none. What is shorter than 32 has
+/// lanes of 32.
+fn turns(t: ElemType, long: bool) -> bool {
+    if long {
+        return lanes64::is(t);
+    }
+    matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || matches!(t, ElemType::F32 | ElemType::F16))
+}
+
 /// The map, with loops joined where memory runs on; the side along which the result runs, and the one along
 /// which what has to be turned does.
 fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let owner = m.storage(map.buf);
     let own = map.value.any(&mut |e| matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == owner));
     let ty = m.bufs[map.buf].ty;
-    // All of 64 bits, or nothing. What is shorter than 32 has lanes of 32.
-    let long = lanes64::is(ty);
-    let turns = |t: ElemType| {
-        if long {
-            lanes64::is(t)
-        } else {
-            matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || matches!(t, ElemType::F32 | ElemType::F16))
-        }
-    };
-    if own || !turns(ty) {
+    if own || !turns(ty, lanes64::is(ty)) {
         return None;
     }
-    let find = |m: &Module, map: &Map| -> Option<(Side, Side)> {
-        let to = unit_stride_var(m, map.buf, &map.at, &map.loops)?;
-        let mut from: Vec<Sym> = vec![];
-        let mut turned: Vec<(Buf, &[Dim])> = vec![];
-        let mut fits = true;
-        reads(&map.value, false, &mut |buf, at, conditional| match stride(m, buf, at, to) {
-            Some(0 | 1) => {}
-            _ if turns(m.bufs[buf].ty) && !conditional && m.linear(buf, at).linear_in(to).is_some() => {
-                match map.loops.iter().find(|l| stride(m, buf, at, l.0) == Some(1)) {
-                    Some(l) if !from.contains(&l.0) => from.push(l.0),
-                    Some(_) => {}
-                    None => fits = false,
-                }
-                if !turned.contains(&(buf, at)) {
-                    turned.push((buf, at));
-                }
-            }
-            _ => fits = false,
-        });
-        map.value.walk(&mut |e| {
-            fits &= match e {
-                Expr::With { .. } => false,
-                Expr::Load { .. } | Expr::Index(_) => true,
-                e => turns(m.type_of(e)) || m.type_of(e) == ElemType::Bool,
-            }
-        });
-        let [from] = from.as_slice() else { return None };
-        if !fits || turned.len() > MAX_BLOCK_LOADS {
-            return None;
-        }
-        let side = |v: Sym| map.loops.iter().find(|l| l.0 == v).map(|l| Side { var: v, extent: l.1 });
-        Some((side(to)?, side(*from)?))
-    };
     // Rows and columns of a plane are one dimension where they lie so on both sides.
     let mut map = joined(m, map);
-    let (to, mut from) = find(m, &map)?;
+    let (to, mut from) = sides_of(m, &map)?;
     if from.extent.as_const().is_some_and(|e| e < lanes)
         && let Some(joined) = joined_source(m, &mut map, &from, &to)
     {
@@ -161,7 +128,41 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     (to.var != from.var && enough(&to) && enough(&from)).then_some((map, to, from))
 }
 
-/// Every load of an expression, and whether it stands under a condition.
+/// The sides of a map all of whose loads run along the one or the other.
+fn sides_of(m: &Module, map: &Map) -> Option<(Side, Side)> {
+    let long = lanes64::is(m.bufs[map.buf].ty);
+    let to = unit_stride_var(m, map.buf, &map.at, &map.loops)?;
+    // What is turned, and the loops that it runs along.
+    let mut turned: Vec<(Buf, &[Dim])> = vec![];
+    let mut along: Vec<Option<Sym>> = vec![];
+    let mut fits = true;
+    reads(&map.value, false, &mut |buf, at, conditional| {
+        if matches!(stride(m, buf, at, to), Some(0 | 1)) {
+            return;
+        }
+        fits &= turns(m.bufs[buf].ty, long) && !conditional && m.linear(buf, at).linear_in(to).is_some();
+        if !turned.contains(&(buf, at)) {
+            turned.push((buf, at));
+            along.push(map.loops.iter().find(|l| stride(m, buf, at, l.0) == Some(1)).map(|l| l.0));
+        }
+    });
+    map.value.walk(&mut |e| {
+        fits &= match e {
+            Expr::With { .. } => false,
+            Expr::Load { .. } | Expr::Index(_) => true,
+            e => turns(m.type_of(e), long) || m.type_of(e) == ElemType::Bool,
+        }
+    });
+    let from = (*along.first()?)?;
+    let alike = along.iter().all(|s| *s == Some(from));
+    if !fits || !alike || turned.len() > MAX_BLOCK_LOADS {
+        return None;
+    }
+    let side = |v: Sym| map.loops.iter().find(|l| l.0 == v).map(|l| Side { var: v, extent: l.1 });
+    Some((side(to)?, side(from)?))
+}
+
+/// Every load of an expression, and whether it is under a condition.
 pub(crate) fn reads<'a>(e: &'a Expr, conditional: bool, f: &mut dyn FnMut(Buf, &'a [Dim], bool)) {
     match e {
         Expr::Load { buf, at } => f(*buf, at, conditional),
@@ -329,12 +330,6 @@ fn one(
     };
     let value = instance(m, &map.value, &put);
     let at = map.at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
-    let vector = Stmt::For {
-        kind: LoopKind::Vec(lanes as u32),
-        var: l,
-        lo: zero,
-        hi: columns,
-        body: vec![Stmt::Store { buf: map.buf, at, value }],
-    };
-    vec![Stmt::For { kind: LoopKind::Unroll, var: u, lo: zero, hi: rows, body: vec![vector] }]
+    let vector = Stmt::vector(lanes, l, columns, vec![Stmt::Store { buf: map.buf, at, value }]);
+    vec![Stmt::unroll(u, rows, vec![vector])]
 }

@@ -55,7 +55,7 @@ impl Code {
         self.fixups.push((self.words.len(), to, Field::Near));
         self.push(table::BRANCH_IF | condition);
     }
-    /// Loads 16 bytes that stand behind the code.
+    /// Loads 16 bytes that are behind the code.
     pub(super) fn literal(&mut self, d: u32, data: [u32; 4]) {
         let l = match self.pooled.get(&data) {
             Some(l) => *l,

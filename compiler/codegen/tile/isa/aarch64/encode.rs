@@ -1,5 +1,5 @@
 //! Allocated functions -> words: frame, moves, branches. The code is a leaf function: it calls nothing and
-//! reaches its literals, which stand behind it, relative to the instruction; it needs no relocation.
+//! reaches its literals, which are behind it, relative to the instruction; it needs no relocation.
 
 use super::code::{Code, Label};
 use super::registers::{SAVED, SAVED_VECTORS};
@@ -95,7 +95,7 @@ impl Emit<'_> {
             }
         }
     }
-    /// Where a stack parameter stands.
+    /// Where a stack parameter is.
     pub(super) fn stack_param(&self, k: u32) -> (u32, i64) {
         (SP, i64::from(self.frame + self.kept() + 8 * k))
     }

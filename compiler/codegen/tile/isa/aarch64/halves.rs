@@ -1,6 +1,6 @@
 //! Sums of products of f16 (FEAT_FP16). A function may say that a few products of f16 can be added up as f16
 //! ([`Func::halves`]): a loop that runs no more than so many steps then carries sums of eight f16, two
-//! neighbouring vectors of a row in one register, and multiplies what stands in memory, unconverted. Behind
+//! neighbouring vectors of a row in one register, and multiplies what is in memory, unconverted. Behind
 //! the loop they are added to what the loop began with, in f32. Long sums come as loops of such loops.
 
 use crate::codegen::tile::ir::Bits::B32;
@@ -263,7 +263,7 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
             };
             let holder = *held.entry(*at).or_insert_with(|| {
                 let def = fresh(classes);
-                // Neighbours together; a single one stands in the lower half of a lane of 32 bits.
+                // Neighbours together; a single one is in the lower half of a lane of 32 bits.
                 let op = match count {
                     8 => Op::Load(Form::B32),
                     4 => Op::LoadFirst(Form::B32, 2),

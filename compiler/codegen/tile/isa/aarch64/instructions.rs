@@ -178,7 +178,7 @@ impl Emit<'_> {
             Op::MaskAnd => self.code.three(table::AND, d, r[0], r[1]),
             Op::MaskOr => self.code.three(table::ORR, d, r[0], r[1]),
             Op::MaskXor => self.code.three(table::EOR, d, r[0], r[1]),
-            // Arguments: what stands where the mask is not set, what stands where it is, the mask.
+            // Arguments: what is where the mask is not set, what is where it is, the mask.
             Op::SelectInto(_, 0) => self.code.three(table::BIT, d, r[1], r[2]),
             Op::SelectInto(_, 1) => self.code.three(table::BIF, d, r[0], r[2]),
             Op::SelectInto(_, _) => self.code.three(table::BSL, d, r[1], r[0]),

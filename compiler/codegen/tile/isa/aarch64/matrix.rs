@@ -267,7 +267,7 @@ impl Rewrite<'_> {
         b.params = b.params.iter().flat_map(|p| self.slots(*p)).collect();
         b.nodes = self.out;
     }
-    /// What stands in the place of a parameter: a pair in that of its first sum, nothing in that of the
+    /// What replaces a parameter: a pair in that of its first sum, nothing in that of the
     /// second.
     fn slots(&self, p: Value) -> Vec<Value> {
         match self.pairs.of.get(&p) {

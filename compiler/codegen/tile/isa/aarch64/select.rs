@@ -327,7 +327,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     true
 }
 
-/// Loads of neighbouring vectors stand side by side, so that one instruction makes both.
+/// Loads of neighbouring vectors are side by side, so that one instruction makes both.
 fn in_pairs(b: &mut Block) {
     let whole = |n: &Node| match (n.op, n.mem) {
         (Op::Load(form @ (Form::B32 | Form::B64)), Some(m)) if n.args.is_empty() => Some((form, m)),

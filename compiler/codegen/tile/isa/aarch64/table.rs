@@ -1,5 +1,5 @@
 //! Base words of the instructions: all fields for registers and numbers are 0. A64 has one form for each, so
-//! a word and where its fields stand is all that there is to encode; `tests` holds every row against what an
+//! a word and where its fields are is all that there is to encode; `tests` holds every row against what an
 //! assembler makes of it.
 
 use crate::codegen::tile::ir::{Bin, Bits, Bytes, Factors, Op, Pred, Un};

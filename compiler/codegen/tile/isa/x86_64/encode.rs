@@ -1,7 +1,7 @@
 //! Allocated functions -> bytes, by iced-x86.
 //!
 //! The code is a leaf function of the System V convention on every system: it calls nothing and reaches its
-//! literals, which stand behind `ret`, relative to the instruction pointer; it needs no relocation.
+//! literals, which are behind `ret`, relative to the instruction pointer; it needs no relocation.
 //! Epilogues have the form that Windows' unwinder knows: nothing but `pop` before `ret`.
 
 use super::registers::SAVED;
@@ -170,7 +170,7 @@ impl Emit<'_> {
             let next = code.get(n + 1).copied();
             if entered[*b] {
                 let mut l = self.labels[*b];
-                // Two labels may not stand at one instruction: every block here has code of its own.
+                // Two labels may not be at one instruction: every block here has code of its own.
                 self.a.set_label(&mut l)?;
                 self.labels[*b] = l;
             }

@@ -169,7 +169,7 @@ impl Emit<'_> {
         };
         self.add(i)
     }
-    /// Numbers that stand behind the code.
+    /// Numbers that are behind the code.
     fn constant(&mut self, op: Op, p: &Places) -> Encoded<()> {
         let c = column(self.width);
         let i = match op {
@@ -377,7 +377,7 @@ impl Emit<'_> {
                         i.set_op_mask(p.r[1]);
                         i
                     }),
-                    // The bytes stand in the first part of the register.
+                    // The bytes are in the first part of the register.
                     (Form::I8 | Form::U8 | Form::I16 | Form::U16, 1) if !self.wide() => {
                         Instruction::with2(code, p.at, Register::XMM0 + p.number(0))
                     }

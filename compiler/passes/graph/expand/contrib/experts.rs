@@ -243,21 +243,14 @@ impl Contrib<'_> {
         if let Some(b) = bias {
             let from = self.make.elem(self.x(layer.bias)?)?;
             let b = self.make.cast(b, from, ElemType::F32)?;
-            return Ok(self.make.of_domain(
-                "com.microsoft",
+            return Ok(self.make.contrib(
                 "MatMulNBits",
                 attrs,
                 vec![Some(x), Some(w), Some(scales), zeros, None, Some(b)],
                 1,
             )?[0]);
         }
-        Ok(self.make.of_domain(
-            "com.microsoft",
-            "MatMulNBits",
-            attrs,
-            vec![Some(x), Some(w), Some(scales), zeros],
-            1,
-        )?[0])
+        Ok(self.make.contrib("MatMulNBits", attrs, vec![Some(x), Some(w), Some(scales), zeros], 1)?[0])
     }
     /// The values of fewer bits that the bytes of a vector hold, lowest first.
     fn fields(&mut self, v: Value, bits: i64) -> Result<Value> {

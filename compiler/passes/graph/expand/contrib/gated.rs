@@ -126,14 +126,14 @@ impl Contrib<'_> {
                 let wanted = self.node.outputs.len();
                 Ok(self
                     .make
-                    .of_domain("com.microsoft", "MultiHeadAttention", attrs, inputs, wanted)?
+                    .contrib("MultiHeadAttention", attrs, inputs, wanted)?
                     .into_iter()
                     .map(Some)
                     .collect())
             }
         }
     }
-    /// The caches have room for more than they hold: their begin counts, and the new token stands behind it.
+    /// The caches have room for more than they hold: their begin counts, and the new token is behind it.
     fn cached(
         &mut self,
         inputs: &mut [Option<Value>],
@@ -153,7 +153,7 @@ impl Contrib<'_> {
         }
         let kept = ["num_heads", "scale", "mask_filter_value"];
         let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-        let done = self.make.of_domain("com.microsoft", "MultiHeadAttention", attrs, inputs.to_vec(), 3)?;
+        let done = self.make.contrib("MultiHeadAttention", attrs, inputs.to_vec(), 3)?;
         let shape = self.op("Shape", &[past])?;
         let mut results = vec![Some(done[0])];
         for (front, rest) in done[1..].iter().zip(behind) {

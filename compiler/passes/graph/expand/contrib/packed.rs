@@ -113,7 +113,7 @@ impl Contrib<'_> {
         inputs.extend([bias, Some(lengths), attention_bias]);
         let kept = ["num_heads", "scale", "mask_filter_value"];
         let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-        let y = self.make.of_domain("com.microsoft", "MultiHeadAttention", attrs, inputs, 1)?[0];
+        let y = self.make.contrib("MultiHeadAttention", attrs, inputs, 1)?[0];
         let (width, rows) = (self.make.sizes(y, 2, 3)?, self.make.sizes(parts[0], 0, 1)?);
         let places = self.places(offsets, zero, rows)?;
         let shape = self.concat(&[last, width])?;

@@ -105,7 +105,7 @@ impl Contrib<'_> {
             let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
             return Ok(self
                 .make
-                .of_domain("com.microsoft", "Attention", attrs, inputs, wanted)?
+                .contrib("Attention", attrs, inputs, wanted)?
                 .into_iter()
                 .map(Some)
                 .collect());
@@ -121,7 +121,7 @@ impl Contrib<'_> {
         let attrs = self.node.attrs.clone();
         Ok(self
             .make
-            .of_domain("com.microsoft", "EmbedLayerNormalization", attrs, inputs, wanted)?
+            .contrib("EmbedLayerNormalization", attrs, inputs, wanted)?
             .into_iter()
             .map(Some)
             .collect())

@@ -122,8 +122,7 @@ impl Contrib<'_> {
                     .collect();
                 // One head is told from the next by their number, which the operator takes with a 4-D input.
                 let v = self.heads(*part, n)?;
-                let v = self.make.of_domain(
-                    "com.microsoft",
+                let v = self.make.contrib(
                     "RotaryEmbedding",
                     attrs,
                     vec![Some(v), Some(positions), Some(cos), Some(sin)],
@@ -145,7 +144,7 @@ impl Contrib<'_> {
         let (from, axis) = (self.make.ints(&[0]), self.make.ints(&[2]));
         let keys = self.op("Slice", &[caches[0], from, total, axis])?;
         let values = self.op("Slice", &[caches[1], from, total, axis])?;
-        // [batch, 1, length, keys]: what stands before; and [layouts, batch, length, keys]: what the blocks
+        // [batch, 1, length, keys]: what is before; and [layouts, batch, length, keys]: what the blocks
         // say.
         let places = self.count_up(total)?;
         let rows = self.axes_of(positions, "Unsqueeze", &[2])?;

@@ -1,5 +1,5 @@
 //! Mixtures of several streams of features, positions in several dimensions, transforms of real signals, and
-//! projections of quantized weights that are fused with what stands around them.
+//! projections of quantized weights that are fused with what is around them.
 
 use super::Contrib;
 use crate::diag::Result;
@@ -179,8 +179,7 @@ impl Contrib<'_> {
         let places = self.op("Reshape", &[places, frame])?;
         let kept = ["interleaved", "num_heads", "rotary_embedding_dim", "scale"];
         let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-        Ok(self.make.of_domain(
-            "com.microsoft",
+        Ok(self.make.contrib(
             "RotaryEmbedding",
             attrs,
             vec![Some(x), Some(places), Some(caches[0]), Some(caches[1])],
@@ -247,7 +246,7 @@ impl Contrib<'_> {
     fn matmul_activation(&mut self) -> Result<Value> {
         let kept = ["alpha", "transA", "transB", "transBatchA", "transBatchB"];
         let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-        let v = self.make.of_domain("com.microsoft", "FusedMatMul", attrs, self.node.inputs.clone(), 1)?[0];
+        let v = self.make.contrib("FusedMatMul", attrs, self.node.inputs.clone(), 1)?[0];
         let mut own = vec![];
         let mut given = |s: &Self, from: &str, to: &'static str| {
             if let Some(a) = s.attr(from) {
@@ -278,8 +277,7 @@ impl Contrib<'_> {
         let epsilon = vec![("epsilon".to_owned(), AttrValue::Float(self.float("epsilon", 1e-5)))];
         match (self.given(1), self.given(2)) {
             (Some(skip), Some(scale)) => {
-                let all = self.make.of_domain(
-                    "com.microsoft",
+                let all = self.make.contrib(
                     "SkipSimplifiedLayerNormalization",
                     epsilon,
                     vec![Some(x), Some(skip), Some(scale)],
@@ -312,7 +310,7 @@ impl Contrib<'_> {
             ];
             let attrs = ints.map(|(n, v)| (n.to_owned(), AttrValue::Int(v))).to_vec();
             let inputs = vec![Some(v), self.given(at), self.given(at + 1), None, None, self.given(at + 2)];
-            results.push(Some(self.make.of_domain("com.microsoft", "MatMulNBits", attrs, inputs, 1)?[0]));
+            results.push(Some(self.make.contrib("MatMulNBits", attrs, inputs, 1)?[0]));
         }
         if mlp && let (Some(gate), Some(up)) = (results[0], results[1]) {
             let name = self.text("activation", "");

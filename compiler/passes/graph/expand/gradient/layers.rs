@@ -4,6 +4,7 @@ use super::{Back, Parts};
 use crate::diag::Result;
 use crate::graph::Value;
 use crate::ops::AttrValue;
+use crate::passes::graph::expand::NodeSpec;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -252,7 +253,7 @@ impl Back<'_, '_> {
         let kept = ["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"];
         let attrs: Vec<(String, AttrValue)> =
             self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-        let made = self.make.with_graphs("MaxPool", attrs, vec![Some(x)], 2, vec![])?;
+        let made = self.make.add("MaxPool", NodeSpec::new(vec![Some(x)], 2).attrs(attrs))?;
         let (shape, flat) = (self.shape(x)?, self.make.ints(&[-1]));
         self.scattered(d, made[1], x, flat, shape)
     }

@@ -13,8 +13,8 @@
 
 use super::points::Form;
 use super::position;
-use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, depends};
+use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, Convolution, ProductKind};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{finished, fresh_regs, in_slots};
 use crate::passes::nest::analysis::strides::stride;
@@ -78,55 +78,15 @@ fn taps(p: &Contraction, axis: usize) -> usize {
 }
 
 fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
-    let ([an, ac, ..], [wk, wc, ..]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
-    let find = |d: &Dim| d.as_sym().and_then(|s| p.loops.iter().copied().find(|l| l.0 == s));
-    let (k, n) = (find(wk)?, find(an));
-    let tap = p.b.1.get(axis)?.as_sym()?;
-    let Slide { along: y, first: from, .. } = Slide::unit(*p.a.1.get(axis)?, &p.loops, &p.reduction)
-        .filter(|s| s.tap.is_some_and(|t| t.0 == tap))?;
-    if p.product != ProductKind::Fma
-        || p.a.1.len() != p.b.1.len()
-        || n.is_none() && an.as_const() != Some(0)
-        || ac != wc
-        || from < 0
-    {
+    let conv = Convolution::of(p).filter(|_| p.product == ProductKind::Fma)?;
+    let side = conv.unit_window(axis)?;
+    let (y, k) = (side.along, conv.filters);
+    if m.bufs[p.a.0].ty != ElemType::F32 || m.storage(p.a.0) != p.a.0 {
         return None;
     }
-    // Other subscripts know nothing of them, nor of the batch and the output channels.
-    let once =
-        |list: &[Dim], own: usize, s: Sym| list.iter().enumerate().all(|(i, d)| i == own || !d.contains(s));
-    let own = |s: Sym| n.is_some_and(|n| n.0 == s);
-    if !once(&p.a.1, axis, tap)
-        || !once(&p.a.1, axis, y.0)
-        || !once(&p.b.1, axis, tap)
-        || depends(&p.b.1, y.0)
-        || depends(&p.a.1, k.0)
-        || y.0 == k.0
-        || own(y.0)
-        || own(k.0)
-    {
-        return None;
-    }
-    if n.is_some_and(|n| !once(&p.a.1, 0, n.0) || depends(&p.b.1, n.0)) || !once(&p.b.1, 0, k.0) {
-        return None;
-    }
-    let others: Vec<(Sym, Dim)> =
-        p.loops.iter().copied().filter(|l| l.0 != k.0 && l.0 != y.0 && !own(l.0)).collect();
-    if others.iter().any(|l| depends(&p.b.1, l.0) || ac.contains(l.0))
-        || m.bufs[p.a.0].ty != ElemType::F32
-        || m.storage(p.a.0) != p.a.0
-    {
-        return None;
-    }
-    let owner = m.storage(p.b.0);
-    let Place::Const(weights) = &m.bufs[owner].place else { return None };
+    let weights = m.constant_data(p.b.0).filter(|w| w.elem().is_float())?;
     let shape = m.bufs[p.b.0].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>()?;
-    let whole = shape.iter().product::<i64>().unsigned_abs() == weights.count() && !m.is_recast(p.b.0);
-    if !weights.elem().is_float()
-        || m.bufs[owner].layout != Layout::RowMajor
-        || !whole
-        || shape.get(axis) != i64::try_from(form.taps()).ok().as_ref()
-    {
+    if shape.get(axis) != i64::try_from(form.taps()).ok().as_ref() {
         return None;
     }
     // Vectors run along what is contiguous in the image, and along the result's channels.
@@ -137,12 +97,12 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
     Some(Line {
         parts: p.clone(),
         form,
-        n,
+        n: conv.batch,
         k: (k.0, k.1.as_const()?),
         y,
         axis,
-        from,
-        others,
+        from: side.first,
+        others: conv.positions.iter().copied().filter(|l| l.0 != y.0).collect(),
         weights: weights.clone(),
         shape,
     })

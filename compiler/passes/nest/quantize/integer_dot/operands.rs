@@ -48,7 +48,7 @@ pub(crate) struct Grouped {
     pub channel: Sym,
     /// Its extent in elements.
     pub extent: i64,
-    /// Where it stands in the subscripts of the activations.
+    /// Where it is in the subscripts of the activations.
     pub of_x: usize,
     /// And of the weights.
     pub of_w: usize,

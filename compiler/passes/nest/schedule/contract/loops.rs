@@ -119,7 +119,7 @@ fn runs_on(m: &Module, p: &Contraction, (outer, _): (Sym, Dim), (inner, extent):
 pub(crate) fn collapse_rows(m: &mut Module, p: &mut Contraction, rows: &mut Vec<(Sym, Dim)>, n: Sym) {
     while rows.len() >= 2 {
         let ((outer, oe), (inner, ie)) = (rows[rows.len() - 2], rows[rows.len() - 1]);
-        // Other loops must not stand between in the order of rows; batch and column loops do not matter.
+        // Other loops must not be between in the order of rows; batch and column loops do not matter.
         let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
         let sub = |d: &Dim| in_one(*d, (outer, inner), ie, var);
         let plain = |m: &Module, buf: Buf, at: &[Dim]| {

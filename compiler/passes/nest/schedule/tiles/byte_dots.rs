@@ -5,9 +5,8 @@
 //! `s_a s (sum_k b_k q_k - z sum_k b_k)`, where both sums are of integers and exact. A shift and a mask make
 //! the factor of four weights in each lane; the factor of the activations is one for all lanes.
 
-use super::dequantize::{Nest, Part, Place, Span, blocks, each_word, few_rows, vectors};
-use super::register::Cols;
-use super::{Tile, each_panel, finish};
+use super::dequantize::{Nest, Place, Span, blocks, each_word, few_rows, vectors};
+use super::{Part, Tile, each_panel, finish, register};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::schedule::contract::Parts;
@@ -68,12 +67,8 @@ pub(super) fn block(
     part: Part,
     (row, mr): (Dim, i64),
 ) -> Vec<Stmt> {
-    let Part { panel, sub, cols } = part;
-    let (int, lanes, zero) = (ElemType::I32, t.lanes, Dim::constant(0));
-    let nv = match cols {
-        Cols::Some(r) => (r + lanes - 1) / lanes,
-        _ => t.nv,
-    };
+    let Part { panel, sub, .. } = part;
+    let (int, lanes, nv, zero) = (ElemType::I32, t.lanes, part.vectors(t), Dim::constant(0));
     let (per, quads) = (32 / w.bits, 8 / w.bits);
     let at = Place { panel, column: sub * t.width(), vectors: nv, lanes };
     let total = m.reg(ElemType::F32);
@@ -146,7 +141,6 @@ pub(super) fn block(
         }));
         body
     }));
-    let first = panel * t.nr + sub * t.width();
-    out.extend(finish::stores(m, p, t, total, row, mr, first, nv, cols));
+    out.extend(finish::stores(m, &register::Block { p, t, part, row, mr }, total));
     out
 }

@@ -10,12 +10,13 @@ mod weights;
 
 use super::byte_dots;
 use super::finish;
-use super::register::{Cols, tile, unroll};
-use super::{Panels, Rows, Tile, column, each_panel, each_part};
+use super::register::{self, Cols, tile, unroll};
+use super::rows::{Panel, Rows};
+use super::{Panels, Part, Tile, Wanted, each_panel, each_part};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Reg, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::Parts;
+use crate::passes::nest::schedule::contract::{Columns, Parts};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
@@ -36,14 +37,6 @@ pub(super) struct Place {
     pub column: Dim,
     pub vectors: i64,
     pub lanes: i64,
-}
-
-/// Columns of a tile: some of part `sub` of a panel.
-#[derive(Clone, Copy)]
-pub(super) struct Part {
-    pub panel: Dim,
-    pub sub: Dim,
-    pub cols: Cols,
 }
 
 /// Words of a column: block number `block`, from word `first` on `words` of them and `tail` elements of the
@@ -102,23 +95,13 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let s = m.syms.loop_var("s", zero, Dim::constant(slots));
     let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
     let most = m.syms.range(rows).hi.unwrap_or(i64::MAX);
-    let crowded = false;
-    let many = Tile::new(
-        (w.row, 1),
-        most,
-        w.n,
-        n_extent,
-        w.width,
-        Panels::Private(scratch, q),
-        vec![],
-        crowded,
-        false,
-        facts,
-    );
+    let columns = Columns { n: w.n, extent: n_extent, nr: w.width };
+    let many = Tile::new(Wanted::plain(w.row, most, columns), Panels::Private(scratch, q), facts);
     let convert = converted(m, w, panel.into(), lanes, (scratch, q));
-    let all = Rows { from: zero, count: rows, prefetch: None, even: None };
     let mut then = convert;
-    let body = each_panel(m, &many, panel.into(), |m, cols| column(m, p, &many, panel.into(), all, cols));
+    let body = each_panel(m, &many, panel.into(), |m, cols| {
+        Panel { p, t: &many, number: panel.into() }.rows(m, Rows::first(rows), cols)
+    });
     then.extend(w.around(body));
     let body = if known.is_some() {
         then
@@ -136,7 +119,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     m.syms.set_loop_range(panel, lo, hi);
     let body = vec![Stmt::For { kind: LoopKind::Seq, var: panel, lo, hi, body }];
     let body = vec![Stmt::For { kind: LoopKind::Private, var: q, lo: s.into(), hi: Dim::sym(s) + 1, body }];
-    (vec![Stmt::For { kind: LoopKind::Par, var: s, lo: zero, hi: Dim::constant(slots), body }], work)
+    (vec![Stmt::par(s, slots, body)], work)
 }
 
 /// All rows of a panel in registers.
@@ -150,8 +133,8 @@ pub(super) fn few_rows(
     cols: Cols,
 ) -> Vec<Stmt> {
     let apart = matches!(cols, Cols::Some(_));
-    each_part(m, t, cols, |m, sub, cols| {
-        let part = heights(m, p, w, t, Part { panel, sub, cols }, rows);
+    each_part(m, t, panel, cols, |m, part| {
+        let part = heights(m, p, w, t, part, rows);
         if apart { tile(part) } else { part }
     })
 }
@@ -167,7 +150,7 @@ fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim)
         _ => {
             let v = m.syms.loop_var("m", zero, whole);
             let body = block(m, p, w, t, part, (Dim::sym(v) * t.mr, t.mr));
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: whole, body });
+            out.push(Stmt::seq(v, whole, body));
         }
     }
     let mut height = t.mr / 2;
@@ -205,7 +188,7 @@ pub(super) fn blocks(
     if whole > 0 {
         let b = m.syms.loop_var("b", zero, Dim::constant(whole));
         let body = each(m, Span { block: b.into(), first: Dim::sym(b) * words, words, tail: 0 });
-        out.push(Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(whole), body });
+        out.push(Stmt::seq(b, whole, body));
     }
     if rest > 0 {
         out.extend(each(
@@ -239,7 +222,7 @@ pub(super) fn each_word(
         let q = m.syms.loop_var("w", zero, Dim::constant(turns));
         let body = each(m, first + Dim::sym(q) * step + u, per);
         let body = unroll(u, step, body);
-        out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(turns), body });
+        out.push(Stmt::seq(q, turns, body));
     }
     if tail > 0 {
         out.extend(each(m, first + words, tail));
@@ -257,17 +240,7 @@ pub(super) fn vectors(
     let v = m.syms.loop_var("v", zero, Dim::constant(at.vectors));
     let l = m.syms.loop_var("l", zero, Dim::constant(at.lanes));
     let body = f(m, v.into(), Dim::sym(v) * at.lanes + l);
-    unroll(
-        v,
-        at.vectors,
-        vec![Stmt::For {
-            kind: LoopKind::Vec(at.lanes as u32),
-            var: l,
-            lo: zero,
-            hi: Dim::constant(at.lanes),
-            body,
-        }],
-    )
+    unroll(v, at.vectors, vec![Stmt::vector(at.lanes, l, at.lanes, body)])
 }
 
 /// One tile: rows `row .. row + mr`, columns of a part of a panel.
@@ -275,12 +248,8 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
     if let Some(b) = &w.bytes {
         return byte_dots::block(m, p, (w, b), t, part, (row, mr));
     }
-    let Part { panel, sub, cols } = part;
-    let lanes = t.lanes;
-    let nv = match cols {
-        Cols::Some(r) => (r + lanes - 1) / lanes,
-        _ => t.nv,
-    };
+    let Part { panel, sub, .. } = part;
+    let (lanes, nv) = (t.lanes, part.vectors(t));
     let per = 32 / w.bits;
     let at = Place { panel, column: sub * t.width(), vectors: nv, lanes };
     let strict = m.math == Math::Strict;
@@ -416,13 +385,7 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
                 m.syms.loop_var("l", zero, Dim::constant(words * per + tail)),
             );
             let body_of = added(first * per + l);
-            body.push(Stmt::For {
-                kind: LoopKind::Vec(lanes as u32),
-                var: l,
-                lo: zero,
-                hi: n,
-                body: body_of,
-            });
+            body.push(Stmt::vector(lanes, l, n, body_of));
             let one = Place { vectors: 1, ..at };
             body.extend(vectors(m, one, &mut |_, _, _| {
                 let whole = |i: i64| {
@@ -467,8 +430,7 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
         }));
         body
     }));
-    let first = panel * t.nr + sub * t.width();
-    out.extend(finish::stores(m, p, t, total, row, mr, first, nv, cols));
+    out.extend(finish::stores(m, &register::Block { p, t, part, row, mr }, total));
     out
 }
 

@@ -1,6 +1,8 @@
 //! Rows that only run time counts, in tiles of two heights.
 
-use super::{TALL_ROWS, Tile, common_step};
+use super::Tile;
+use super::choice::TALL_ROWS;
+use super::rows::common_step;
 use crate::nest::Module;
 use crate::sym::{Atom, Dim, Sym, SymTable, View};
 

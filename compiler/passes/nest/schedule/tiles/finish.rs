@@ -1,7 +1,7 @@
 //! The end of a register tile: the epilogue and the store, and what the epilogue reads.
 
 use super::Tile;
-use super::register::{Cols, unroll};
+use super::register::{Block, Cols, unroll};
 use crate::nest::{Buf, Expr, Module, Reg, Stmt};
 use crate::passes::nest::analysis::form::{self, Contraction, depends};
 use crate::passes::nest::analysis::machine::L2;
@@ -16,7 +16,7 @@ pub(super) use crate::passes::nest::analysis::machine::LINE;
 enum Step {
     /// Puts the epilogue's value in the place of the sum.
     Values,
-    /// Stores what stands there.
+    /// Stores what is there.
     Stores,
     Both,
     /// Puts what the sum begins with there.
@@ -52,17 +52,12 @@ pub(super) fn reads_from_afar(m: &Module, p: &Contraction, t: &Tile) -> bool {
     row_reads(m, p, t).iter().any(|r| bytes(r.0) > NEAR)
 }
 
-/// Prefetches what the epilogue of the tile at `row` and `col` reads in a row, line by line: each with the
-/// variable that stands for the row.
-pub(super) fn reads(
-    m: &mut Module,
-    p: &Contraction,
-    t: &Tile,
-    row: Dim,
-    col: Dim,
-    nv: i64,
-) -> Vec<(Sym, Stmt)> {
+/// Prefetches what the epilogue of a tile reads in a row, line by line: each with the variable that is
+/// for the row.
+pub(super) fn reads(m: &mut Module, b: &Block) -> Vec<(Sym, Stmt)> {
+    let Block { p, t, row, .. } = *b;
     let Some((of, _)) = t.m_row else { return vec![] };
+    let (col, nv) = (b.column(), b.vectors());
     let mut out = vec![];
     for (buf, at) in row_reads(m, p, t) {
         let bytes = i64::from(m.bufs[buf].ty.bytes().unwrap_or(4));
@@ -80,125 +75,83 @@ pub(super) fn reads(
     out
 }
 
-/// The epilogue and the store of a tile whose first column is `col`.
-#[allow(clippy::too_many_arguments)]
-pub(super) fn stores(
-    m: &mut Module,
-    p: &Contraction,
-    t: &Tile,
-    acc: Reg,
-    row: Dim,
-    mr: i64,
-    col: Dim,
-    nv: i64,
-    cols: Cols,
-) -> Vec<Stmt> {
+/// The epilogue and the store of a tile.
+pub(super) fn stores(m: &mut Module, b: &Block, acc: Reg) -> Vec<Stmt> {
+    let Block { p, t, .. } = *b;
     // A load waits for a store just before it to an address that ends in the same twelve bits: all that an
     // epilogue reads row by row comes before the first store.
-    let whole = cols.whole(nv, t.lanes) > 0;
+    let whole = b.part.cols.whole(b.vectors(), t.lanes) > 0;
     let apart = whole && !row_reads(m, p, t).is_empty() && stored(m, p) == Some(p.product.ty());
     let steps: &[Step] = if apart { &[Step::Values, Step::Stores] } else { &[Step::Both] };
-    passes(m, p, t, steps, acc, row, mr, col, nv, cols)
+    steps.iter().flat_map(|step| pass(m, b, acc, *step)).collect()
 }
 
 /// What the sums of a tile begin with.
-#[allow(clippy::too_many_arguments)]
-pub(super) fn begins(
-    m: &mut Module,
-    p: &Contraction,
-    t: &Tile,
-    acc: Reg,
-    row: Dim,
-    mr: i64,
-    col: Dim,
-    nv: i64,
-    cols: Cols,
-) -> Vec<Stmt> {
-    passes(m, p, t, &[Step::Begins], acc, row, mr, col, nv, cols)
+pub(super) fn begins(m: &mut Module, b: &Block, acc: Reg) -> Vec<Stmt> {
+    pass(m, b, acc, Step::Begins)
 }
 
-/// Passes over the sums of a tile.
-#[allow(clippy::too_many_arguments)]
-fn passes(
-    m: &mut Module,
-    p: &Contraction,
-    t: &Tile,
-    steps: &[Step],
-    acc: Reg,
-    row: Dim,
-    mr: i64,
-    col: Dim,
-    nv: i64,
-    cols: Cols,
-) -> Vec<Stmt> {
-    let (zero, lanes) = (Dim::constant(0), t.lanes);
-    let value = |m: &mut Module, step: Step, i: Sym, v: Dim, hi: Dim| -> Vec<Stmt> {
-        let l = m.syms.loop_var("l", zero, hi);
-        let at = |s: Sym| {
-            if s == t.n {
-                return Some(col + v * lanes + l);
-            }
-            t.m_row.filter(|x| x.0 == s).map(|_| row + i)
-        };
-        let sum = vec![zero, i.into(), v];
-        let list = match (step, &p.start) {
-            (Step::Begins, Some(start)) => {
-                vec![Stmt::Set { reg: acc, at: sum.clone(), value: start.clone() }]
-            }
-            _ => fresh_regs(m, &p.epilogue),
-        };
-        let body = list
-            .into_iter()
-            .filter_map(|s| match (step, s) {
-                (Step::Stores, Stmt::Store { buf, at, .. }) => {
-                    Some(Stmt::Store { buf, at, value: Expr::acc(p.acc) })
-                }
-                (Step::Stores, _) => None,
-                (Step::Values, Stmt::Store { value, .. }) => {
-                    Some(Stmt::Set { reg: acc, at: sum.clone(), value })
-                }
-                (_, s) => Some(s),
-            })
-            .map(|s| {
-                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).rewrite_exprs(
-                    &mut |e| match e {
-                        Expr::Acc { reg, .. } if reg == p.acc => {
-                            Expr::Acc { reg: acc, at: sum.clone(), lane: None }
-                        }
-                        e => e,
-                    },
-                )
-            })
-            .collect();
-        vec![Stmt::vector(lanes, l, hi, body)]
-    };
-    let whole = cols.whole(nv, lanes);
-    let mut out = vec![];
-    for step in steps {
-        let i = m.syms.loop_var("r", zero, Dim::constant(mr));
-        let mut body = vec![];
-        if whole > 0 {
-            let v = m.syms.loop_var("v", zero, Dim::constant(whole));
-            let inner = value(m, *step, i, v.into(), Dim::constant(lanes));
-            body.extend(unroll(v, whole, inner));
-        }
-        let rest = if *step == Step::Begins { Step::Begins } else { Step::Both };
-        match cols {
-            // Of what is left of a vector, nothing is put in the place of the sum.
-            Cols::Some(r) if r % lanes != 0 && *step != Step::Values => {
-                body.extend(value(m, rest, i, Dim::constant(whole), Dim::constant(r % lanes)))
-            }
-            Cols::Guarded => {
-                for v in 0..nv {
-                    let left = (t.n_extent - col - v * lanes).min(Dim::constant(lanes)).max(zero);
-                    body.extend(value(m, rest, i, Dim::constant(v), left));
-                }
-            }
-            _ => {}
-        }
-        out.extend(unroll(i, mr, body));
+/// A pass over the sums of a tile.
+fn pass(m: &mut Module, b: &Block, acc: Reg, step: Step) -> Vec<Stmt> {
+    let Block { t, mr, .. } = *b;
+    let (zero, lanes, nv) = (Dim::constant(0), t.lanes, b.vectors());
+    let (cols, whole) = (b.part.cols, b.part.cols.whole(nv, lanes));
+    let i = m.syms.loop_var("r", zero, Dim::constant(mr));
+    let mut body = vec![];
+    if whole > 0 {
+        let v = m.syms.loop_var("v", zero, Dim::constant(whole));
+        let inner = vector(m, b, acc, step, (i, v.into(), lanes.into()));
+        body.extend(unroll(v, whole, inner));
     }
-    out
+    let rest = if step == Step::Begins { Step::Begins } else { Step::Both };
+    match cols {
+        // Of what is left of a vector, nothing is put in the place of the sum.
+        Cols::Some(r) if r % lanes != 0 && step != Step::Values => {
+            body.extend(vector(m, b, acc, rest, (i, whole.into(), (r % lanes).into())))
+        }
+        Cols::Guarded => {
+            for v in 0..nv {
+                let left = (t.n_extent - b.column() - v * lanes).min(Dim::constant(lanes)).max(zero);
+                body.extend(vector(m, b, acc, rest, (i, v.into(), left)));
+            }
+        }
+        _ => {}
+    }
+    unroll(i, mr, body)
+}
+
+/// The same for the first `n` lanes of vector `v` of row `i`.
+fn vector(m: &mut Module, b: &Block, acc: Reg, step: Step, (i, v, n): (Sym, Dim, Dim)) -> Vec<Stmt> {
+    let Block { p, t, row, .. } = *b;
+    let l = m.syms.loop_var("l", Dim::constant(0), n);
+    let column = b.column() + v * t.lanes + l;
+    let at = |s: Sym| {
+        if s == t.n { Some(column) } else { t.m_row.filter(|x| x.0 == s).map(|_| row + i) }
+    };
+    let sum = vec![Dim::constant(0), i.into(), v];
+    let set = |value: Expr| Stmt::Set { reg: acc, at: sum.clone(), value };
+    let list = match (step, &p.start) {
+        (Step::Begins, Some(start)) => vec![set(start.clone())],
+        _ => fresh_regs(m, &p.epilogue),
+    };
+    let of_step = |s: Stmt| match (step, s) {
+        (Step::Stores, Stmt::Store { buf, at, .. }) => Some(Stmt::Store { buf, at, value: Expr::acc(p.acc) }),
+        (Step::Stores, _) => None,
+        (Step::Values, Stmt::Store { value, .. }) => Some(set(value)),
+        (_, s) => Some(s),
+    };
+    let of_tile = |e: Expr| match e {
+        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: sum.clone(), lane: None },
+        e => e,
+    };
+    let body = list
+        .into_iter()
+        .filter_map(of_step)
+        .map(|s| {
+            s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).rewrite_exprs(&mut |e| of_tile(e))
+        })
+        .collect();
+    vec![Stmt::vector(t.lanes, l, n, body)]
 }
 
 /// The compute type of what a contraction stores.

@@ -1,8 +1,9 @@
 //! The loops around tiles, as a schedule chooses them: blocks of rows for the caches, the order of panels and
 //! rows, what is asked from memory.
 
+use super::choice::{TALL_ROWS, multiple};
 use super::register::{self, PanelPrefetch};
-use super::{Source, TALL_ROWS, Tile, multiple};
+use super::{Source, Tile};
 use crate::nest::Module;
 use crate::nest::schedule::Schedule;
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};

@@ -1,8 +1,8 @@
 //! One register tile: accumulators and the sum, with its prefetches.
 
 use super::finish;
-use super::{Panels, Source, Tile, multiplies_halves};
-use crate::nest::{BinOp, Buf, Expr, HALVES, LoopKind, Math, Module, Place, Stmt};
+use super::{Panels, Part, Source, Tile, multiplies_halves};
+use crate::nest::{BinOp, Buf, Expr, HALVES, LoopKind, Math, Module, Place, Reg, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::strides::stride;
@@ -103,237 +103,303 @@ pub(super) fn split<P>(m: &Module, p: &Contraction, t: &Tile<P>, mr: i64, nv: i6
     split
 }
 
-/// One register tile: rows `row .. row + mr`, columns of one part of a panel.
-#[allow(clippy::too_many_arguments)]
-pub(super) fn block(
-    m: &mut Module,
-    p: &Contraction,
-    t: &Tile,
-    row: Dim,
-    mr: i64,
-    panel: Dim,
-    sub: Dim,
-    cols: Cols,
-    prefetch: Option<PanelPrefetch>,
-) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let lanes = t.lanes;
-    let nv = match cols {
-        Cols::Some(r) => (r + lanes - 1) / lanes,
-        _ => t.nv,
-    };
-    // Behind the last column in place there may be nothing.
-    let (whole, rest) = match (&t.panels, cols) {
-        (Panels::InPlace, Cols::Some(r)) => (r / lanes, r % lanes),
-        _ => (nv, 0),
-    };
-    // The reduction loops, with variables of their own; the innermost in steps of several.
-    let loops = clip::loops(m, &p.reduction, &t.clips, (row, mr));
-    let depth: Vec<(Sym, Dim, Sym)> =
-        p.reduction.iter().zip(&loops).map(|((s, extent), (var, _))| (*var, *extent, *s)).collect();
-    let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
-    let in_order = in_order(m, p);
-    let split = split(m, p, t, mr, nv);
-    let ty = p.product.ty();
-    let acc = m.reg(ty);
-    let mut out = vec![Stmt::Acc {
-        reg: acc,
-        lanes: lanes as u32,
-        shape: vec![split as u32, mr as u32, nv as u32],
-        init: Expr::num(ty, 0.0),
-    }];
-    let first = panel * t.nr + sub * t.width();
-    if p.start.is_some() {
-        out.extend(finish::begins(m, p, t, acc, row, mr, first, nv, cols));
+/// One register tile: rows `row .. row + mr` of a part of a panel.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a> {
+    pub p: &'a Contraction,
+    pub t: &'a Tile,
+    pub part: Part,
+    pub row: Dim,
+    pub mr: i64,
+}
+
+impl Block<'_> {
+    /// Vectors of a row.
+    pub fn vectors(&self) -> i64 {
+        self.part.vectors(self.t)
     }
-    let vars = |m: &mut Module| {
-        (
-            m.syms.loop_var("r", zero, Dim::constant(mr)),
-            m.syms.loop_var("v", zero, Dim::constant(nv)),
-            m.syms.loop_var("l", zero, Dim::constant(lanes)),
-        )
-    };
-    let step = |m: &mut Module, at_k: &dyn Fn(Sym) -> Option<Dim>, part: Dim| -> Vec<Stmt> {
-        let (i, v, l) = vars(m);
-        let lane = sub * t.width() + Dim::sym(v) * lanes + l;
-        let k_of = |s: Sym| depth.iter().find(|d| d.2 == s).map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
-        let at_row = |s: Sym, r: Dim| t.m_row.filter(|x| x.0 == s).map(|_| r);
-        let a: Vec<Dim> =
-            p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
+    /// The first column.
+    pub fn column(&self) -> Dim {
+        self.part.first(self.t)
+    }
+    /// The accumulators, the sum, and the epilogue.
+    pub fn emit(self, m: &mut Module, prefetch: Option<PanelPrefetch>) -> Vec<Stmt> {
+        let Block { p, t, mr, row, .. } = self;
+        let nv = self.vectors();
+        // The reduction loops, with variables of their own.
+        let loops = clip::loops(m, &p.reduction, &t.clips, (row, mr));
+        let depth =
+            p.reduction.iter().zip(&loops).map(|((s, extent), (var, _))| (*var, *extent, *s)).collect();
+        let (split, ty) = (split(m, p, t, mr, nv), p.product.ty());
+        let acc = m.reg(ty);
+        let shape = vec![split as u32, mr as u32, nv as u32];
+        let mut out = vec![Stmt::Acc { reg: acc, lanes: t.lanes as u32, shape, init: Expr::num(ty, 0.0) }];
+        if p.start.is_some() {
+            out.extend(finish::begins(m, &self, acc));
+        }
+        let sum = Sum { block: self, acc, depth, split, each: t.steps(p, mr, nv), prefetch };
+        let reads = finish::reads(m, &self);
+        let early = sum.reads_early(m);
+        if early && sum.is_long_enough(m) {
+            out.extend(reads.iter().flat_map(|(r, ask)| unroll(*r, mr, vec![ask.clone()])));
+        }
+        let mut inner = sum.innermost(m, if early { &[] } else { &reads });
+        for (var, (lo, hi)) in loops.iter().rev().skip(1) {
+            inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: inner }];
+        }
+        out.extend(inner);
+        out.extend(sum.joined(m));
+        out.extend(finish::stores(m, &self, acc));
+        out
+    }
+}
+
+/// The sum of a register tile.
+struct Sum<'a> {
+    block: Block<'a>,
+    acc: Reg,
+    /// The reduction loops: variable, extent, and the variable of the contraction that it stands for.
+    depth: Vec<(Sym, Dim, Sym)>,
+    /// Accumulators of each element.
+    split: i64,
+    /// Steps of an iteration of the innermost loop.
+    each: i64,
+    prefetch: Option<PanelPrefetch>,
+}
+
+impl Sum<'_> {
+    /// Variables for the row, the vector and the lane in a tile.
+    fn vars(&self, m: &mut Module) -> [Sym; 3] {
+        let mut var = |hint, hi: i64| m.syms.loop_var(hint, Dim::constant(0), hi.into());
+        [var("r", self.block.mr), var("v", self.block.vectors()), var("l", self.block.t.lanes)]
+    }
+    /// The reduction subscripts of a step: the innermost one is `at`, or its loop's variable.
+    fn steps_at(&self, at: Option<Dim>) -> impl Iterator<Item = (Sym, Dim)> {
+        let last = self.depth.len().saturating_sub(1);
+        let value =
+            move |(i, d): (usize, &(Sym, Dim, Sym))| (d.2, at.filter(|_| i == last).unwrap_or(d.0.into()));
+        self.depth.iter().enumerate().map(value)
+    }
+    /// One step: `at` in the innermost loop, or at its variable, into accumulators `part`.
+    fn step(&self, m: &mut Module, at: Option<Dim>, part: Dim) -> Vec<Stmt> {
+        let Block { p, t, part: Part { panel, sub, .. }, row, .. } = self.block;
+        let [i, v, l] = self.vars(m);
+        let lane = sub * t.width() + Dim::sym(v) * t.lanes + l;
+        let k: Vec<(Sym, Dim)> = self.steps_at(at).collect();
+        let k_of = |s: Sym| k.iter().find(|k| k.0 == s).map(|k| k.1);
+        let at_row = |s: Sym| t.m_row.filter(|x| x.0 == s).map(|_| row + i);
+        let a = p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s)))).collect();
+        let at_column = |s: Sym| (s == t.n).then(|| panel * t.nr + lane);
         let in_place = |at: &[Dim]| -> Vec<Dim> {
-            at.iter()
-                .map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane))))
-                .collect()
+            at.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_column(s)))).collect()
         };
+        let depth = k.iter().map(|k| k.1);
         let (buf, b) = match &t.panels {
             Panels::Packed(packed) => {
-                let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
-                let mut b: Vec<Dim> = packed.outer.iter().copied().chain(own).collect();
-                b.push(panel);
-                b.extend(depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0))));
-                b.push(lane);
-                (packed.buf, b)
+                (packed.buf, packed.outer_at(t).chain([panel]).chain(depth).chain([lane]).collect())
             }
             Panels::InPlace => (p.b.0, in_place(&p.b.1)),
             Panels::Private(buf, part) => {
-                let depth = depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
                 (*buf, std::iter::once(Dim::sym(*part)).chain(depth).chain([lane]).collect())
             }
         };
-        let at = vec![part, i.into(), v.into()];
         let factor = |at: Vec<Dim>| Expr::Load { buf, at };
-        // The sum of two elements stands in every row; code has it once.
+        // The sum of two elements is in every row; code has it once.
         let b = match &p.with {
             Some((op, second)) => Expr::bin(*op, factor(b), factor(in_place(second))),
             None => factor(b),
         };
-        let value = p.product.step(
-            Expr::Load { buf: p.a.0, at: a },
-            b,
-            Expr::Acc { reg: acc, at: at.clone(), lane: None },
-        );
-        let set = Stmt::Set { reg: acc, at, value };
-        let vectors = |l: Sym, set: Stmt, n: i64| Stmt::vector(lanes, l, Dim::constant(n), vec![set]);
+        let at = vec![part, i.into(), v.into()];
+        let before = Expr::Acc { reg: self.acc, at: at.clone(), lane: None };
+        let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, b, before);
+        self.over_lanes(m, [i, v, l], Stmt::Set { reg: self.acc, at, value })
+    }
+    /// The statement for all rows, vectors and lanes.
+    fn over_lanes(&self, m: &mut Module, [i, v, l]: [Sym; 3], set: Stmt) -> Vec<Stmt> {
+        let Block { t, part, mr, .. } = self.block;
+        let (lanes, nv) = (t.lanes, self.block.vectors());
+        let vectors = |l: Sym, set: Stmt, n: i64| vec![Stmt::vector(lanes, l, n, vec![set])];
+        // Behind the last column in place there may be nothing.
+        let (whole, rest) = match (&t.panels, part.cols) {
+            (Panels::InPlace, Cols::Some(r)) => (r / lanes, r % lanes),
+            _ => (nv, 0),
+        };
         if whole == nv {
-            return unroll(i, mr, unroll(v, nv, vec![vectors(l, set, lanes)]));
+            return unroll(i, mr, unroll(v, nv, vectors(l, set, lanes)));
         }
-        let e = m.syms.loop_var("l", zero, Dim::constant(rest));
+        let e = m.syms.loop_var("l", Dim::constant(0), Dim::constant(rest));
         let put = |s: Sym| if s == v { Some(Dim::constant(whole)) } else { (s == l).then(|| Dim::sym(e)) };
-        let mut of_row = vec![vectors(e, set.clone().subst(&put), rest)];
+        let mut of_row = vectors(e, set.clone().subst(&put), rest);
         if whole > 0 {
-            m.syms.set_loop_range(v, zero, Dim::constant(whole));
-            of_row.extend(unroll(v, whole, vec![vectors(l, set, lanes)]));
+            m.syms.set_loop_range(v, Dim::constant(0), Dim::constant(whole));
+            of_row.extend(unroll(v, whole, vectors(l, set, lanes)));
         }
         unroll(i, mr, of_row)
-    };
-    let reads = finish::reads(m, p, t, row, first, nv);
-    let steps = Dim::product(depth.iter().map(|d| d.1));
-    // Twice the code, where it is to be small.
-    let short = inner.as_const().is_none_or(|k| k < 4 * EPILOGUE_PREFETCH_RATIO * mr);
-    // Sums of f16 are loops of their own, which nothing else cuts short.
-    let halves = multiplies_halves(m, p, t.caps);
-    let early = depth.len() > 1 || short || halves || t.caps.tiles == Tiles::None;
-    let long =
-        if finish::reads_from_afar(m, p, t) { FAR_EPILOGUE_PREFETCH_STEPS } else { EPILOGUE_PREFETCH_STEPS };
-    if early && steps.as_const().is_none_or(|k| k >= long) {
-        out.extend(reads.iter().flat_map(|(r, ask)| unroll(*r, mr, vec![ask.clone()])));
     }
-    let (each, most) = (t.steps(p, mr, nv), p.product.steps());
-    let mut inner = match depth.last() {
-        None => step(m, &|_| None, zero),
-        Some((var, hi, _)) => match hi.as_const() {
-            Some(c) if c <= most => unroll(*var, c, step(m, &|_| None, zero)),
-            _ => {
-                let whole = hi.floor_div(each);
-                // The last steps prefetch what the epilogue reads, a row each few: what is prefetched at the
-                // beginning stands in the way of the sum's own lines.
-                let late = if early || reads.is_empty() { 0 } else { mr };
-                let first = whole - late * (most / each);
-                let steps = |m: &mut Module, from: Dim, count: i64| {
-                    let u = m.syms.loop_var("u", zero, Dim::constant(count));
-                    let from = if t.backwards && !in_order { whole * each - count - from } else { from };
-                    let at = from + u;
-                    let part = Dim::sym(u).modulo(split);
-                    unroll(u, count, step(m, &|s| (s == *var).then_some(at), part))
-                };
-                let asks = |m: &Module, q: Dim| {
-                    let lines =
-                        prefetch.map_or(vec![], |a| prefetch_lines(m, p, t, each, &depth, panel, q, a));
-                    lines.into_iter().chain(next_rows(m, p, t, each, row, mr, q))
-                };
-                let turn = |m: &mut Module, q: Dim| -> Vec<Stmt> {
-                    let mut body: Vec<Stmt> = asks(m, q).collect();
-                    body.extend(steps(m, q * each, each));
-                    body
-                };
-                let mut s = match first.as_const() {
-                    Some(n) if halves && n * each > HALVES => in_parts(m, n, HALVES / each, &turn),
-                    _ => {
-                        let q = m.syms.loop_var("k", zero, first);
-                        let body = turn(m, q.into());
-                        vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }]
-                    }
-                };
-                if late > 0 {
-                    let r = m.syms.loop_var("k", zero, Dim::constant(late));
-                    let q = first + Dim::sym(r) * (most / each);
-                    let ask =
-                        |(row, ask): &(Sym, Stmt)| ask.clone().subst(&|s| (s == *row).then_some(r.into()));
-                    let mut body: Vec<Stmt> = reads.iter().map(ask).collect();
-                    body.extend((0..most / each).flat_map(|i| asks(m, q + i)));
-                    if each == most {
-                        body.extend(steps(m, q * each, each));
-                    } else {
-                        let i = m.syms.loop_var("k", zero, Dim::constant(most));
-                        let one = steps(m, q * each + i, 1);
-                        body.push(Stmt::For {
-                            kind: LoopKind::Seq,
-                            var: i,
-                            lo: zero,
-                            hi: most.into(),
-                            body: one,
-                        });
-                    }
-                    let hi = Dim::constant(late);
-                    s.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi, body });
-                }
-                match hi.modulo(each).as_const() {
-                    Some(0) => {}
-                    Some(r) => {
-                        let u = m.syms.loop_var("u", zero, Dim::constant(r));
-                        let at = whole * each + Dim::sym(u);
-                        s.extend(unroll(u, r, step(m, &|s| (s == *var).then_some(at), zero)));
-                    }
-                    None => {
-                        m.syms.set_loop_range(*var, whole * each, *hi);
-                        s.push(Stmt::For {
-                            kind: LoopKind::Seq,
-                            var: *var,
-                            lo: whole * each,
-                            hi: *hi,
-                            body: step(m, &|_| None, zero),
-                        });
-                    }
-                }
-                s
+    /// Iterations of the innermost loop, each of [`Sum::each`] steps.
+    fn whole(&self) -> Dim {
+        self.depth.last().map_or(Dim::constant(1), |d| d.1.floor_div(self.each))
+    }
+    /// The innermost loop. `reads`: what its last steps prefetch for the epilogue, a row every few: what is
+    /// prefetched at the beginning stands in the way of the sum's own lines.
+    fn innermost(&self, m: &mut Module, reads: &[(Sym, Stmt)]) -> Vec<Stmt> {
+        let (p, zero) = (self.block.p, Dim::constant(0));
+        let (each, most) = (self.each, p.product.steps());
+        let Some(&(var, hi, _)) = self.depth.last() else { return self.step(m, None, zero) };
+        if let Some(c) = hi.as_const().filter(|c| *c <= most) {
+            return unroll(var, c, self.step(m, None, zero));
+        }
+        let late = if reads.is_empty() { 0 } else { self.block.mr };
+        let first = self.whole() - late * (most / each);
+        // Sums of f16 are loops of their own, which nothing else cuts short.
+        let halves = multiplies_halves(m, p, self.block.t.caps);
+        let mut s = match first.as_const() {
+            Some(n) if halves && n * each > HALVES => {
+                in_parts(m, n, HALVES / each, &|m, q| self.iteration(m, q))
             }
-        },
-    };
-    for (var, (lo, hi)) in loops.iter().rev().skip(1) {
-        inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: inner }];
+            _ => {
+                let q = m.syms.loop_var("k", zero, first);
+                let body = self.iteration(m, q.into());
+                vec![Stmt::seq(q, first, body)]
+            }
+        };
+        if late > 0 {
+            s.push(self.last_iterations(m, first, reads));
+        }
+        s.extend(self.rest(m, (var, hi)));
+        s
     }
-    out.extend(inner);
-    if split > 1 {
-        let (i, v, l) = vars(m);
-        let sum = (1..split).fold(
-            Expr::Acc { reg: acc, at: vec![zero, i.into(), v.into()], lane: None },
-            |sum, s| {
-                Expr::bin(
-                    BinOp::Add,
-                    sum,
-                    Expr::Acc { reg: acc, at: vec![Dim::constant(s), i.into(), v.into()], lane: None },
-                )
-            },
-        );
-        let set = Stmt::Set { reg: acc, at: vec![zero, i.into(), v.into()], value: sum };
-        out.extend(unroll(
-            i,
-            mr,
-            unroll(
-                v,
-                nv,
-                vec![Stmt::For {
-                    kind: LoopKind::Vec(lanes as u32),
-                    var: l,
-                    lo: zero,
-                    hi: Dim::constant(lanes),
-                    body: vec![set],
-                }],
-            ),
-        ));
+    /// Steps `from .. from + count`, written out.
+    fn steps(&self, m: &mut Module, from: Dim, count: i64) -> Vec<Stmt> {
+        let Block { p, t, .. } = self.block;
+        let u = m.syms.loop_var("u", Dim::constant(0), Dim::constant(count));
+        let turned = t.backwards && !in_order(m, p);
+        let from = if turned { self.whole() * self.each - count - from } else { from };
+        unroll(u, count, self.step(m, Some(from + u), Dim::sym(u).modulo(self.split)))
     }
-    out.extend(finish::stores(m, p, t, acc, row, mr, first, nv, cols));
-    out
+    /// What iteration `q` prefetches.
+    fn prefetches(&self, m: &Module, q: Dim) -> Vec<Stmt> {
+        let mut lines = self.prefetch.map_or(vec![], |a| self.prefetch_lines(m, q, a));
+        lines.extend(self.next_rows(m, q));
+        lines
+    }
+    fn iteration(&self, m: &mut Module, q: Dim) -> Vec<Stmt> {
+        let mut body = self.prefetches(m, q);
+        body.extend(self.steps(m, q * self.each, self.each));
+        body
+    }
+    /// The iterations from `first` on, which prefetch what the epilogue reads, a row each.
+    fn last_iterations(&self, m: &mut Module, first: Dim, reads: &[(Sym, Stmt)]) -> Stmt {
+        let (zero, rows) = (Dim::constant(0), self.block.mr);
+        let (each, most) = (self.each, self.block.p.product.steps());
+        let r = m.syms.loop_var("k", zero, Dim::constant(rows));
+        let q = first + Dim::sym(r) * (most / each);
+        let ask = |(row, ask): &(Sym, Stmt)| ask.clone().subst(&|s| (s == *row).then_some(r.into()));
+        let mut body: Vec<Stmt> = reads.iter().map(ask).collect();
+        body.extend((0..most / each).flat_map(|i| self.prefetches(m, q + i)));
+        if each == most {
+            body.extend(self.steps(m, q * each, each));
+        } else {
+            let i = m.syms.loop_var("k", zero, Dim::constant(most));
+            let one = self.steps(m, q * each + i, 1);
+            body.push(Stmt::seq(i, most, one));
+        }
+        Stmt::seq(r, rows, body)
+    }
+    /// Steps of the innermost loop that are no iteration.
+    fn rest(&self, m: &mut Module, (var, hi): (Sym, Dim)) -> Vec<Stmt> {
+        let (zero, from) = (Dim::constant(0), self.whole() * self.each);
+        match hi.modulo(self.each).as_const() {
+            Some(0) => vec![],
+            Some(r) => {
+                let u = m.syms.loop_var("u", zero, Dim::constant(r));
+                unroll(u, r, self.step(m, Some(from + u), zero))
+            }
+            None => {
+                m.syms.set_loop_range(var, from, hi);
+                let body = self.step(m, None, zero);
+                vec![Stmt::For { kind: LoopKind::Seq, var, lo: from, hi, body }]
+            }
+        }
+    }
+    /// Adds up the accumulators of each element.
+    fn joined(&self, m: &mut Module) -> Vec<Stmt> {
+        if self.split == 1 {
+            return vec![];
+        }
+        let Block { t, mr, .. } = self.block;
+        let [i, v, l] = self.vars(m);
+        let at = |part: i64| vec![Dim::constant(part), i.into(), v.into()];
+        let of = |part: i64| Expr::Acc { reg: self.acc, at: at(part), lane: None };
+        let value = (1..self.split).fold(of(0), |sum, s| Expr::bin(BinOp::Add, sum, of(s)));
+        let set = Stmt::Set { reg: self.acc, at: at(0), value };
+        unroll(i, mr, unroll(v, self.block.vectors(), vec![Stmt::vector(t.lanes, l, t.lanes, vec![set])]))
+    }
+    /// True if what the epilogue reads is asked for before the sum, not in its last steps.
+    fn reads_early(&self, m: &Module) -> bool {
+        let Block { p, t, mr, .. } = self.block;
+        let inner = self.depth.last().map_or(Dim::constant(1), |d| d.1);
+        // Twice the code, where it is to be small.
+        let short = inner.as_const().is_none_or(|k| k < 4 * EPILOGUE_PREFETCH_RATIO * mr);
+        self.depth.len() > 1 || short || multiplies_halves(m, p, t.caps) || t.caps.tiles == Tiles::None
+    }
+    /// True if what the epilogue reads arrives while the sum runs.
+    fn is_long_enough(&self, m: &Module) -> bool {
+        let Block { p, t, .. } = self.block;
+        let far = finish::reads_from_afar(m, p, t);
+        let long = if far { FAR_EPILOGUE_PREFETCH_STEPS } else { EPILOGUE_PREFETCH_STEPS };
+        Dim::product(self.depth.iter().map(|d| d.1)).as_const().is_none_or(|k| k >= long)
+    }
+    /// Prefetches the rows of A that the next tile reads, a part in each iteration `q`.
+    fn next_rows(&self, m: &Module, q: Dim) -> Vec<Stmt> {
+        let Block { p, t, row, mr, .. } = self.block;
+        let (Some((r, step)), [depth], Some(whole)) =
+            (next_rows_stride(m, p, t), p.reduction.as_slice(), iterations(p, self.each))
+        else {
+            return vec![];
+        };
+        let line = finish::LINE / m.bufs[p.a.0].ty.bytes().map_or(4, i64::from);
+        let each = (mr * step + line * whole - 1) / (line * whole);
+        let at = |i: i64| {
+            let put = |s: Sym| {
+                if s == r { Some(row + mr) } else { (s == depth.0).then(|| (q * each + i) * line) }
+            };
+            p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect()
+        };
+        (0..each).map(|i| Stmt::Prefetch { buf: p.a.0, at: at(i) }).collect()
+    }
+    /// Prefetches a part of the next panel, or of what the contraction says, in iteration `q` of a pass.
+    fn prefetch_lines(&self, m: &Module, q: Dim, a: PanelPrefetch) -> Vec<Stmt> {
+        let Block { p, t, part, .. } = self.block;
+        let (Some((last, outer)), Some(n)) = (self.depth.split_last(), iterations(p, self.each)) else {
+            return vec![];
+        };
+        let most = MOST_LINES * self.each;
+        let step = m.syms.simplify(a.lines.ceil_div(n.max(1)).min(Dim::constant(most)));
+        let zero = Dim::constant(0);
+        let (buf, line, from): (Buf, i64, Vec<Dim>) = match (&p.prefetch, &t.panels) {
+            (Some((buf, at)), _) => {
+                let first = |d: &Dim| d.subst(&mut |s| t.m_row.filter(|r| r.0 == s).map(|_| zero));
+                let line = finish::LINE / m.bufs[*buf].ty.bytes().map_or(4, i64::from);
+                (*buf, line, at.iter().map(first).collect())
+            }
+            (None, Panels::Packed(packed)) => {
+                let first = self.depth.iter().map(|_| zero).chain([zero]);
+                (packed.buf, packed.line, packed.outer_at(t).chain([part.panel + 1]).chain(first).collect())
+            }
+            (None, Panels::InPlace | Panels::Private(..)) => return vec![],
+        };
+        let turn = outer.iter().fold(zero, |n, d| n * d.1 + d.0) * last.1.floor_div(self.each) + q;
+        let first = a.pass * a.lines + turn * step;
+        let line_at = |i: i64| {
+            let mut at = from.clone();
+            if let Some(d) = at.last_mut() {
+                *d = *d + (first + i) * line;
+            }
+            Stmt::Prefetch { buf, at }
+        };
+        (0..step.as_const().unwrap_or(most)).map(line_at).collect()
+    }
 }
 
 /// A loop of `n` iterations as loops of `each`.
@@ -343,11 +409,11 @@ fn in_parts(m: &mut Module, n: i64, each: i64, body: &dyn Fn(&mut Module, Dim) -
     let part = |m: &mut Module, from: Dim, count: i64| {
         let q = m.syms.loop_var("k", zero, Dim::constant(count));
         let body = body(m, from + q);
-        Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(count), body }
+        Stmt::seq(q, count, body)
     };
     let outer = m.syms.loop_var("k", zero, Dim::constant(parts));
     let body = vec![part(m, Dim::sym(outer) * each, each)];
-    let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: outer, lo: zero, hi: Dim::constant(parts), body }];
+    let mut s = vec![Stmt::seq(outer, parts, body)];
     if left > 0 {
         s.push(part(m, Dim::constant(parts * each), left));
     }
@@ -378,25 +444,6 @@ pub(super) fn prefetches_rows<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> bo
     next_rows_stride(m, p, t).is_some()
 }
 
-/// Prefetches the rows of A that the next tile reads, a part in each iteration `q` of so many steps.
-fn next_rows(m: &Module, p: &Contraction, t: &Tile, steps: i64, row: Dim, mr: i64, q: Dim) -> Vec<Stmt> {
-    let (Some((r, step)), [depth], Some(whole)) =
-        (next_rows_stride(m, p, t), p.reduction.as_slice(), iterations(p, steps))
-    else {
-        return vec![];
-    };
-    let line = finish::LINE / m.bufs[p.a.0].ty.bytes().map_or(4, i64::from);
-    let each = (mr * step + line * whole - 1) / (line * whole);
-    (0..each)
-        .map(|i| {
-            let put = |s: Sym| {
-                if s == r { Some(row + mr) } else { (s == depth.0).then(|| (q * each + i) * line) }
-            };
-            Stmt::Prefetch { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
-        })
-        .collect()
-}
-
 /// Steps of a sum during which what its epilogue reads arrives.
 const EPILOGUE_PREFETCH_STEPS: i64 = 128;
 /// Steps of a sum that are worth it where that comes from beyond the second-level cache.
@@ -407,57 +454,7 @@ const EPILOGUE_PREFETCH_RATIO: i64 = 4;
 /// Most lines that a step of a sum prefetches.
 const MOST_LINES: i64 = 1;
 
-/// Prefetches a part of the next panel, or of what the contraction says, in iteration `q` of a pass, of so
-/// many steps each.
-#[allow(clippy::too_many_arguments)]
-fn prefetch_lines(
-    m: &Module,
-    p: &Contraction,
-    t: &Tile,
-    steps: i64,
-    depth: &[(Sym, Dim, Sym)],
-    panel: Dim,
-    q: Dim,
-    a: PanelPrefetch,
-) -> Vec<Stmt> {
-    let (Some((last, outer)), Some(n)) = (depth.split_last(), iterations(p, steps)) else { return vec![] };
-    let step = m.syms.simplify(a.lines.ceil_div(n.max(1)).min(Dim::constant(MOST_LINES * steps)));
-    let each = step.as_const().unwrap_or(MOST_LINES * steps);
-    let (buf, line, from): (Buf, i64, Vec<Dim>) = match (&p.prefetch, &t.panels) {
-        (Some((buf, at)), _) => {
-            let first = |d: &Dim| d.subst(&mut |s| t.m_row.filter(|r| r.0 == s).map(|_| Dim::constant(0)));
-            (
-                *buf,
-                finish::LINE / m.bufs[*buf].ty.bytes().map_or(4, i64::from),
-                at.iter().map(first).collect(),
-            )
-        }
-        (None, Panels::Packed(packed)) => {
-            let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
-            let at = packed
-                .outer
-                .iter()
-                .copied()
-                .chain(own)
-                .chain([panel + 1])
-                .chain(depth.iter().map(|_| Dim::constant(0)));
-            (packed.buf, packed.line, at.chain([Dim::constant(0)]).collect())
-        }
-        (None, Panels::InPlace | Panels::Private(..)) => return vec![],
-    };
-    let turn = outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(steps) + q;
-    let first = a.pass * a.lines + turn * step;
-    (0..each)
-        .map(|i| {
-            let mut at = from.clone();
-            if let Some(d) = at.last_mut() {
-                *d = *d + (first + i) * line;
-            }
-            Stmt::Prefetch { buf, at }
-        })
-        .collect()
-}
-
+/// A loop that is written out.
 pub(crate) fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
-    vec![Stmt::For { kind: LoopKind::Unroll, var, lo: Dim::constant(0), hi: Dim::constant(n), body }]
+    vec![Stmt::unroll(var, n, body)]
 }

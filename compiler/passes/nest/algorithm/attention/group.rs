@@ -1,0 +1,252 @@
+//! The kernels of an attention: scores, softmax and maps over rows of them, values.
+
+use crate::nest::{Buf, Kernel, Module, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, Form, Part, ProductKind, Rows, depends};
+use crate::passes::nest::analysis::shape::{Uses, is_temp, relocate};
+use crate::passes::nest::analysis::strides::stride;
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+
+/// The kernels of one attention, and how they fit together.
+pub(super) struct Group {
+    pub scores: Kernel,
+    /// Softmax, then maps over its result.
+    pub rows: Vec<Kernel>,
+    pub values: Kernel,
+    pub qk: Contraction,
+    /// Column variables of the two contractions.
+    pub columns: (Sym, Sym),
+    pub pv: Contraction,
+    /// Buffers that become the scratch; the last one may be of bf16.
+    pub bufs: Vec<Buf>,
+    /// Shape of the scores.
+    pub dims: Vec<Dim>,
+    /// The row's position in it.
+    pub row: usize,
+    /// Variables of the second contraction for each position but the last.
+    pub vars: Vec<Option<Sym>>,
+    /// For each kernel but `values`: what stands for its variables.
+    pub renames: Vec<Vec<(Sym, Sym)>>,
+}
+
+/// Subscripts of an access in the shape of the scores.
+pub(super) fn position(m: &Module, buf: Buf, at: &[Dim], dims: &[Dim]) -> Option<Vec<Dim>> {
+    let own = &m.bufs[buf].dims;
+    if own == dims {
+        return Some(at.to_vec());
+    }
+    (Dim::product(own.iter().copied()) == Dim::product(dims.iter().copied()))
+        .then(|| relocate(m, own, at, dims))
+}
+
+/// The loop variable of each position but the last; `None` if anything else is there.
+fn row_vars(at: &[Dim], dims: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
+    let mut out = vec![];
+    for (i, d) in at.iter().zip(dims).take(dims.len() - 1) {
+        match (i.as_sym(), i.as_const()) {
+            (Some(s), _) if loops.iter().any(|l| l.0 == s && l.1 == *d) && !out.contains(&Some(s)) => {
+                out.push(Some(s))
+            }
+            (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
+            _ => return None,
+        }
+    }
+    Some(out)
+}
+
+/// Every access to one of `bufs` in a body, at the same row: its variables.
+fn rows_accessed(m: &Module, rows: &Rows, bufs: &[Buf], dims: &[Dim]) -> Option<Vec<Option<Sym>>> {
+    let mut all: Vec<(Buf, Vec<Dim>)> = vec![];
+    visit::accesses(&rows.body(), &mut |buf, at| all.push((buf, at.to_vec())));
+    let mut found: Option<Vec<Option<Sym>>> = None;
+    for (b, at) in all {
+        if !bufs.contains(&m.storage(b)) {
+            continue;
+        }
+        let at = position(m, b, &at, dims)?;
+        let vars = row_vars(&at, dims, &rows.loops)?;
+        let last = at.last()?;
+        if vars.iter().flatten().any(|v| last.contains(*v)) || found.as_ref().is_some_and(|f| *f != vars) {
+            return None;
+        }
+        found = Some(vars);
+    }
+    // Nothing else runs over other rows.
+    found.filter(|f| f.iter().flatten().count() == rows.loops.len())
+}
+
+/// True if a kernel of rows may write its result where its operand was: an element of the result is written
+/// where that of the operand is read for the last time.
+fn may_overwrite(m: &Module, rows: &Rows, from: Buf, to: Buf, dims: &[Dim]) -> bool {
+    let mut written = false;
+    for part in &rows.parts {
+        let elements = match part {
+            Part::Each(elements) => elements,
+            Part::Once(s) => {
+                let touches = s.loads().iter().any(|b| [from, to].contains(&m.storage(*b)));
+                if touches || matches!(s, Stmt::Store { .. }) {
+                    return false;
+                }
+                continue;
+            }
+        };
+        let ([(var, hi)], body) = (elements.loops.as_slice(), &elements.body) else { return false };
+        let stores = visit::stores(body).iter().any(|b| m.storage(*b) == to);
+        let reads = visit::loads(body).iter().any(|b| m.storage(*b) == from);
+        if written && reads || Some(hi) != dims.last() {
+            return false;
+        }
+        written |= stores;
+        // Where the row changes, each step keeps to its own element.
+        let mut own = true;
+        let mut check = |b: Buf, at: &[Dim]| {
+            if [from, to].contains(&m.storage(b)) {
+                own &= position(m, b, at, dims).and_then(|p| p.last().copied()).and_then(|d| d.as_sym())
+                    == Some(*var);
+            }
+        };
+        visit::accesses(body, &mut check);
+        if !own {
+            return false;
+        }
+    }
+    written
+}
+
+/// Softmax, and maps over its result.
+struct Chain {
+    rows: Vec<Kernel>,
+    /// What they write, behind the scores.
+    bufs: Vec<Buf>,
+    /// Their variables for each position of the row.
+    vars: Vec<Vec<Option<Sym>>>,
+    /// Who reads the last result, and is no map.
+    values: Kernel,
+}
+
+/// True for what may become scratch of the attention.
+fn is_scratch(m: &Module, b: Buf) -> bool {
+    is_temp(m, b) && m.bufs[b].ty == ElemType::F32
+}
+
+/// The contraction that makes what kernel `k` reads alone, and its result.
+fn scores_of(m: &Module, uses: &Uses, k: Kernel) -> Option<(Kernel, Buf)> {
+    let read = visit::loads(&m.kernels[k].body).into_iter().map(|b| m.storage(b));
+    let mut made = read.filter_map(|b| match uses.writers(b) {
+        [w] if *w != k && is_scratch(m, b) && uses.readers(b) == [k] => Some((*w, b)),
+        _ => None,
+    });
+    made.find(|(w, _)| m.form(*w).contraction().is_some())
+}
+
+/// The softmax `k` of the scores `from`, and the maps behind it, all of which keep to rows of the scores.
+fn chain(m: &Module, uses: &Uses, k: Kernel, from: Buf, dims: &[Dim]) -> Option<Chain> {
+    let body = &m.kernels[k].body;
+    let (Form::RowReduction(sm), [to]) = (body.form(), &visit::stores(body)[..]) else { return None };
+    let mut bufs = vec![from, m.storage(*to)];
+    if dims.len() < 2 || !may_overwrite(m, sm, from, bufs[1], dims) {
+        return None;
+    }
+    let (mut rows, mut vars) = (vec![k], vec![rows_accessed(m, sm, &bufs, dims)?]);
+    loop {
+        let last = *bufs.last()?;
+        let others: Vec<Kernel> = uses.readers(last).iter().copied().filter(|r| !rows.contains(r)).collect();
+        let is_rounded = is_temp(m, last) && m.bufs[last].ty == ElemType::BF16;
+        let ([next], [_], true) = (others.as_slice(), uses.writers(last), is_rounded || is_scratch(m, last))
+        else {
+            return None;
+        };
+        let Some(map) = m.form(*next).map().filter(|_| !is_rounded) else {
+            return Some(Chain { rows, bufs, vars, values: *next });
+        };
+        let (along, to) = (Rows::of_map(map)?, m.storage(map.buf));
+        if bufs.contains(&to) || rows.len() > 3 || !may_overwrite(m, &along, last, to, dims) {
+            return None;
+        }
+        bufs.push(to);
+        vars.push(rows_accessed(m, &along, &bufs, dims)?);
+        rows.push(*next);
+    }
+}
+
+/// Elements that one step of a sum of floats multiplies: one, or a group of bf16.
+fn part(p: &Contraction) -> Option<i64> {
+    match p.product {
+        ProductKind::Fma => Some(1),
+        ProductKind::Dot { group, .. } if group.sum() == ElemType::F32 => Some(group.size()),
+        _ => None,
+    }
+}
+
+/// The contraction of kernel `k`, and its loops along the rows of the scores and along its columns: weights
+/// times values, of which the first operand is `weights`.
+fn values_of(
+    m: &Module,
+    k: Kernel,
+    weights: Buf,
+    dims: &[Dim],
+) -> Option<(Contraction, Vec<Option<Sym>>, Sym)> {
+    let mut pv = m.form(k).contraction()?.clone();
+    let part = part(&pv)?;
+    if m.storage(pv.b.0) == weights {
+        std::mem::swap(&mut pv.a, &mut pv.b);
+    }
+    let [(depth, keys)] = pv.reduction[..] else { return None };
+    if m.storage(pv.a.0) != weights || m.storage(pv.b.0) == weights || dims.last() != Some(&(keys * part)) {
+        return None;
+    }
+    let steps: Vec<Dim> = dims[..dims.len() - 1].iter().copied().chain([keys]).collect();
+    let at = position(m, pv.a.0, &pv.a.1, &steps)?;
+    let vars = row_vars(&at, &steps, &pv.loops)?;
+    let (out, out_at) = pv.store()?;
+    let rest: Vec<Sym> = pv.loops.iter().map(|l| l.0).filter(|s| !vars.contains(&Some(*s))).collect();
+    let ([n], true) = (&rest[..], at.last()?.as_sym() == Some(depth)) else { return None };
+    let n = *n;
+    let columns = depends(&pv.b.1, n) && stride(m, out, &out_at, n) == Some(1);
+    // Constants are no values: they would be read again for every block.
+    (columns && !m.is_constant(pv.b.0)).then_some((pv, vars, n))
+}
+
+/// The same of the scores: queries times keys, stored to `to`.
+fn scores(m: &Module, k: Kernel, to: Buf, dims: &[Dim]) -> Option<(Contraction, Vec<Option<Sym>>, Sym)> {
+    let mut qk = m.form(k).contraction().filter(|p| part(p).is_some())?.clone();
+    if m.is_constant(qk.a.0) || m.is_constant(qk.b.0) {
+        return None;
+    }
+    let (out, at) = qk.store().filter(|(out, _)| m.storage(*out) == to)?;
+    let at = position(m, out, &at, dims)?;
+    let vars = row_vars(&at, dims, &qk.loops)?;
+    let of_keys = |s: &Sym| qk.loops.iter().any(|l| l.0 == *s && Some(&l.1) == dims.last());
+    let n = at.last()?.as_sym().filter(of_keys)?;
+    if qk.loops.len() != vars.iter().flatten().count() + 1 || vars.contains(&Some(n)) {
+        return None;
+    }
+    if depends(&qk.a.1, n) {
+        std::mem::swap(&mut qk.a, &mut qk.b);
+    }
+    (!depends(&qk.a.1, n) && depends(&qk.b.1, n)).then_some((qk, vars, n))
+}
+
+/// The attention whose softmax is `k`.
+pub(super) fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
+    let (first, from) = scores_of(m, uses, k)?;
+    let dims = m.bufs[from].dims.clone();
+    let Chain { rows, bufs, vars: mut own, values } = chain(m, uses, k, from, &dims)?;
+    let (pv, vars, n2) = values_of(m, values, *bufs.last()?, &dims)?;
+    let (qk, vars1, n1) = scores(m, first, from, &dims)?;
+    // Rows: neither keys nor values depend on them.
+    let row = (0..dims.len() - 1).rev().find(|i| match (vars1[*i], vars[*i]) {
+        (Some(a), Some(b)) => depends(&qk.a.1, a) && !depends(&qk.b.1, a) && !depends(&pv.b.1, b),
+        _ => false,
+    })?;
+    own.insert(0, vars1);
+    let renames = own
+        .into_iter()
+        .map(|r| r.into_iter().zip(&vars).filter_map(|(from, to)| Some((from?, (*to)?))).collect())
+        .collect();
+    // All at the driver's top level, so that the first may move down to the last.
+    let called = |k: &Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if x == k));
+    let top = called(&first) && called(&values) && rows.iter().all(called);
+    let columns = (n1, n2);
+    top.then_some(Group { scores: first, rows, values, qk, columns, pv, bufs, dims, row, vars, renames })
+}

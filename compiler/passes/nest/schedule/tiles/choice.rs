@@ -1,0 +1,290 @@
+//! Which tile a contraction gets: rows, vectors, and the columns of a panel.
+
+use super::{Panels, Source};
+use crate::nest::{Buf, Math, Module};
+use crate::passes::nest::analysis::borders::Borders;
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
+use crate::passes::nest::analysis::machine::THREADS;
+use crate::passes::nest::schedule::clip::{self, Clip};
+use crate::passes::nest::schedule::contract::Columns;
+use crate::sym::{Dim, Sym};
+use crate::target::{Caps, Facts, Tiles};
+use crate::tensor::ElemType;
+
+/// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level
+/// cache, which has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve
+/// do not fit: what is left is less, and nothing if the number is a multiple of eight.
+const CROWDED_ROWS: i64 = 8;
+/// Rows of a tile where only run time knows how many there are, see `Even` and `heights`.
+pub(super) const TALL_ROWS: i64 = 12;
+/// Rows of a tile whose sums are of f16, two vectors of a row to a register: in f32 they have no registers
+/// for all, which is what they are where steps are left over.
+const HALF_ROWS: i64 = 8;
+/// Steps of a sum from which on what is left of them is little.
+const LONG_HALVES: i64 = 32;
+/// Elements of a row that one load brings where sums are of f16, a step for each.
+const HALVES_OF_REGISTER: i64 = 8;
+/// Rows of a tile at most: beyond, pointers get scarce.
+pub(crate) const MOST_ROWS: i64 = 14;
+
+/// What a tile is chosen for.
+pub(crate) struct Wanted {
+    /// The tile's row loop.
+    pub row: Option<(Sym, Dim)>,
+    /// Rows of a tile are a multiple of it.
+    pub together: i64,
+    /// Rows at most.
+    pub most: i64,
+    /// The columns, in panels.
+    pub columns: Columns,
+    /// Loops around all of it.
+    pub batch: Vec<(Sym, Dim)>,
+    /// Rows lie a multiple of 4 KiB apart.
+    pub crowded: bool,
+    /// Sums are of f16 ([`sums_halves`]).
+    pub halves: bool,
+}
+
+impl Wanted {
+    /// For at most so many rows, with nothing else to heed.
+    pub fn plain(row: Option<(Sym, Dim)>, most: i64, columns: Columns) -> Wanted {
+        Wanted { row, together: 1, most, columns, batch: vec![], crowded: false, halves: false }
+    }
+}
+
+/// How a contraction is tiled; its panels, or how they are to be made.
+pub(crate) struct Tile<P = Panels> {
+    pub(super) m_row: Option<(Sym, Dim)>,
+    /// Rows that are in one tile: those of a tile are a multiple of it.
+    pub(super) together: i64,
+    pub(super) n: Sym,
+    pub(super) n_extent: Dim,
+    /// Columns of a panel, a multiple of the longest vectors.
+    pub(super) nr: i64,
+    pub(super) panels: P,
+    pub(super) batch: Vec<(Sym, Dim)>,
+    pub(super) lanes: i64,
+    /// Vector registers of the level.
+    pub(super) registers: i64,
+    /// Vectors of a tile; a panel is one or several tiles wide.
+    pub(super) nv: i64,
+    /// Rows of a tile.
+    pub(super) mr: i64,
+    /// Panels, and the iterations of the sum, in the reverse order.
+    pub(super) backwards: bool,
+    /// Loops of the sum that run over a part of their iterations.
+    pub(super) clips: Vec<Clip>,
+    /// Sums are of f16 ([`sums_halves`]).
+    pub(super) halves: bool,
+    /// What vectors of the level can do.
+    pub(super) caps: Caps,
+}
+
+/// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a
+/// core with 32 registers of `unit` lanes and two multipliers and loads a cycle; narrower levels cut panels
+/// into several tiles.
+pub(crate) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
+    let Some(n) = n.as_const() else { return 2 * unit };
+    let vectors = (n + unit - 1) / unit;
+    if rows == 1 {
+        return unit * row_panel(vectors);
+    }
+    let cost = |w: i64| {
+        let most = if rows > MOST_KNOWN { rows_of(32, w).min(CROWDED_ROWS) } else { rows_of(32, w) };
+        let r = rows.clamp(1, MOST_KNOWN);
+        let tiles = (r + most - 1) / most;
+        let (low, high) = (r / tiles, r % tiles);
+        // Cycles of a step, in sixteenths: multiplications, loads, and the latency of four; what lines of B
+        // take on their way from the second level.
+        let step = |mr: i64, w: i64| (mr * w).max(mr + w).max(8) * 8 + 2 * w;
+        // The last panel may have fewer vectors.
+        let panel = |w: i64| if w == 0 { 0 } else { high * step(low + 1, w) + (tiles - high) * step(low, w) };
+        panel(w) * (vectors / w) + panel(vectors % w)
+    };
+    let widths: &[i64] = &[2, 4, 3, 5, 6, 1];
+    // Of equals the one with the least padding.
+    unit * widths.iter().copied().min_by_key(|w| (cost(*w), (vectors + w - 1) / w * w)).unwrap_or(2)
+}
+
+/// Vectors of a panel for a single row, whose weights are read once: no more than there are, and panels for
+/// several threads. A step loads a panel's vectors and one element.
+fn row_panel(vectors: i64) -> i64 {
+    let cost = |w: i64| {
+        let panels = (vectors + w - 1) / w;
+        (w + 1) * (panels + (panels + THREADS - 1) / THREADS * THREADS)
+    };
+    (1..=8).rev().min_by_key(|w| cost(*w)).unwrap_or(1)
+}
+
+/// Rows beyond which a number is taken to be unknown.
+const MOST_KNOWN: i64 = 4096;
+
+/// True if a level may add up products of f16 as f16.
+pub(crate) fn multiplies_halves(m: &Module, p: &Contraction, caps: Caps) -> bool {
+    let half = |b: Buf| m.bufs[b].ty == ElemType::F16;
+    let allowed = caps.halves && m.math == Math::Fast && p.product == ProductKind::Fma;
+    allowed && p.with.is_none() && half(p.a.0) && half(p.b.0)
+}
+
+/// True if all of a contraction's sums are of f16, but for a few steps at the end.
+pub(crate) fn sums_halves(m: &Module, p: &Contraction, caps: Caps) -> bool {
+    let long = |d: &(Sym, Dim)| d.1.as_const().is_some_and(|n| n >= LONG_HALVES);
+    multiplies_halves(m, p, caps) && p.reduction.last().is_some_and(long)
+}
+
+/// Rows of a tile of `nv` vectors: accumulators, a row of B and one of A fit the registers.
+fn rows_of(registers: i64, nv: i64) -> i64 {
+    ((registers - 1 - nv) / nv).clamp(1, MOST_ROWS)
+}
+
+/// The same where a register holds several elements of a row of A: one for each row, and two of B, which come
+/// in pairs.
+fn rows_by_lane(registers: i64, nv: i64) -> i64 {
+    ((registers - 2) / (nv + 1)).clamp(1, MOST_ROWS)
+}
+
+/// Vectors and rows of a tile for panels of `nr` columns: as many multiplications for each load as registers
+/// allow.
+fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
+    let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
+    let vectors = nr / lanes;
+    let mut best = (1, 1, 0.0);
+    for nv in (1..=vectors.min(8)).filter(|v| vectors % v == 0) {
+        let (mr, loads) = if facts.caps.by_lane {
+            let mr = rows_by_lane(registers, nv).min(most.max(1));
+            (mr, mr as f64 / lanes as f64 + nv as f64 / 2.0)
+        } else {
+            let mr = rows_of(registers, nv).min(most.max(1));
+            (mr, (mr + nv) as f64)
+        };
+        let score = (mr * nv) as f64 / loads;
+        if mr * nv + nv < registers && score > best.2 {
+            best = (nv, mr, score);
+        }
+    }
+    (best.0, best.1)
+}
+
+/// Rows of a tile for panels of `nr` columns, where there are `most` rows.
+pub(crate) fn rows_of_panel(nr: i64, most: i64, facts: Facts) -> i64 {
+    shape(nr, most, facts).1
+}
+
+/// The next multiple.
+pub(super) fn multiple(n: i64, of: i64) -> i64 {
+    (n + of - 1) / of * of
+}
+
+/// Products of a step from which on two steps make an iteration: they keep the multipliers busy while the
+/// loop's own instructions run.
+const MANY_PRODUCTS: i64 = 20;
+/// The same where products and sums are instructions of their own.
+const FEW_PRODUCTS: i64 = 4;
+/// Steps of a sum that are written out by fours nevertheless: fewer iterations end as branches foresee.
+const SHORT_SUM: i64 = 128;
+
+impl<P> Tile<P> {
+    /// Steps of the sum that an iteration of a tile of so many rows and vectors writes out.
+    pub(super) fn steps(&self, p: &Contraction, mr: i64, nv: i64) -> i64 {
+        let most = p.product.steps();
+        if self.halves
+            && p.reduction.last().is_some_and(|d| d.1.modulo(HALVES_OF_REGISTER).as_const() == Some(0))
+        {
+            return HALVES_OF_REGISTER;
+        }
+        let short = p.reduction.last().and_then(|d| d.1.as_const()).is_some_and(|n| n <= SHORT_SUM);
+        match self.caps.tiles {
+            // Other instructions than those of loops take longer.
+            Tiles::None if mr * nv >= FEW_PRODUCTS => most.min(2),
+            // Elements of a row are loaded as vectors, those of all steps at once.
+            _ if self.caps.by_lane => most,
+            _ if mr * nv < MANY_PRODUCTS || short => most,
+            _ => most.min(2),
+        }
+    }
+}
+
+impl<P: Source> Tile<P> {
+    /// Chooses the tile for a level.
+    pub fn new(wanted: Wanted, panels: P, facts: Facts) -> Tile<P> {
+        let Wanted { row: m_row, together, most, columns, batch, crowded, halves } = wanted;
+        let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
+        let (nv, mut mr) = shape(columns.nr, most, facts);
+        if halves && nv % 2 == 0 {
+            mr = rows_by_lane(registers, nv / 2).min(HALF_ROWS).min(most.max(1));
+        }
+        if crowded {
+            mr = mr.min(CROWDED_ROWS);
+        } else if m_row.is_some_and(|r| r.1.as_const().is_none()) {
+            mr = if mr >= TALL_ROWS { TALL_ROWS } else { mr.min(CROWDED_ROWS) };
+        }
+        mr = (mr / together * together).max(together);
+        if let Some(r) = m_row.and_then(|r| r.1.as_const()).filter(|r| *r > 0) {
+            // Tiles of equal height.
+            let tiles = (r + mr - 1) / mr;
+            mr = multiple((r + tiles - 1) / tiles, together);
+        }
+        Tile {
+            m_row,
+            together,
+            n: columns.n,
+            n_extent: columns.extent,
+            nr: columns.nr,
+            panels,
+            batch,
+            lanes,
+            registers,
+            nv,
+            mr,
+            backwards: false,
+            clips: vec![],
+            halves,
+            caps: facts.caps,
+        }
+    }
+    /// All rows in one tile where B comes from memory and few rows read it: its elements then arrive while they
+    /// are used, all the time. `alone`: no loop over other rows is outside.
+    pub fn read_once(self, alone: bool) -> Tile<P> {
+        let all = self.m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
+        let few = alone && all > self.mr && all <= 16 && all + 2 <= self.registers;
+        if few && self.panels.large() && !self.caps.by_lane && all % self.together == 0 {
+            return Tile { nv: 1, mr: all, ..self };
+        }
+        self
+    }
+    /// The same without the steps that read borders of zeros only, see `clip`.
+    pub fn clipped(self, m: &Module, p: &Contraction, borders: &Borders) -> Tile<P> {
+        Tile { clips: clip::clips(m, p, borders, (self.m_row, self.mr)), ..self }
+    }
+    /// The same with its panels in place.
+    pub fn read_from<Q>(self, panels: impl FnOnce(P) -> Q) -> Tile<Q> {
+        Tile {
+            m_row: self.m_row,
+            together: self.together,
+            n: self.n,
+            n_extent: self.n_extent,
+            nr: self.nr,
+            panels: panels(self.panels),
+            batch: self.batch,
+            lanes: self.lanes,
+            registers: self.registers,
+            nv: self.nv,
+            mr: self.mr,
+            backwards: self.backwards,
+            clips: self.clips,
+            halves: self.halves,
+            caps: self.caps,
+        }
+    }
+    /// Turns the order in which the weights are read.
+    pub fn reverse(&mut self) {
+        self.backwards = !self.backwards;
+    }
+    pub(super) fn width(&self) -> i64 {
+        self.nv * self.lanes
+    }
+    /// Rows, one where there is no loop over them.
+    pub(super) fn rows(&self) -> Dim {
+        self.m_row.map_or(Dim::constant(1), |r| r.1)
+    }
+}

@@ -1,0 +1,209 @@
+//! Rows of a panel, tile after tile: of equal height, or of two heights that differ by one row, and what is
+//! left of a number that only run time knows.
+
+use super::choice::TALL_ROWS;
+use super::even::Even;
+use super::register::{Block, Cols, PanelPrefetch, tile};
+use super::{Part, Tile, each_part};
+use crate::nest::{BinOp, Expr, Module, Stmt};
+use crate::passes::nest::analysis::form::Contraction;
+use crate::sym::{Answer, Dim};
+
+/// Rows of a block: from where, how many.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub from: Dim,
+    pub count: Dim,
+    pub prefetch: Option<PanelPrefetch>,
+    /// The tiles of the block, where all rows are cut evenly.
+    pub even: Option<Even>,
+}
+
+impl Rows {
+    /// The first `count` rows, without prefetches.
+    pub fn first(count: Dim) -> Rows {
+        Rows { from: Dim::constant(0), count, prefetch: None, even: None }
+    }
+}
+
+/// A panel of a contraction in tiles.
+#[derive(Clone, Copy)]
+pub(super) struct Panel<'a> {
+    pub p: &'a Contraction,
+    pub t: &'a Tile,
+    pub number: Dim,
+}
+
+impl Panel<'_> {
+    /// Such rows of it, tile after tile.
+    pub fn rows(self, m: &mut Module, rows: Rows, cols: Cols) -> Vec<Stmt> {
+        let Panel { p, t, number } = self;
+        let several = matches!(cols, Cols::Some(r) if r > t.width());
+        each_part(m, t, number, cols, |m, part| {
+            let tiles = RowTiles { p, t, part, prefetch: rows.prefetch }.emit(m, rows);
+            if several { tile(tiles) } else { tiles }
+        })
+    }
+}
+
+/// Where a run of tiles begins: the row, and how many tiles have passed over the panel before.
+#[derive(Clone, Copy)]
+struct Start {
+    row: Dim,
+    pass: Dim,
+}
+
+impl Start {
+    /// Behind so many tiles of one height.
+    fn after(self, tiles: Dim, height: i64) -> Start {
+        Start { row: self.row + tiles * height, pass: self.pass + tiles }
+    }
+}
+
+/// The tiles of a part of a panel, row by row.
+struct RowTiles<'a> {
+    p: &'a Contraction,
+    t: &'a Tile,
+    part: Part,
+    prefetch: Option<PanelPrefetch>,
+}
+
+impl RowTiles<'_> {
+    fn emit(&self, m: &mut Module, rows: Rows) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let start = Start { row: rows.from, pass: zero };
+        if self.t.m_row.is_none() {
+            return self.one(m, Start { row: zero, ..start }, 1);
+        }
+        if let Some(count) = rows.count.as_const() {
+            return self.counted(m, start, count);
+        }
+        match rows.even.or_else(|| Even::new(m, self.t, rows.count)) {
+            Some(e) => {
+                let then = self.even(m, start, e);
+                if e.always {
+                    return then;
+                }
+                let els = self.left(m, start, rows.count);
+                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, e.high, e.tiles), then, els }]
+            }
+            None => self.left(m, start, rows.count),
+        }
+    }
+    /// One tile of so many rows.
+    fn one(&self, m: &mut Module, start: Start, mr: i64) -> Vec<Stmt> {
+        let &RowTiles { p, t, part, prefetch } = self;
+        Block { p, t, part, row: start.row, mr }.emit(m, prefetch.map(|a| a.at(start.pass)))
+    }
+    /// A loop over `tiles` tiles of one height.
+    fn equal(&self, m: &mut Module, start: Start, tiles: Dim, height: i64) -> Vec<Stmt> {
+        let tiles = m.syms.simplify(tiles);
+        if tiles.as_const() == Some(0) {
+            return vec![];
+        }
+        let v = m.syms.loop_var("m", Dim::constant(0), tiles);
+        let body = self.one(m, start.after(v.into(), height), height);
+        vec![Stmt::seq(v, tiles, body)]
+    }
+    /// A known number of rows: tiles of equal height, or of two that differ by one row.
+    fn counted(&self, m: &mut Module, start: Start, count: i64) -> Vec<Stmt> {
+        let (tiles, each) = ((count + self.t.mr - 1) / self.t.mr, self.t.together);
+        if tiles == 0 {
+            return vec![];
+        }
+        let (low, high) = (count / each / tiles * each, count / each % tiles);
+        let mut out = vec![];
+        for (start, n, height) in
+            [(start, high, low + each), (start.after(high.into(), low + each), tiles - high, low)]
+        {
+            out.extend(match n {
+                1 => self.one(m, start, height),
+                n => self.equal(m, start, n.into(), height),
+            });
+        }
+        out
+    }
+    /// Tiles of two heights, the higher ones first.
+    fn even(&self, m: &mut Module, start: Start, e: Even) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let start = Start { row: start.row + e.first * e.low + e.first.min(e.high), ..start };
+        let high = m.syms.simplify((e.high - e.first).max(zero).min(e.here));
+        let mut out = self.equal(m, start, high, e.low + 1);
+        out.extend(self.equal(m, start.after(high, e.low + 1), e.here - high, e.low));
+        out
+    }
+    /// Tiles as high as they may be, and those of what they leave.
+    fn left(&self, m: &mut Module, start: Start, count: Dim) -> Vec<Stmt> {
+        let most = self.t.mr;
+        let (mut out, mut start, mut left, mut mr) = (vec![], start, count, most);
+        for (tiles, height) in heights(m, count, most) {
+            out.extend(self.equal(m, start, tiles, height));
+            (start, left, mr) = (start.after(tiles, height), left - tiles * height, height);
+        }
+        let left = m.syms.simplify(if mr == most { count.modulo(mr) } else { left });
+        match left.as_const() {
+            Some(0) => {}
+            Some(r) => {
+                let rest = self.one(m, start, r);
+                out.extend(if out.is_empty() { rest } else { tile(rest) });
+            }
+            None => {
+                for part in rests(mr, common_step(m, count, mr)) {
+                    let row = if part.at_end { start.row + left - part.rows } else { start.row };
+                    let then = self.one(m, Start { row: m.syms.simplify(row), ..start }, part.rows);
+                    out.extend(part.only_if(left, then));
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Rows or results beside each other that are left of a number that only run time knows, and are computed at
+/// once.
+pub(crate) struct Rest {
+    /// How many.
+    pub rows: i64,
+    /// They are the last of what is left, not the first.
+    pub at_end: bool,
+    /// If so many are left.
+    lefts: Vec<i64>,
+}
+
+impl Rest {
+    /// The statements, if the number that is left is one of those.
+    pub fn only_if(&self, left: Dim, then: Vec<Stmt>) -> Option<Stmt> {
+        let is = |n: &i64| Expr::cmp_index(BinOp::Eq, left, *n);
+        let cond = self.lefts.iter().map(is).reduce(|a, b| Expr::bin(BinOp::Or, a, b))?;
+        Some(Stmt::If { cond, then, els: vec![] })
+    }
+}
+
+/// What is left of a multiple of `each` in steps of `step`, at most eight: one or two parts, since each passes
+/// over the other operand once. Few parts of different heights serve all numbers.
+pub(crate) fn rests(step: i64, each: i64) -> Vec<Rest> {
+    let first = |left: i64| if left >= 6 && left != 7 { 6 } else { left / 4 * 4 };
+    let parts = [(6, false), (4, false), (3, true), (2, true), (1, true)];
+    let part = |(rows, at_end): (i64, bool)| {
+        let here = |left: &i64| rows == if at_end { left - first(*left) } else { first(*left) };
+        Rest { rows, at_end, lefts: (1..step).filter(|n| n % each == 0).filter(here).collect() }
+    };
+    parts.into_iter().map(part).filter(|p| !p.lefts.is_empty()).collect()
+}
+
+/// A divisor of the number of rows, whatever it is, and of the height of its tiles: of what is left, too.
+pub(super) fn common_step(m: &Module, count: Dim, mr: i64) -> i64 {
+    let divides = |n: &i64| mr % n == 0 && m.syms.divides(Dim::constant(*n), count) == Answer::Yes;
+    [8, 4, 2].into_iter().find(divides).unwrap_or(1)
+}
+
+/// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each
+/// element that they load, but would leave up to eleven rows: as many tiles of eight take their place as
+/// leave three at most.
+fn heights(m: &Module, count: Dim, mr: i64) -> Vec<(Dim, i64)> {
+    if mr != TALL_ROWS {
+        return vec![(m.syms.simplify(count.floor_div(mr)), mr)];
+    }
+    let eights = m.syms.simplify((count.floor_div(4) * 2).modulo(3).min(count.floor_div(8)));
+    vec![(m.syms.simplify((count - eights * 8).floor_div(TALL_ROWS)), TALL_ROWS), (eights, 8)]
+}
