@@ -138,8 +138,8 @@ pub struct ModelArgs {
     /// opaque name, as ONNX defines it.
     #[arg(long)]
     pub dim_expressions: bool,
-    /// State in place: the output may share the memory of the input, and a step stores only what it appends;
-    /// * stands for the same text in both names: 'present.*=past.*'. The growing dimension becomes a capacity
+    /// State in place: the output may share the memory of the input, and a step stores only what it appends.
+    /// A star is the same text in both names: 'present.*=past.*'. The growing dimension becomes a capacity
     /// that the caller chooses, named PAST_capacity after the size PAST in use (--dim fixes it). Repeat for
     /// several. `run`, `verify` and `bench` take an input of the size in use, and allocate room for one step,
     /// or for --size PAST_capacity.
