@@ -340,7 +340,7 @@ pub const NEST_PASSES: &[NestPass] = &[
             level: |f| f.caps.bf16,
             useful: |m, f| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m, f),
         }),
-        holds: "With --math fast, contractions with constant weights are dot products of pairs of bf16.",
+        holds: "With --math fast, contractions are dot products of pairs of bf16 where rounding their factors pays.",
         why: "Before schedules, which pack pairs as they pack elements.",
         run: nest::quantize::bf16_dot::run,
         ..PER_LEVEL

@@ -43,6 +43,7 @@ use crate::passes::nest::analysis::form::{Contraction, Convolution, ProductKind}
 use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::quantize::bf16_dot;
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
 use crate::tensor::{ConstData, ElemType};
@@ -76,7 +77,7 @@ const TRANSFORM: i64 = 100;
 
 /// What a level's multiply-adds of plain sums are worth beside those of f32.
 fn speed(m: &Module, facts: &Facts) -> i64 {
-    if m.math == Math::Fast && facts.caps.bf16 { 2 } else { 1 }
+    if bf16_dot::applies(m, facts) { 2 } else { 1 }
 }
 
 /// Levels share a module from here on where plain sums take as long.

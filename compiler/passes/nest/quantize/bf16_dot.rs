@@ -14,7 +14,7 @@
 //! alone: their factors are sums already.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, visit};
+use crate::nest::{Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, visit};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
 use crate::passes::nest::analysis::shape::is_temp;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies, Grouped};
@@ -75,9 +75,14 @@ fn weights(m: &Module, b: Buf) -> bool {
     m.bufs[b].layout == Layout::RowMajor && matches!(c.elem(), ElemType::F32 | ElemType::F16 | ElemType::BF16)
 }
 
+/// True if contractions of a level may become dot products of bf16.
+pub fn applies(m: &Module, facts: &Facts) -> bool {
+    facts.caps.bf16 && m.math == Math::Fast
+}
+
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if !level.facts.caps.bf16 || m.math != Math::Fast {
+    if !applies(m, &level.facts) {
         return Ok(());
     }
     let plans: Vec<(Kernel, Plan)> = operands::kernels(m)
@@ -118,20 +123,11 @@ fn grouped(
     if m.bufs[operand.0].ty == ElemType::BF16 && group.divides(m, operand) {
         return group.view(m, operand);
     }
-    let rows = stays && group == DotKind::Halves && !innermost(m, operand);
+    let rows = stays && group == DotKind::Halves && !operands::is_innermost(m, operand);
     copies.get(m, k, operand, |m| match rows {
         true => interleave(m, k, operand),
         false => gather(m, k, group, operand),
     })
-}
-
-/// True if a dimension of a buffer is innermost in memory.
-fn innermost(m: &Module, (b, of): (Buf, usize)) -> bool {
-    let d = &m.bufs[b];
-    match &d.layout {
-        Layout::RowMajor => of + 1 == d.dims.len(),
-        Layout::Permuted(v) => v.last() == Some(&of),
-    }
 }
 
 /// The operands of a contraction that are no constants.
@@ -180,11 +176,7 @@ fn gather(m: &mut Module, k: Kernel, group: DotKind, (x, of): (Buf, usize)) -> (
     let origin = m.kernels[k].origin.clone();
     let id = m.map(out, &origin, |kb, at| {
         let v = kb.load(x, at);
-        if kb.m.syms.in_range(at[of], channels) {
-            v
-        } else {
-            Expr::select(Expr::cmp_index(BinOp::Lt, at[of], channels), v, Expr::num(ElemType::F32, 0.0))
-        }
+        operands::within(kb.m, at[of], channels, v, Expr::num(ElemType::F32, 0.0))
     });
     operands::before(m, k, id, "bf16");
     (id, group.view(m, (out, of)))
@@ -193,38 +185,22 @@ fn gather(m: &mut Module, k: Kernel, group: DotKind, (x, of): (Buf, usize)) -> (
 /// Kernels before `k` that put neighbours along a dimension of an operand together as pairs of bf16, the upper
 /// half second, zeros where it ends: rows of the others stay rows.
 fn interleave(m: &mut Module, k: Kernel, (x, of): (Buf, usize)) -> (Kernel, Buf) {
-    let (mut dims, layout) = (m.bufs[x].dims.clone(), m.bufs[x].layout.clone());
+    let (dims, layout) = (m.bufs[x].dims.clone(), m.bufs[x].layout.clone());
     let name = format!("{}.bf16", m.bufs[x].name);
-    let origin = m.kernels[k].origin.clone();
     let halves = if m.bufs[x].ty == ElemType::BF16 {
         x
     } else {
         let rounded = m.temp(name.clone(), ElemType::BF16, dims.clone());
         m.bufs[rounded].layout = layout.clone();
+        let origin = m.kernels[k].origin.clone();
         let id = m.map(rounded, &origin, |kb, at| kb.load(x, at));
         operands::before(m, k, id, "bf16");
         rounded
     };
-    let bits = m.view_as(halves, ElemType::U16, dims.clone());
-    m.bufs[bits].layout = layout.clone();
-    let extent = dims[of];
-    dims[of] = extent.ceil_div(2);
-    let out = m.temp(format!("{name}.pairs"), ElemType::I32, dims);
-    m.bufs[out].layout = layout;
-    let id = m.map(out, &origin, |kb, at| {
-        let half = |i: i64| {
-            let mut from = at.to_vec();
-            from[of] = at[of] * 2 + i;
-            let v = Expr::Cast(ElemType::I32, Box::new(kb.load(bits, &from)));
-            if kb.m.syms.in_range(from[of], extent) {
-                v
-            } else {
-                Expr::select(Expr::cmp_index(BinOp::Lt, from[of], extent), v, Expr::int(ElemType::I32, 0))
-            }
-        };
-        let upper = Expr::bin(BinOp::Shl, half(1), Expr::int(ElemType::I32, 16));
-        Expr::bin(BinOp::Or, half(0), upper)
-    });
+    let bits = m.view_as(halves, ElemType::U16, dims);
+    m.bufs[bits].layout = layout;
+    let pairs = (format!("{name}.pairs"), DotKind::Halves.size());
+    let (id, out) = operands::interleave(m, k, (bits, of), pairs, |pair| pair);
     operands::before(m, k, id, "pairs");
     (id, out)
 }

@@ -57,19 +57,7 @@ pub(super) fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
             if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (32 / size * i)) }
         };
         let byte = |kb: &crate::nest::KernelBuilder, i: i64, v: Expr| {
-            let inside = kb.m.syms.in_range(from(i)[of], channels);
-            placed(
-                i,
-                if inside {
-                    v
-                } else {
-                    Expr::select(
-                        Expr::cmp_index(BinOp::Lt, from(i)[of], channels),
-                        v,
-                        Expr::int(ElemType::I32, 0),
-                    )
-                },
-            )
+            placed(i, operands::within(kb.m, from(i)[of], channels, v, Expr::int(ElemType::I32, 0)))
         };
         let zero = || Expr::int(ElemType::I32, 0);
         let Some(b) = &bordered else {

@@ -3,11 +3,11 @@
 //! element, as [`Expr::Dot`] has it. Operands that are not in memory as a contraction reads them are copied
 //! by kernels before it (`Copies`).
 
-use crate::nest::{Buf, DotKind, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form::{depends, par_loops};
 use crate::passes::nest::analysis::shape::Uses;
 use crate::sym::{Dim, Sym};
-use crate::tensor::ConstData;
+use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -17,12 +17,7 @@ type Read = (Buf, Vec<Dim>);
 impl DotKind {
     /// True if a dimension of a buffer is innermost in memory, in whole groups.
     pub(crate) fn divides(self, m: &Module, (b, of): (Buf, usize)) -> bool {
-        let d = &m.bufs[b];
-        let innermost = match &d.layout {
-            Layout::RowMajor => d.dims.len().checked_sub(1),
-            Layout::Permuted(v) => v.last().copied(),
-        };
-        innermost == Some(of) && d.dims[of].as_const().is_some_and(|n| n % self.size() == 0)
+        is_innermost(m, (b, of)) && m.bufs[b].dims[of].as_const().is_some_and(|n| n % self.size() == 0)
     }
     /// A buffer in groups where it is: the dimension divided.
     pub(crate) fn view(self, m: &mut Module, (b, of): (Buf, usize)) -> Buf {
@@ -166,6 +161,59 @@ pub(crate) fn before(m: &mut Module, k: Kernel, map: Kernel, suffix: &str) {
     m.kernels[map].name = format!("{}.{suffix}", m.kernels[k].name);
     let call = m.driver.pop().into_iter().collect();
     visit::splice_call(&mut m.driver, k, true, call);
+}
+
+/// True if a dimension of a buffer is innermost in memory.
+pub(crate) fn is_innermost(m: &Module, (b, of): (Buf, usize)) -> bool {
+    let d = &m.bufs[b];
+    match &d.layout {
+        Layout::RowMajor => of + 1 == d.dims.len(),
+        Layout::Permuted(v) => v.last() == Some(&of),
+    }
+}
+
+/// A value at an index within an extent, and beyond it the other one.
+pub(crate) fn within(m: &Module, index: Dim, extent: Dim, v: Expr, beyond: Expr) -> Expr {
+    if m.syms.in_range(index, extent) {
+        v
+    } else {
+        Expr::select(Expr::cmp_index(BinOp::Lt, index, extent), v, beyond)
+    }
+}
+
+/// A buffer of `name` that neighbours along a dimension of an operand are put into as groups of integers of 32
+/// bits, `size` of them, the first one lowest, zeros where the dimension ends; rows of the others stay rows.
+/// The kernel is the driver's last. `finish` is what becomes of a group.
+pub(crate) fn interleave(
+    m: &mut Module,
+    k: Kernel,
+    (x, of): (Buf, usize),
+    (name, size): (String, i64),
+    finish: impl Fn(Expr) -> Expr,
+) -> (Kernel, Buf) {
+    let (mut dims, layout) = (m.bufs[x].dims.clone(), m.bufs[x].layout.clone());
+    let extent = dims[of];
+    dims[of] = extent.ceil_div(size);
+    let out = m.temp(name, ElemType::I32, dims);
+    m.bufs[out].layout = layout;
+    let origin = m.kernels[k].origin.clone();
+    let number = |v: i64| Expr::int(ElemType::I32, v);
+    let (bits, few) = (32 / size, extent.as_const().map_or(size, |n| n.min(size)));
+    let id = m.map(out, &origin, |kb, at| {
+        let part = |i: i64| {
+            let mut from = at.to_vec();
+            from[of] = at[of] * size + i;
+            let mut v = Expr::Cast(ElemType::I32, Box::new(kb.load(x, &from)));
+            // The upper bits of a negative number are none of the parts above it.
+            if kb.m.bufs[x].ty == ElemType::I8 && i + 1 < size {
+                v = Expr::bin(BinOp::And, v, number((1 << bits) - 1));
+            }
+            let v = within(kb.m, from[of], extent, v, number(0));
+            if i == 0 { v } else { Expr::bin(BinOp::Shl, v, number(bits * i)) }
+        };
+        finish((1..few).fold(part(0), |sum, i| Expr::bin(BinOp::Or, sum, part(i))))
+    });
+    (id, out)
 }
 
 /// Copies of operands that kernels before contractions make. What was copied for one contraction is there for

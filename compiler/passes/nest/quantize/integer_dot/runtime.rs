@@ -35,32 +35,11 @@ pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan>
 
 /// A kernel before `k` that puts the operand together as groups along the channel, zeros where it ends.
 pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
-    let (w, of, size) = (p.g.w.0, p.g.of_w, p.g.group.size());
-    let lessened = p.lessens;
-    let mut dims = m.bufs[w].dims.clone();
-    let extent = dims[of];
-    dims[of] = extent.ceil_div(size);
-    let out = m.temp(format!("{}.{}", m.bufs[w].name, suffix(p)), ElemType::I32, dims);
-    let origin = m.kernels[k].origin.clone();
-    let number = |v: i64| Expr::int(ElemType::I32, v);
-    let (bits, few) = (32 / size, extent.as_const().map_or(size, |n| n.min(size)));
-    let id = m.map(out, &origin, |kb, at| {
-        let part = |i: i64| {
-            let mut from = at.to_vec();
-            from[of] = at[of] * size + i;
-            let mut v = Expr::Cast(ElemType::I32, Box::new(kb.load(w, &from)));
-            if kb.m.bufs[w].ty == ElemType::I8 && i + 1 < size {
-                v = Expr::bin(BinOp::And, v, number((1 << bits) - 1));
-            }
-            let v = if kb.m.syms.in_range(from[of], extent) {
-                v
-            } else {
-                Expr::select(Expr::cmp_index(BinOp::Lt, from[of], extent), v, number(0))
-            };
-            if i == 0 { v } else { Expr::bin(BinOp::Shl, v, number(bits * i)) }
-        };
-        let group = (1..few).fold(part(0), |sum, i| Expr::bin(BinOp::Or, sum, part(i)));
-        if lessened { Expr::bin(BinOp::Xor, group, number(0x8080_8080)) } else { group }
+    let operand = (p.g.w.0, p.g.of_w);
+    let name = format!("{}.{}", m.bufs[operand.0].name, suffix(p));
+    let (id, out) = operands::interleave(m, k, operand, (name, p.g.group.size()), |group| match p.lessens {
+        true => Expr::bin(BinOp::Xor, group, Expr::int(ElemType::I32, 0x8080_8080)),
+        false => group,
     });
     operands::before(m, k, id, if p.g.group.is_bytes() { "quads_of_weights" } else { "pairs_of_weights" });
     (id, out)
