@@ -138,11 +138,11 @@ pub struct ModelArgs {
     /// opaque name, as ONNX defines it.
     #[arg(long)]
     pub dim_expressions: bool,
-    /// State in place: the output may share the memory of the input, and a step stores only what it appends;
-    /// * stands for the same text in both names: 'present.*=past.*'. The growing dimension becomes a capacity
-    /// that the caller chooses, named PAST_capacity after the size PAST in use (--dim fixes it). Repeat for
-    /// several. `run`, `verify` and `bench` take an input of the size in use, and allocate room for one step,
-    /// or for --size PAST_capacity.
+    /// State in place: the output may share the memory of the input, and a step stores only what it appends.
+    /// Names may contain a *, which stands for the same text in both: 'present.*=past.*'. The growing
+    /// dimension becomes a capacity that the caller chooses, named PAST_capacity after the size PAST in use
+    /// (--dim fixes it). Repeat for several. `run`, `verify` and `bench` take an input of the size in use,
+    /// and allocate room for one step, or for --size PAST_capacity.
     #[arg(long = "alias", value_name = "OUTPUT=INPUT", value_parser = values::pair)]
     pub aliases: Vec<(String, String)>,
     /// Compute an operator with a function of your own: int32_t SYMBOL(const onnxc_custom *call), declared in
