@@ -153,93 +153,94 @@ impl Verifier<'_> {
     fn place(&mut self, b: Buf) {
         let m = self.m;
         let d = &m.bufs[b];
-        let name = &d.name;
-        let count = Dim::product(d.dims.iter().copied());
-        match &d.place {
+        let (name, plain) = (&d.name, d.layout == Layout::RowMajor);
+        let fault = match &d.place {
             Place::Input(i) if m.inputs.get(*i as usize) != Some(&b) => {
-                self.fault(format!("buffer \"{name}\" is not input {i} of the signature"))
+                Some(format!("buffer \"{name}\" is not input {i} of the signature"))
             }
             Place::Output(i) if m.outputs.get(*i as usize) != Some(&b) => {
-                self.fault(format!("buffer \"{name}\" is not output {i} of the signature"))
+                Some(format!("buffer \"{name}\" is not output {i} of the signature"))
             }
             Place::Input(_) | Place::Output(_) => {
-                if d.layout != Layout::RowMajor {
-                    self.fault(format!("buffer \"{name}\" belongs to the caller and is not row-major"));
-                }
+                (!plain).then(|| format!("buffer \"{name}\" belongs to the caller and is not row-major"))
             }
-            Place::Const(c) => {
-                if c.elem() != d.ty || count.as_const() != i64::try_from(c.count()).ok() {
-                    self.fault(format!(
-                        "constant \"{name}\": found {} elements of type {}, expected {} of type {}",
-                        c.count(),
-                        c.elem().short(),
-                        count.display(&m.syms),
-                        d.ty.short()
-                    ));
-                }
-            }
+            Place::Const(c) => self.constant(b, c),
             place if place.is_scratch() && m.stage == Stage::Placed => {
-                self.fault(format!("buffer \"{name}\" has no place"))
+                Some(format!("buffer \"{name}\" has no place"))
             }
-            Place::Foreign if d.layout != Layout::RowMajor => {
-                self.fault(format!("buffer \"{name}\" is handed to a function, and is not row-major"))
+            Place::Foreign => {
+                (!plain).then(|| format!("buffer \"{name}\" is handed to a function, and is not row-major"))
             }
-            Place::Temp | Place::Growable | Place::Foreign => {}
-            Place::Pointer(s) => {
-                if m.syms.kind(*s) != SymKind::Runtime || d.layout != Layout::RowMajor {
-                    self.fault(format!(
-                        "buffer \"{name}\" begins at no run-time symbol, or is not row-major"
-                    ));
-                }
-            }
-            Place::View(of) => {
-                let base = &m.bufs[*of];
-                if !(row_major(base) && row_major(d) || in_order_of(d, base)) {
-                    self.fault(format!(
-                        "view \"{name}\" of \"{}\": both must be row-major, or differ in the \
-                        innermost dimension only",
-                        base.name
-                    ));
-                }
-                if matches!(base.place, Place::View(_)) {
-                    self.fault(format!("view \"{name}\" is a view of the view \"{}\"", base.name));
-                }
-                let whole = Dim::product(base.dims.iter().copied());
-                let bytes = |n: Dim, x: Buf| (n * i64::from(m.element_bits(x))).ceil_div(8);
-                let (found, expected) = (bytes(count, b), bytes(whole, *of));
-                // What is only equal under a condition that the driver checks can not be proven here.
-                let certain = found.as_const().is_some() && expected.as_const().is_some();
-                if m.syms.eq(found, expected) == Answer::No && certain {
-                    self.fault(format!(
-                        "view \"{name}\": found {} elements, expected the {} of \"{}\"",
-                        count.display(&m.syms),
-                        whole.display(&m.syms),
-                        base.name
-                    ));
-                }
-            }
-            Place::Arena(s) => {
-                let slot = &m.slots[*s];
-                let bytes = count * i64::from(m.element_bits(b).div_ceil(8));
-                let facts = Facts::new(&m.syms);
-                let fits = facts.le(bytes, slot.size) || facts.le(m.syms.simplify(bytes), slot.size);
-                // The bound of a run-time size holds also where a check that comes later wants another value.
-                let bounded = || m.syms.upper(bytes).is_some_and(|most| facts.le(most, slot.size));
-                let open = !fits
-                    && bytes.as_const().is_none()
-                    && (m.syms.le(bytes, slot.size) != Answer::No || bounded());
-                if !(fits || open) || m.syms.divides(Dim::constant(64), slot.offset) == Answer::No {
-                    let (n, at, size) =
-                        (bytes.display(&m.syms), slot.offset.display(&m.syms), slot.size.display(&m.syms));
-                    self.fault(format!(
-                        "buffer \"{name}\" of {n} bytes does not fit its slot of {size} bytes at {at}"
-                    ));
-                }
-            }
-        }
+            Place::Temp | Place::Growable => None,
+            Place::Pointer(s) => (m.syms.kind(*s) != SymKind::Runtime || !plain)
+                .then(|| format!("buffer \"{name}\" begins at no run-time symbol, or is not row-major")),
+            Place::View(of) => return self.view(b, *of),
+            Place::Arena(s) => self.slot(b, *s),
+        };
+        fault.into_iter().for_each(|f| self.fault(f));
         if matches!(d.place, Place::Arena(_)) && m.stage != Stage::Placed {
             self.fault(format!("buffer \"{name}\" has a slot before memory is placed"));
         }
+    }
+    /// What is wrong with a constant: its data have the type and the size of the buffer.
+    fn constant(&self, b: Buf, c: &ConstData) -> Option<String> {
+        let (m, d) = (self.m, &self.m.bufs[b]);
+        let count = Dim::product(d.dims.iter().copied());
+        let fits = c.elem() == d.ty && count.as_const() == i64::try_from(c.count()).ok();
+        (!fits).then(|| {
+            format!(
+                "constant \"{}\": found {} elements of type {}, expected {} of type {}",
+                d.name,
+                c.count(),
+                c.elem().short(),
+                count.display(&m.syms),
+                d.ty.short()
+            )
+        })
+    }
+    /// A view shows all of a buffer that is no view.
+    fn view(&mut self, b: Buf, of: Buf) {
+        let m = self.m;
+        let (d, base) = (&m.bufs[b], &m.bufs[of]);
+        let name = &d.name;
+        if !(row_major(base) && row_major(d) || in_order_of(d, base)) {
+            self.fault(format!(
+                "view \"{name}\" of \"{}\": both must be row-major, or differ in the innermost dimension only",
+                base.name
+            ));
+        }
+        if matches!(base.place, Place::View(_)) {
+            self.fault(format!("view \"{name}\" is a view of the view \"{}\"", base.name));
+        }
+        let count = |d: &BufData| Dim::product(d.dims.iter().copied());
+        let bytes = |n: Dim, x: Buf| (n * i64::from(m.element_bits(x))).ceil_div(8);
+        let (found, expected) = (bytes(count(d), b), bytes(count(base), of));
+        // What is only equal under a condition that the driver checks can not be proven here.
+        let certain = found.as_const().is_some() && expected.as_const().is_some();
+        if m.syms.eq(found, expected) == Answer::No && certain {
+            self.fault(format!(
+                "view \"{name}\": found {} elements, expected the {} of \"{}\"",
+                count(d).display(&m.syms),
+                count(base).display(&m.syms),
+                base.name
+            ));
+        }
+    }
+    /// What is wrong with the slot of a buffer: it is aligned, and large enough.
+    fn slot(&self, b: Buf, s: Slot) -> Option<String> {
+        let (m, d, slot) = (self.m, &self.m.bufs[b], &self.m.slots[s]);
+        let bytes = Dim::product(d.dims.iter().copied()) * i64::from(m.element_bits(b).div_ceil(8));
+        let facts = Facts::new(&m.syms);
+        let fits = facts.le(bytes, slot.size) || facts.le(m.syms.simplify(bytes), slot.size);
+        // The bound of a run-time size holds also where a check that comes later wants another value.
+        let bounded = || m.syms.upper(bytes).is_some_and(|most| facts.le(most, slot.size));
+        let open =
+            !fits && bytes.as_const().is_none() && (m.syms.le(bytes, slot.size) != Answer::No || bounded());
+        let aligned = m.syms.divides(Dim::constant(64), slot.offset) != Answer::No;
+        (!(fits || open) || !aligned).then(|| {
+            let [n, at, size] = [bytes, slot.offset, slot.size].map(|d| d.display(&m.syms).to_string());
+            format!("buffer \"{}\" of {n} bytes does not fit its slot of {size} bytes at {at}", d.name)
+        })
     }
     fn signature(&mut self) {
         let m = self.m;

@@ -13,7 +13,7 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::form::{ProductKind, Slide, Stored, Window, depends, stored};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, Stored, Window, depends, stored};
 use crate::passes::nest::analysis::shape::{self, Uses, instance, is_temp, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
@@ -75,20 +75,7 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let place = |s: Sym| cover.iter().position(|c| *c == Some(s)).and_then(|i| at.get(i).copied());
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| place(s))).collect() };
     let (a, w) = (moved(&p.a.1), moved(&p.b.1));
-    // Channels are few and the weights' alone; a row is nearly as long as its vectors.
-    let channel = loops
-        .iter()
-        .find(|l| depends(&w, l.0) && !depends(&a, l.0))
-        .filter(|l| l.1.as_const().is_some_and(|c| (2..=FEW).contains(&c)))?;
-    let row = loops.iter().find(|l| stride(m, p.a.0, &a, l.0) == Some(STEP))?;
-    let long = row.1.as_const().is_some_and(|x| 4 * x >= 3 * ((x + LANES - 1) / LANES * LANES));
-    let constant = m.is_constant(p.b.0) && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
-    let mut along_rows = true;
-    visit::each_store(&tail, &mut |buf, at| {
-        along_rows &= stride(m, buf, at, row.0) == Some(1) && m.bufs[buf].ty == ElemType::F32
-    });
-    let numbers = p.reduction.iter().all(|d| d.1.as_const().is_some());
-    if !long || !constant || !along_rows || !numbers || !in_planes(m, uses, p.a.0) {
+    if !in_planes(m, uses, p.a.0) || !fills_vectors(m, &p, (&a, &w), &loops, &tail) {
         return None;
     }
     let step =
@@ -113,6 +100,28 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let head = Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: Expr::Const(init) };
     let body: Vec<Stmt> = [head].into_iter().chain(inside).chain(tail).collect();
     Some((*conv, wrap(&loops, body)))
+}
+
+/// True if vectors along a row of pooled results are nearly full: channels are few and the weights' alone, and
+/// a row is nearly as long as its vectors. `a` and `w`: where the image and the weights are read.
+fn fills_vectors(
+    m: &Module,
+    p: &Contraction,
+    (a, w): (&[Dim], &[Dim]),
+    loops: &[(Sym, Dim)],
+    tail: &[Stmt],
+) -> bool {
+    let few = |l: &&(Sym, Dim)| l.1.as_const().is_some_and(|c| (2..=FEW).contains(&c));
+    let channel = loops.iter().find(|l| depends(w, l.0) && !depends(a, l.0)).filter(few);
+    let row = loops.iter().find(|l| stride(m, p.a.0, a, l.0) == Some(STEP));
+    let (Some(channel), Some(row)) = (channel, row) else { return false };
+    let long = row.1.as_const().is_some_and(|x| 4 * x >= 3 * ((x + LANES - 1) / LANES * LANES));
+    let constant = m.is_constant(p.b.0) && loops.iter().all(|l| l.0 == channel.0 || !depends(w, l.0));
+    let mut along_rows = true;
+    visit::each_store(tail, &mut |buf, at| {
+        along_rows &= stride(m, buf, at, row.0) == Some(1) && m.bufs[buf].ty == ElemType::F32
+    });
+    long && constant && along_rows && p.reduction.iter().all(|d| d.1.as_const().is_some())
 }
 
 /// True for what the caller gives, or its padded copy, if it has few channels.
