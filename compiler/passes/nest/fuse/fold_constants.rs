@@ -1,6 +1,7 @@
 //! fold_constants: kernels that read constants only run now, in memory, and their results become constants.
 //!
-//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`).
+//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`); what gathers rows of them
+//! makes floats of these alone.
 //! Large pure rearrangements are left to the inliner, which turns them into packing without a copy.
 
 use crate::codegen::interface::Interface;
@@ -8,6 +9,7 @@ use crate::diag::{Result, limits};
 use crate::jit::Loaded;
 use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, as_map};
+use crate::passes::nest::fuse::inline_producers;
 use crate::passes::nest::quantize::few_bits;
 use crate::tensor::{ConstData, ElemType, SmallFloat};
 use std::collections::HashSet;
@@ -34,7 +36,7 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     let mut waits = false;
     let uses = Uses::new(m);
     let mut constant: HashSet<Buf> = HashSet::new();
-    let mut kernels = vec![];
+    let (mut kernels, mut gathered) = (vec![], vec![]);
     let stored: i64 = m
         .bufs
         .values()
@@ -70,7 +72,11 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
         {
             let computed = visit::loads(body).iter().any(|b| constant.contains(&m.storage(*b)));
             waits |= wait && computed;
-            if wait && computed || few_bits::is_taken(m, &uses, k, made) {
+            if wait && computed {
+                continue;
+            }
+            if let Some(others) = few_bits::is_taken(m, &uses, k, made) {
+                gathered.push((k, others));
                 continue;
             }
         }
@@ -83,6 +89,7 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
         constant.extend(stores);
         kernels.push(k);
     }
+    gathered.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
     if kernels.is_empty() {
         return Ok(false);
     }

@@ -7,8 +7,8 @@
 //! rearrangement; scales and zero points become `[panel][block][column]`. `tiles::dequantize` makes the
 //! loops. What gathers rows of the same weights reads them there (`gathered`).
 //!
-//! Where the model allows it (`KernelData::narrow`), `--math strict` does not forbid it and the level has dot
-//! products of bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by
+//! Where the model allows it (`KernelData::narrow`) or `--math fast` does, `--math strict` does not forbid it and
+//! the level has products of bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by
 //! block: `b = round(a / s)` with `s = max |a| / 127` (`activations`), and the products are of integers
 //! (`tiles::byte_dots`). Contractions of one operand share them.
 
@@ -42,19 +42,27 @@ struct Found {
     weights: Weights,
 }
 
-/// True if the map that makes a buffer should stay as it is: contractions alone read it, and take it in.
-pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> bool {
+/// Whether the map that makes a buffer should stay as it is: contractions take it in. Other readers, which are
+/// returned, gather rows of it, and should take it in before.
+pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> Option<Vec<Kernel>> {
     let readers = uses.readers(made).to_vec();
-    !readers.is_empty()
-        && !uses.pinned(made)
-        && readers.iter().all(|r| m.form(map).map().cloned().is_some_and(|x| find(m, *r, map, &x).is_some()))
+    let x = m.form(map).map().cloned().filter(|_| !uses.pinned(made))?;
+    let (taken, others): (Vec<Kernel>, _) = readers.into_iter().partition(|r| find(m, *r, map, &x).is_some());
+    let gather = |r: &Kernel| m.form(*r).map().is_some() && gathered::gathers(&m.kernels[*r].body);
+    (!taken.is_empty() && others.iter().all(gather)).then_some(others)
 }
 
-/// True if dot products of bytes may have a use in a module.
+/// True if products of bytes may have a use in a module.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
-    facts.caps.dot.is_of_bytes()
-        && m.math != Math::Strict
-        && visit::calls(&m.driver).iter().any(|k| m.kernels[*k].narrow)
+    let small = |b: &Buf| m.bufs[*b].ty.is_int() && m.bufs[*b].ty.bits() <= 8 && m.is_constant(*b);
+    (facts.caps.dot.is_of_bytes() || facts.caps.pairs_bytes())
+        && visit::calls(&m.driver).iter().any(|k| match m.math {
+            Math::Strict => false,
+            Math::Fast => m.form(*k).map().is_some_and(|x| {
+                visit::loads(&m.kernels[*k].body).iter().any(small) && m.bufs[x.buf].ty.is_float()
+            }),
+            _ => m.kernels[*k].narrow,
+        })
 }
 
 /// Runs the pass. Contractions that it takes are scheduled.
@@ -246,10 +254,15 @@ fn rewrite(
     let group = match facts.caps.dot {
         dot if dot.mixes_signs() => Some(DotKind::Bytes),
         Dot::QuadsOfOneSign if *bits < 8 => Some(DotKind::SignedBytes),
+        Dot::Pairs if facts.caps.pairs_bytes() => Some(DotKind::PairedBytes),
         _ => None,
     };
-    let bytes = if let (Some(group), None, true) = (group, float, m.kernels[k].narrow)
-        && suit(m, &facts)
+    let narrow = match m.math {
+        Math::Strict => false,
+        Math::Fast => true,
+        _ => m.kernels[k].narrow,
+    };
+    let bytes = if let (Some(group), None, true) = (group, float, narrow)
         && w.block <= activations::LONGEST
     {
         let number = match &zero {
