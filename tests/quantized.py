@@ -202,8 +202,9 @@ def floats():
     bounded_halves()
 
 
-# Code for this CPU multiplies by activations of 8 bits where a model allows it.
+# Code for this CPU multiplies by activations of 8 bits where a model allows it; where the options do.
 BYTES = False
+FAST = False
 
 
 def fields(bytes_, bits):
@@ -250,7 +251,7 @@ def few_bits():
                 for rows, level in (((1,), 0), ((3,), 4), ((2, 4), 0), ((9,), 0), ((9,), 4), ((41,), 0)):
                     n = ms("MatMulNBits", names, K=depth, N=columns, bits=bits, block_size=block, accuracy_level=level)
                     # CPUs without products of bytes compute in floats whatever the level is: those of x86-64 have some.
-                    want = tuple(nbits(depth, columns, bits, block, zeros, of) for of in ([level] if BYTES else {level, 0}))
+                    want = tuple(nbits(depth, columns, bits, block, zeros, of) for of in ([4 if FAST else level] if BYTES else {level, 0}))
                     case(f"few_bits_{bits}_{block}{zeros and '_'}{zeros}_{'x'.join(map(str, rows))}_{level}", n, {"a": f(*rows, depth)}, consts, rtol=2e-6, want=want)
     for dt, signed in (("UINT4", 0), ("INT4", 1), ("UINT8", 0), ("INT8", 1)):
         bits = int(dt[-1])
@@ -274,7 +275,7 @@ def few_bits():
                 depth = shape[axis]
                 for rows in (1, 5, 20):
                     case(f"few_bits_dequantized_{dt.lower()}_{axis}_{block}_{zero}_{rows}", nodes, {"a": f(rows, depth)}, consts, rtol=2e-6, opset=21,
-                         want=lambda a, real=real, axis=axis, **_: [(a.astype(np.float64) @ (real if axis == 0 else real.T)).astype(np.float32)])
+                         want=lambda a, real=real, axis=axis, block=block, **_: [((narrow(a, block or a.shape[-1]) if BYTES and FAST else a).astype(np.float64) @ (real if axis == 0 else real.T)).astype(np.float32)])
 
 
 def images():
@@ -641,7 +642,8 @@ def main(parts, conversion=False):
     a = p.parse_args()
     warnings.simplefilter("ignore")  # Conversions overflow on purpose.
     onnxc = [os.path.abspath(a.onnxc), f"-O{a.level}", "--math", a.math, *(["--cpu", a.cpu] if a.cpu else [])]
-    global BYTES
+    global BYTES, FAST
+    FAST = a.math == "fast"
     BYTES = not a.target and a.level == "2" and a.math != "strict" and platform.machine().lower() in ("x86_64", "amd64")
     for name, part in parts.items():
         if a.only in (None, name):

@@ -153,7 +153,8 @@ pub enum Math {
     #[default]
     Default,
     /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies
-    /// these, and products of f16 are added up as f16 where it does that, [`HALVES`] of them at most.
+    /// these, and products of f16 are added up as f16 where it does that, [`HALVES`] of them at most. Factors of
+    /// weights of few bits are integers of 8 bits, one scale for each block.
     Fast,
 }
 

@@ -7,7 +7,7 @@
 use crate::codegen::interface::Interface;
 use crate::diag::{Result, limits};
 use crate::jit::Loaded;
-use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, as_map};
 use crate::passes::nest::fuse::inline_producers;
 use crate::passes::nest::quantize::few_bits;
@@ -36,7 +36,7 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     let mut waits = false;
     let uses = Uses::new(m);
     let mut constant: HashSet<Buf> = HashSet::new();
-    let (mut kernels, mut gathered) = (vec![], vec![]);
+    let (mut kernels, mut inlined) = (vec![], vec![]);
     let stored: i64 = m
         .bufs
         .values()
@@ -75,8 +75,9 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
             if wait && computed {
                 continue;
             }
-            if let Some(others) = few_bits::is_taken(m, &uses, k, made) {
-                gathered.push((k, others));
+            if let Some(r) = few_bits::readers(m, &uses, k, made) {
+                waits |= r.moves;
+                inlined.push((k, r.others));
                 continue;
             }
         }
@@ -89,9 +90,19 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
         constant.extend(stores);
         kernels.push(k);
     }
-    gathered.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
+    inlined.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
+    // Maps that all of their readers took in.
+    let unread: HashSet<Kernel> = inlined
+        .iter()
+        .filter(|(k, readers)| {
+            let all = visit::stores(&m.kernels[*k].body);
+            !readers.is_empty() && all.iter().all(|b| uses.readers(*b).len() == readers.len())
+        })
+        .map(|(k, _)| *k)
+        .collect();
+    visit::drop_calls(&mut m.driver, &|k| unread.contains(&k));
     if kernels.is_empty() {
-        return Ok(false);
+        return Ok(waits);
     }
     // What somebody else reads must be kept; the rest was on the way.
     let inside: HashSet<_> = kernels.iter().copied().collect();

@@ -42,14 +42,25 @@ struct Found {
     weights: Weights,
 }
 
-/// Whether the map that makes a buffer should stay as it is: contractions take it in. Other readers, which are
-/// returned, gather rows of it, and should take it in before.
-pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> Option<Vec<Kernel>> {
-    let readers = uses.readers(made).to_vec();
+/// Readers of what the map `map` makes of weights of few bits, if none of them needs all of it as floats.
+pub(crate) struct Readers {
+    /// Those that gather rows of it or move its elements, and should take the map in.
+    pub others: Vec<Kernel>,
+    /// True if what some of these make may be such weights again.
+    pub moves: bool,
+}
+
+/// The readers of what a map makes: the map should stay as it is if these are contractions that take it in, or
+/// can do so after others did.
+pub(crate) fn readers(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> Option<Readers> {
     let x = m.form(map).map().cloned().filter(|_| !uses.pinned(made))?;
-    let (taken, others): (Vec<Kernel>, _) = readers.into_iter().partition(|r| find(m, *r, map, &x).is_some());
-    let gather = |r: &Kernel| m.form(*r).map().is_some() && gathered::gathers(&m.kernels[*r].body);
-    (!taken.is_empty() && others.iter().all(gather)).then_some(others)
+    let all = uses.readers(made).to_vec();
+    let some = !all.is_empty();
+    let others: Vec<Kernel> = all.into_iter().filter(|r| find(m, *r, map, &x).is_none()).collect();
+    let moves = |r: &Kernel| m.form(*r).map().is_some_and(|x| x.value.loaded().is_some());
+    let gathers = |r: &Kernel| m.form(*r).map().is_some() && gathered::gathers(&m.kernels[*r].body);
+    let fit = some && others.iter().all(|r| moves(r) || gathers(r));
+    fit.then(|| Readers { moves: others.iter().any(moves), others })
 }
 
 /// True if products of bytes may have a use in a module.
