@@ -245,6 +245,7 @@ pub fn limits(level: &Level) -> Limits {
         (DotKind::Bytes, caps.dot.mixes_signs()),
         (DotKind::SignedBytes, caps.dot.keeps_signs()),
         (DotKind::UnsignedBytes, caps.dot.keeps_signs()),
+        (DotKind::PairedBytes, caps.pairs_bytes()),
         (DotKind::Halves, caps.bf16 && !caps.dot.has_matrices()),
         (DotKind::LongHalves, caps.bf16 && caps.dot.has_matrices()),
         (DotKind::LongBytes, caps.dot.has_matrices()),

@@ -44,10 +44,10 @@ class Net:
         self.nodes.append(H.make_node(kind, inputs, [out], name=f"{kind}_{len(self.nodes)}", **attributes))
         return out
 
-    def save(self, name, x, y):
+    def save(self, name, x, y, opset=17):
         graph = H.make_graph(self.nodes, name, [x], [y], self.inits)
         path = f"{WORK}/{name}.onnx"
-        onnx.save(H.make_model(graph, opset_imports=[H.make_opsetid("", 17)], ir_version=8), path)
+        onnx.save(H.make_model(graph, opset_imports=[H.make_opsetid("", opset)], ir_version=8 if opset < 21 else 10), path)
         return path
 
 
@@ -88,6 +88,22 @@ def tied():
     return net.save("tied", value("x", [1, "N"], T.INT64), value("y", [1, "N", 6000])), {"x": np.array([[0, 17, 5999, 31, 32, 4097, 64]])}
 
 
+def tied_few_bits(transposed):
+    """An embedding of int4 with scales by block, looked up and multiplied: by way of a Transpose, or in a Gemm."""
+    net, rows, hidden = Net(), 6000, 256
+    w = onnx.TensorProto(name="w", data_type=T.INT4, dims=[rows, hidden], raw_data=rng.integers(0, 256, rows * hidden // 2, dtype=np.uint8).tobytes())
+    net.inits.append(w)
+    scales = net.constant((rng.uniform(0.5, 1, (rows, hidden // 32)) * 0.02).astype(np.float32))
+    d = net.op("DequantizeLinear", "w", scales, axis=1, block_size=32)
+    h = net.op("Gather", d, "x", axis=0)
+    if transposed:
+        net.op("MatMul", h, net.op("Transpose", d, perm=[1, 0]), out="y")
+    else:
+        net.op("Gemm", h, d, out="y", transB=1)
+    name = "tied_transposed" if transposed else "tied_gemm"
+    return net.save(name, value("x", ["N"], T.INT64), value("y", ["N", rows]), 21), {"x": np.array([0, 17, 5999, 31, 32, 4097, 64])}
+
+
 def text(path):
     """Bytes of code in an object."""
     lines = subprocess.run(["objdump", "-h", path], check=True, capture_output=True, text=True).stdout.splitlines()
@@ -101,7 +117,10 @@ def compiled(path, feeds, name, *options):
     abi.link([obj], f"{WORK}/{name}.so")
     run, (got,) = abi.Model(f"{WORK}/{name}.so", name).prepare(feeds)
     run()
-    (want,) = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
+    o = ort.SessionOptions()
+    # Else it multiplies weights of few bits by activations of 8 bits.
+    o.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "0")
+    (want,) = ort.InferenceSession(path, o, providers=["CPUExecutionProvider"]).run(None, feeds)
     assert got.shape == want.shape
     return obj, abs(got - want).max() / abs(want).max()
 
@@ -110,7 +129,7 @@ def main():
     # The one level of a small object is x86-64-v3, which this machine may lack.
     old = platform.machine() == "x86_64" and os.path.exists("/proc/cpuinfo") and "avx2" not in open("/proc/cpuinfo").read()
     level = ["--cpu", "x86-64-v2"] if old else []
-    for (path, feeds), winograd in ((layers(4), False), (residual(), True), (tied(), False)):
+    for (path, feeds), winograd in ((layers(4), False), (residual(), True), (tied(), False), (tied_few_bits(True), False), (tied_few_bits(False), False)):
         name, model = os.path.basename(path)[:-5], os.path.getsize(path)
         fast, wrong = compiled(path, feeds, f"{name}_fast")
         assert wrong < 1e-4, f"{name}: {wrong}"

@@ -11,6 +11,9 @@ pub enum DotKind {
     SignedBytes,
     /// Four unsigned bytes each.
     UnsignedBytes,
+    /// As [`DotKind::Bytes`], but the sum is two signed integers of 16 bits, modulo 2^16: each gets the products of
+    /// its two bytes, whose sum is cut off at 16 bits.
+    PairedBytes,
     /// Two signed integers of 16 bits; sums are i32, modulo 2^32.
     Words,
     /// Two bf16, the upper one first; sums are f32.
@@ -27,10 +30,11 @@ pub enum DotKind {
 
 impl DotKind {
     /// All of them.
-    pub const ALL: [DotKind; 9] = [
+    pub const ALL: [DotKind; 10] = [
         DotKind::Bytes,
         DotKind::SignedBytes,
         DotKind::UnsignedBytes,
+        DotKind::PairedBytes,
         DotKind::Words,
         DotKind::Halves,
         DotKind::LongBytes,
@@ -44,6 +48,7 @@ impl DotKind {
             DotKind::Bytes => "dot4",
             DotKind::SignedBytes => "dot4s",
             DotKind::UnsignedBytes => "dot4u",
+            DotKind::PairedBytes => "dot4p",
             DotKind::Words => "dot2i",
             DotKind::Halves => "dot2",
             DotKind::LongBytes => "dot8",
@@ -64,11 +69,15 @@ impl DotKind {
     pub fn size(self) -> i64 {
         match self {
             DotKind::Words | DotKind::Halves => 2,
-            DotKind::Bytes | DotKind::SignedBytes | DotKind::UnsignedBytes | DotKind::LongHalves => 4,
+            DotKind::Bytes
+            | DotKind::SignedBytes
+            | DotKind::UnsignedBytes
+            | DotKind::PairedBytes
+            | DotKind::LongHalves => 4,
             DotKind::LongBytes | DotKind::LongSignedBytes | DotKind::LongUnsignedBytes => 8,
         }
     }
-    /// True for groups of bytes.
+    /// True for groups of bytes whose products are added to one sum.
     pub fn is_bytes(self) -> bool {
         self.signs().is_some()
     }
@@ -82,7 +91,7 @@ impl DotKind {
             DotKind::Bytes | DotKind::LongBytes => Some((false, true)),
             DotKind::SignedBytes | DotKind::LongSignedBytes => Some((true, true)),
             DotKind::UnsignedBytes | DotKind::LongUnsignedBytes => Some((false, false)),
-            DotKind::Words | DotKind::Halves | DotKind::LongHalves => None,
+            DotKind::PairedBytes | DotKind::Words | DotKind::Halves | DotKind::LongHalves => None,
         }
     }
     /// The group of twice as many bytes, if there is one.

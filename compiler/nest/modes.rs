@@ -14,7 +14,8 @@ pub enum Math {
     #[default]
     Default,
     /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies
-    /// these, and products of f16 are added up as f16 where it does that, [`HALVES`] of them at most.
+    /// these, and products of f16 are added up as f16 where it does that, [`HALVES`] of them at most. Activations
+    /// of few-bit weights are quantized to 8-bit integers, with one scale for each block.
     Fast,
 }
 

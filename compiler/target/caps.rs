@@ -74,6 +74,11 @@ impl Caps {
     pub(super) const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, short_masks: true, ..Caps::AVX2 };
     pub(super) const AVX512_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX512 };
     pub(super) const AVX512_BF16: Caps = Caps { bf16: true, ..Caps::AVX512_VNNI };
+
+    /// Products of unsigned by signed bytes, added by pairs to words of 16 bits: AVX2, AVX-512 BW.
+    pub fn pairs_bytes(&self) -> bool {
+        matches!(self.tiles, Tiles::Avx2 | Tiles::Avx512)
+    }
 }
 
 /// Instructions that `codegen::tile` makes tiles of.

@@ -25,6 +25,7 @@ impl Emit<'_, '_> {
     pub(super) fn dot(&mut self, g: DotKind, a: Val, b: Val, c: Val) -> Val {
         match (g, g.signs()) {
             (_, Some((first, second))) => self.dot_of_bytes((a, first), (b, second), c, g.size()),
+            (DotKind::PairedBytes, _) => self.dot_of_paired_bytes(a, b, c),
             (DotKind::Words, _) => self.dot_of_words(a, b, c),
             (DotKind::LongHalves, _) => {
                 let mut sum = c;
@@ -61,6 +62,30 @@ impl Emit<'_, '_> {
             sum = self.b.ins().iadd(sum, p);
         }
         Val { v: sum, ..c }
+    }
+    fn dot_of_paired_bytes(&mut self, a: Val, b: Val, c: Val) -> Val {
+        let mut halves = [c.v; 2];
+        for (h, half) in halves.iter_mut().enumerate() {
+            let mut sum = None;
+            for i in [2 * h as i64, 2 * h as i64 + 1] {
+                let x = self.b.ins().ushr_imm_u(a.v, 8 * i);
+                let x = self.b.ins().band_imm_u(x, 255);
+                let y = self.b.ins().ishl_imm_u(b.v, 24 - 8 * i);
+                let y = self.b.ins().sshr_imm_u(y, 24);
+                let p = self.b.ins().imul(x, y);
+                sum = Some(sum.map_or(p, |s| self.b.ins().iadd(s, p)));
+            }
+            let (least, most) = (i64::from(i16::MIN), i64::from(i16::MAX));
+            let (least, most) = (self.b.ins().iconst(I32, least), self.b.ins().iconst(I32, most));
+            let sum = sum.unwrap_or(c.v);
+            let sum = self.b.ins().smax(sum, least);
+            let sum = self.b.ins().smin(sum, most);
+            let before = self.b.ins().ushr_imm_u(c.v, 16 * h as i64);
+            let sum = self.b.ins().iadd(before, sum);
+            *half = self.b.ins().band_imm_u(sum, 0xffff);
+        }
+        let upper = self.b.ins().ishl_imm_u(halves[1], 16);
+        Val { v: self.b.ins().bor(halves[0], upper), ..c }
     }
     fn dot_of_words(&mut self, a: Val, b: Val, c: Val) -> Val {
         let vec = a.vec || b.vec || c.vec;

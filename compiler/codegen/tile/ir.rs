@@ -92,6 +92,11 @@ pub enum Bin {
     IMul,
     /// The two products of the signed halves of each lane, added.
     MulAddPairs,
+    /// In each half of a lane the two products of the bytes of a, unsigned, by those of b, signed, added and cut off
+    /// at 16 bits.
+    MulAddBytes,
+    /// The signed halves of each lane, added modulo 2^16.
+    AddWords,
     /// The products of the lower halves of 64-bit lanes, unsigned.
     IMulLow,
     IMin,

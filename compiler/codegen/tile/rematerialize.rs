@@ -233,7 +233,7 @@ fn fold(n: &mut Node, constants: &Map<Value, Op>) {
     }
     match (n.op, n.args.as_slice()) {
         // Reads whole vectors at any length.
-        (Op::Bin(Bin::MulAddPairs, _), _) => {}
+        (Op::Bin(Bin::MulAddPairs | Bin::MulAddBytes | Bin::AddWords, _), _) => {}
         (Op::Bin(op, bits), &[a, b]) => {
             // What is read has the size that the instruction expects.
             let known = |v: &Value| known(v).filter(|x| x.bits() == bits);

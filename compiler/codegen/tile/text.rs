@@ -85,6 +85,7 @@ names!(Form {
 names!(Bin {
     "add" Add "sub" Sub "mul" Mul "div" Div "min" Min "max" Max "least" Least "most" Most "and" And "or" Or
     "xor" Xor "and_not" AndNot "iadd" IAdd "isub" ISub "imul" IMul "mul_add_pairs" MulAddPairs
+    "mul_add_bytes" MulAddBytes "add_words" AddWords
     "imul_low" IMulLow "imin" IMin "imax" IMax "umin" UMin "umax" UMax "shl" Shl "shr" Shr "sar" Sar
     "scale" Scale "permute" Permute
 });

@@ -240,6 +240,12 @@ fn dot(g: DotKind, a: u64, b: u64, c: u32) -> u32 {
     }
     let (a, b) = (a as u32, b as u32);
     match g {
+        DotKind::PairedBytes => {
+            let (a, b) = (a.to_le_bytes().map(i32::from), b.to_le_bytes().map(|x| i32::from(x as i8)));
+            let pair = |i: usize| (a[i] * b[i] + a[i + 1] * b[i + 1]).clamp(i16::MIN.into(), i16::MAX.into());
+            let half = |i: usize, c: u32| u32::from((c as u16).wrapping_add(pair(i) as u16));
+            half(0, c) | half(2, c >> 16) << 16
+        }
         DotKind::Words => {
             let part = |x: u32, upper: bool| i32::from((if upper { x >> 16 } else { x }) as i16);
             let products = [false, true].map(|u| part(a, u) * part(b, u));

@@ -160,6 +160,10 @@ impl Translate<'_> {
                 let v = match g {
                     g if g.is_bytes() => self.b.vector(Op::Dot(bytes_of(*g)), &[c.v, a.v, b.v], None),
                     DotKind::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
+                    DotKind::PairedBytes => {
+                        let products = self.b.bin(Bin::MulAddBytes, a.v, b.v);
+                        self.b.bin(Bin::AddWords, products, c.v)
+                    }
                     _ => {
                         let products = self.b.bin(Bin::MulAddPairs, a.v, b.v);
                         self.b.bin(Bin::IAdd, products, c.v)

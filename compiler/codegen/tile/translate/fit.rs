@@ -96,6 +96,7 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
         Expr::Dot(DotKind::SignedBytes | DotKind::UnsignedBytes, ..) if !vectors.caps.dot.keeps_signs() => {
             Err(NO_DOT)
         }
+        Expr::Dot(DotKind::PairedBytes, ..) if !vectors.caps.pairs_bytes() => Err(NO_DOT),
         Expr::Dot(g, ..) if g.is_long() && !vectors.caps.dot.has_matrices() => Err(NO_DOT),
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),

@@ -1,6 +1,7 @@
 //! fold_constants: kernels that read constants only run now, in memory, and their results become constants.
 //!
-//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`).
+//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`); what gathers rows of them
+//! makes floats of these alone.
 //! Large pure rearrangements are left to the inliner, which turns them into packing without a copy.
 
 use crate::codegen::interface::Interface;
@@ -8,6 +9,7 @@ use crate::diag::{Result, limits};
 use crate::jit::Loaded;
 use crate::nest::{Buf, Expr, Kernel, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, as_map};
+use crate::passes::nest::fuse::inline_producers;
 use crate::passes::nest::quantize::few_bits;
 use crate::tensor::{ConstData, ElemType, SmallFloat};
 use std::collections::HashSet;
@@ -79,7 +81,7 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     let mut waits = false;
     let uses = Uses::new(m);
     let mut constant: HashSet<Buf> = HashSet::new();
-    let mut kernels = vec![];
+    let (mut kernels, mut inlined) = (vec![], vec![]);
     let mut budget = Budget::of(m);
     for k in uses.order.clone() {
         let body = &m.kernels[k].body;
@@ -94,7 +96,12 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
         {
             let computed = visit::loads(body).iter().any(|b| constant.contains(&m.storage(*b)));
             waits |= wait && computed;
-            if wait && computed || few_bits::is_taken(m, &uses, k, made) {
+            if wait && computed {
+                continue;
+            }
+            if let Some(r) = few_bits::readers(m, &uses, k, made) {
+                waits |= r.moves;
+                inlined.push((k, r.others));
                 continue;
             }
         }
@@ -104,7 +111,20 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
             kernels.push(k);
         }
     }
-    Ok(!kernels.is_empty() && evaluate(m, &uses, &kernels, &constant)? && waits)
+    inline_unpacked(m, &uses, &inlined);
+    Ok(waits && (kernels.is_empty() || evaluate(m, &uses, &kernels, &constant)?))
+}
+
+/// Maps that make floats of few-bit weights go into the kernels that read single rows of them, and vanish where
+/// no other kernel reads their results.
+fn inline_unpacked(m: &mut Module, uses: &Uses, maps: &[(Kernel, Vec<Kernel>)]) {
+    maps.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
+    let is_unread = |k: Kernel, readers: &[Kernel]| {
+        !readers.is_empty()
+            && visit::stores(&m.kernels[k].body).iter().all(|b| uses.readers(*b).len() == readers.len())
+    };
+    let unread: HashSet<Kernel> = maps.iter().filter(|(k, r)| is_unread(*k, r)).map(|(k, _)| *k).collect();
+    visit::drop_calls(&mut m.driver, &|k| unread.contains(&k));
 }
 
 /// Runs kernels, and makes constants of what others read of their results; false if a check fails in them.

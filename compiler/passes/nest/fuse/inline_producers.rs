@@ -31,7 +31,9 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
         if narrows(m, &map) || only_identity && looks_up_constants(m, &map) {
             continue;
         }
-        let Some(cover) = map.cover(m) else { continue };
+        if map.cover(m).is_none() {
+            continue;
+        }
         let readers: Vec<Kernel> = match uses.is_repeated() {
             true => {
                 uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect()
@@ -45,11 +47,7 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
         {
             continue;
         }
-        for r in &readers {
-            let body = std::mem::take(&mut m.kernels[*r].body);
-            let body = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
-            m.kernels[*r].body = body;
-        }
+        into(m, k, &readers);
         // The call goes with all others at the end; nobody reads what it writes until then.
         if !uses.is_repeated() {
             uses.apply(m, &readers, &[(k, &[])]);
@@ -120,6 +118,18 @@ fn looks_up_constants(m: &Module, map: &Map) -> bool {
 
 fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
     visit::loads(&m.kernels[k].body).into_iter().any(|l| m.storage(l) == b)
+}
+
+/// Lets `readers` of what the map kernel `k` makes compute it where they read it.
+pub(super) fn into(m: &mut Module, k: Kernel, readers: &[Kernel]) {
+    let Some((map, cover)) = m.form(k).map().cloned().and_then(|map| map.cover(m).map(|c| (map, c))) else {
+        return;
+    };
+    for r in readers {
+        let body = std::mem::take(&mut m.kernels[*r].body);
+        let body = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
+        m.kernels[*r].body = body;
+    }
 }
 
 fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> Stmt {

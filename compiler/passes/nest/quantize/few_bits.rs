@@ -7,8 +7,8 @@
 //! rearrangement; scales and zero points become `[panel][block][column]`. `tiles::dequantize` makes the
 //! loops. What gathers rows of the same weights reads them there (`gathered`).
 //!
-//! Where the model allows it (`KernelData::narrow`), `--math strict` does not forbid it and the level has dot
-//! products of bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by
+//! Where the model allows it (`KernelData::narrow`) or `--math fast` does, `--math strict` does not forbid it and
+//! the level has products of bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by
 //! block: `b = round(a / s)` with `s = max |a| / 127` (`activations`), and the products are of integers
 //! (`tiles::byte_dots`). Contractions of one operand share them.
 
@@ -42,19 +42,38 @@ struct Found {
     weights: Weights,
 }
 
-/// True if the map that makes a buffer should stay as it is: contractions alone read it, and take it in.
-pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> bool {
-    let readers = uses.readers(made).to_vec();
-    !readers.is_empty()
-        && !uses.pinned(made)
-        && readers.iter().all(|r| m.form(map).map().cloned().is_some_and(|x| find(m, *r, map, &x).is_some()))
+/// Readers of what the map `map` makes of weights of few bits, if none of them needs all of it as floats.
+pub(crate) struct Readers {
+    /// Those that gather rows of it or move its elements, and should take the map in.
+    pub others: Vec<Kernel>,
+    /// True if what some of these make may be such weights again.
+    pub moves: bool,
 }
 
-/// True if dot products of bytes may have a use in a module.
+/// The readers of what a map makes: the map should stay as it is if these are contractions that take it in, or
+/// can do so after others did.
+pub(crate) fn readers(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> Option<Readers> {
+    let x = m.form(map).map().cloned().filter(|_| !uses.pinned(made))?;
+    let all = uses.readers(made).to_vec();
+    let some = !all.is_empty();
+    let others: Vec<Kernel> = all.into_iter().filter(|r| find(m, *r, map, &x).is_none()).collect();
+    let moves = |r: &Kernel| m.form(*r).map().is_some_and(|x| x.value.loaded().is_some());
+    let gathers = |r: &Kernel| m.form(*r).map().is_some() && gathered::gathers(&m.kernels[*r].body);
+    let fit = some && others.iter().all(|r| moves(r) || gathers(r));
+    fit.then(|| Readers { moves: others.iter().any(moves), others })
+}
+
+/// True if products of bytes may have a use in a module.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
-    facts.caps.dot.is_of_bytes()
-        && m.math != Math::Strict
-        && visit::calls(&m.driver).iter().any(|k| m.kernels[*k].narrow)
+    let small = |b: &Buf| m.bufs[*b].ty.is_int() && m.bufs[*b].ty.bits() <= 8 && m.is_constant(*b);
+    (facts.caps.dot.is_of_bytes() || facts.caps.pairs_bytes())
+        && visit::calls(&m.driver).iter().any(|k| match m.math {
+            Math::Strict => false,
+            Math::Fast => m.form(*k).map().is_some_and(|x| {
+                visit::loads(&m.kernels[*k].body).iter().any(small) && m.bufs[x.buf].ty.is_float()
+            }),
+            _ => m.kernels[*k].narrow,
+        })
 }
 
 /// Runs the pass. Contractions that it takes are scheduled.
@@ -246,10 +265,15 @@ fn rewrite(
     let group = match facts.caps.dot {
         dot if dot.mixes_signs() => Some(DotKind::Bytes),
         Dot::QuadsOfOneSign if *bits < 8 => Some(DotKind::SignedBytes),
+        Dot::Pairs if facts.caps.pairs_bytes() => Some(DotKind::PairedBytes),
         _ => None,
     };
-    let bytes = if let (Some(group), None, true) = (group, float, m.kernels[k].narrow)
-        && suit(m, &facts)
+    let narrow = match m.math {
+        Math::Strict => false,
+        Math::Fast => true,
+        _ => m.kernels[k].narrow,
+    };
+    let bytes = if let (Some(group), None, true) = (group, float, narrow)
         && w.block <= activations::LONGEST
     {
         let number = match &zero {

@@ -43,7 +43,7 @@ pub(super) fn bin(op: Bin, bits: Bits) -> Option<u32> {
         Bin::Sar => [0x4ea0_4400, 0x4ee0_4400],
         // The comparison that comes before a selection.
         Bin::Min | Bin::Max => cmp_row(Pred::Lt),
-        Bin::MulAddPairs | Bin::Scale | Bin::Permute => [0, 0],
+        Bin::MulAddPairs | Bin::MulAddBytes | Bin::AddWords | Bin::Scale | Bin::Permute => [0, 0],
     };
     of(row, bits)
 }

@@ -43,6 +43,8 @@ pub(super) fn bin(op: Bin, bits: Bits) -> Row {
         Bin::Sar => row!(VEX_Vpsravd_ymm_ymm_ymmm256 EVEX_Vpsravd_zmm_k1z_zmm_zmmm512b32),
         Bin::IMulLow => row!(VEX_Vpmuludq_ymm_ymm_ymmm256 EVEX_Vpmuludq_zmm_k1z_zmm_zmmm512b64),
         Bin::MulAddPairs => row!(VEX_Vpmaddwd_ymm_ymm_ymmm256 EVEX_Vpmaddwd_zmm_k1z_zmm_zmmm512),
+        Bin::MulAddBytes => row!(VEX_Vpmaddubsw_ymm_ymm_ymmm256 EVEX_Vpmaddubsw_zmm_k1z_zmm_zmmm512),
+        Bin::AddWords => row!(VEX_Vpaddw_ymm_ymm_ymmm256 EVEX_Vpaddw_zmm_k1z_zmm_zmmm512),
     }
 }
 
@@ -70,7 +72,7 @@ fn bin64(op: Bin) -> Row {
         Bin::Shl => row!(VEX_Vpsllvq_ymm_ymm_ymmm256 EVEX_Vpsllvq_zmm_k1z_zmm_zmmm512b64),
         Bin::Shr => row!(VEX_Vpsrlvq_ymm_ymm_ymmm256 EVEX_Vpsrlvq_zmm_k1z_zmm_zmmm512b64),
         Bin::Sar => row!(INVALID EVEX_Vpsravq_zmm_k1z_zmm_zmmm512b64),
-        Bin::MulAddPairs => row!(INVALID INVALID),
+        Bin::MulAddPairs | Bin::MulAddBytes | Bin::AddWords => row!(INVALID INVALID),
         Bin::Least | Bin::Most => row!(INVALID INVALID),
         Bin::Scale => row!(INVALID EVEX_Vscalefpd_zmm_k1z_zmm_zmmm512b64_er),
         Bin::Permute => row!(INVALID EVEX_Vpermpd_zmm_k1z_zmm_zmmm512b64),

@@ -51,7 +51,7 @@ fn reads(m: &Module, k: Kernel, packed: &[Packed]) -> bool {
 }
 
 /// True if something is read at an index that comes from memory.
-fn gathers(body: &[Stmt]) -> bool {
+pub(super) fn gathers(body: &[Stmt]) -> bool {
     visit::any_expr(body, &mut |e| matches!(e, Expr::With { .. }))
 }
 

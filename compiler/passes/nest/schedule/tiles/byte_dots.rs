@@ -4,10 +4,15 @@
 //! The activations of a block are integers of 8 bits and a scale: `sum_k a_k (q_k - z) s` of a block is
 //! `s_a s (sum_k b_k q_k - z sum_k b_k)`, where both sums are of integers and exact. A shift and a mask make
 //! the factor of four weights in each lane; the factor of the activations is one for all lanes.
+//!
+//! Levels without dot products of bytes add products by pairs to words of 16 bits ([`DotKind::PairedBytes`]): of
+//! weights of 4 bits at most, and as many as the words hold ([`chain`]). Weights of 8 bits are two of 4, whose sums
+//! count once and sixteen times.
 
 use super::dequantize::{Nest, Place, Span, blocks, each_word, few_rows, vectors};
+use super::register::unroll;
 use super::{Part, Tile, each_panel, finish, register};
-use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Stmt};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::schedule::contract::Parts;
 use crate::sym::{Dim, Sym};
@@ -15,6 +20,8 @@ use crate::tensor::ElemType;
 
 /// Rows up to which the tiles are those of few rows, which read the weights once.
 const FEW: i64 = 4;
+/// Words that products in pairs take without a loop.
+const MOST_WORDS: i64 = 8;
 
 /// Activations as integers, by rows.
 pub(crate) struct Bytes {
@@ -95,31 +102,16 @@ pub(super) fn block(
         }
         // Activations behind the last one are 0.
         let span = Span { words: span.words + i64::from(span.tail > 0), tail: 0, ..span };
-        body.extend(each_word(m, span, per, &mut |m, word, _| {
-            vectors(m, at, &mut |m, v, lane| {
-                let whole = m.reg(int);
-                let mut body = vec![Stmt::Let { reg: whole, value: w.word(at, word, lane) }];
-                for s in 0..quads {
-                    let q = m.reg(int);
-                    let moved = if s == 0 {
-                        Expr::Reg(whole)
-                    } else {
-                        Expr::bin(BinOp::Shr, Expr::Reg(whole), Expr::int(int, s * w.bits))
-                    };
-                    let mask = 0x0101_0101 * ((1 << w.bits) - 1);
-                    let value =
-                        if quads == 1 { moved } else { Expr::bin(BinOp::And, moved, Expr::int(int, mask)) };
-                    body.push(Stmt::Let { reg: q, value });
-                    body.extend((0..mr).map(|i| {
-                        let before = Expr::Acc { reg: inner, at: place(i, v), lane: None };
-                        let value =
-                            Expr::dot(b.group, Expr::Reg(q), of_row(b.quads, i, word * quads + s), before);
-                        Stmt::Set { reg: inner, at: place(i, v), value }
-                    }));
-                }
-                body
-            })
-        }));
+        let sums = Sums { w, group: b.group, at, mr, inner };
+        let quad = |i: i64, quad: Dim| of_row(b.quads, i, quad);
+        body.extend(match b.group {
+            DotKind::PairedBytes => sums.chains(m, span, &quad),
+            _ => {
+                let fields: Vec<Field> =
+                    (0..quads).map(|s| Field { quad: s, shift: s * w.bits, bits: w.bits }).collect();
+                each_word(m, span, per, &mut |m, word, _| sums.word(m, inner, word, &fields, &quad))
+            }
+        });
         body.extend(vectors(m, at, &mut |m, v, lane| {
             let one = |m: &mut Module, i: i64| {
                 let sum =
@@ -143,4 +135,103 @@ pub(super) fn block(
     }));
     out.extend(finish::stores(m, &register::Block { p, t, part, row, mr }, total));
     out
+}
+
+/// Weights of a word, one of each byte: number `quad` of its groups of four, from bit `shift` of each byte on.
+#[derive(Clone, Copy)]
+struct Field {
+    quad: i64,
+    shift: i64,
+    bits: i64,
+}
+
+/// The sums of a block: one for each row of a tile and each column.
+struct Sums<'a> {
+    w: &'a Nest,
+    group: DotKind,
+    at: Place,
+    mr: i64,
+    inner: Reg,
+}
+
+impl Sums<'_> {
+    /// Adds the products of some of a word's weights to `to`; `quad`: of a row the factor with so many others
+    /// before it.
+    fn word(
+        &self,
+        m: &mut Module,
+        to: Reg,
+        word: Dim,
+        fields: &[Field],
+        quad: &dyn Fn(i64, Dim) -> Expr,
+    ) -> Vec<Stmt> {
+        let (int, quads) = (ElemType::I32, 8 / self.w.bits);
+        vectors(m, self.at, &mut |m, v, lane| {
+            let whole = m.reg(int);
+            let mut body = vec![Stmt::Let { reg: whole, value: self.w.word(self.at, word, lane) }];
+            for f in fields {
+                let q = m.reg(int);
+                let moved = match f.shift {
+                    0 => Expr::Reg(whole),
+                    n => Expr::bin(BinOp::Shr, Expr::Reg(whole), Expr::int(int, n)),
+                };
+                let mask = 0x0101_0101 * ((1 << f.bits) - 1);
+                let value =
+                    if f.bits == 8 { moved } else { Expr::bin(BinOp::And, moved, Expr::int(int, mask)) };
+                body.push(Stmt::Let { reg: q, value });
+                body.extend((0..self.mr).map(|i| {
+                    let at = vec![Dim::constant(i), v];
+                    let before = Expr::Acc { reg: to, at: at.clone(), lane: None };
+                    let value = Expr::dot(self.group, Expr::Reg(q), quad(i, word * quads + f.quad), before);
+                    Stmt::Set { reg: to, at, value }
+                }));
+            }
+            body
+        })
+    }
+    /// All words of a block by products in pairs: words of 16 bits take some, and are added up.
+    fn chains(&self, m: &mut Module, span: Span, quad: &dyn Fn(i64, Dim) -> Expr) -> Vec<Stmt> {
+        let (bits, int) = (self.w.bits, ElemType::I32);
+        // Fields that are added to the same words, and how much these count.
+        let chains: Vec<(Vec<Field>, i64)> = match bits {
+            8 => (0..2).map(|h| (vec![Field { quad: 0, shift: 4 * h, bits: 4 }], 1 << (4 * h))).collect(),
+            _ => vec![((0..8 / bits).map(|s| Field { quad: s, shift: s * bits, bits }).collect(), 1)],
+        };
+        let step = chain(bits, span.words);
+        let turns = span.words / step.max(1);
+        let turn = m.syms.loop_var("w", Dim::constant(0), Dim::constant(turns));
+        let mut body = vec![];
+        for (fields, times) in chains {
+            let words = m.reg(int);
+            body.push(Stmt::Acc {
+                reg: words,
+                lanes: self.at.lanes as u32,
+                shape: vec![self.mr as u32, self.at.vectors as u32],
+                init: Expr::int(int, 0),
+            });
+            let u = m.syms.loop_var("u", Dim::constant(0), Dim::constant(step));
+            let word = span.first + Dim::sym(turn) * step + u;
+            let of_word = self.word(m, words, word, &fields, quad);
+            body.extend(unroll(u, step, of_word));
+            let both = Expr::int(int, times << 16 | times);
+            body.extend(vectors(m, self.at, &mut |_, v, _| {
+                let add = |i: i64| {
+                    let at = vec![Dim::constant(i), v];
+                    let of = |reg: Reg| Expr::Acc { reg, at: at.clone(), lane: None };
+                    let value = Expr::dot(DotKind::Words, of(words), both.clone(), of(self.inner));
+                    Stmt::Set { reg: self.inner, at: at.clone(), value }
+                };
+                (0..self.mr).map(add).collect()
+            }));
+        }
+        vec![Stmt::seq(turn, Dim::constant(turns), body)]
+    }
+}
+
+/// Words of weights that words of 16 bits hold the products of: the largest part of `words` that divides them.
+fn chain(bits: i64, words: i64) -> i64 {
+    // Activations are 127 at most; a field has 4 bits at most.
+    let products = i64::from(i16::MAX) / (2 * 127 * ((1 << bits.min(4)) - 1));
+    let most = (products / (8 / bits)).min(MOST_WORDS);
+    (1..=most).rev().find(|n| words % n == 0).unwrap_or(1)
 }
