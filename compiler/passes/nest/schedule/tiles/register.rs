@@ -181,7 +181,17 @@ pub(super) fn block(
             }
         };
         let at = vec![part, i.into(), v.into()];
-        let factor = |at: Vec<Dim>| Expr::Load { buf, at };
+        // Columns in place end where only run time knows: lanes behind the last one add nothing.
+        let guard = match (&t.panels, cols) {
+            (Panels::InPlace, Cols::Guarded) => {
+                Some(Expr::cmp_index(BinOp::Lt, panel * t.nr + lane, t.n_extent))
+            }
+            _ => None,
+        };
+        let factor = |at: Vec<Dim>| match &guard {
+            None => Expr::Load { buf, at },
+            Some(exists) => Expr::select(exists.clone(), Expr::Load { buf, at }, Expr::num(ty, 0.0)),
+        };
         // The sum of two elements stands in every row; code has it once.
         let b = match &p.with {
             Some((op, second)) => Expr::bin(*op, factor(b), factor(in_place(second))),
