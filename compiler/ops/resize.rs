@@ -28,6 +28,8 @@ use crate::tensor::ElemType;
 use coords::{Filter, Nearest, Transform};
 use plan::{Plan, source, weight};
 
+/// Channels that are worth vectors.
+const CHANNELS: i64 = 8;
 /// Most taps that one expression sums up.
 const UNROLLED: i64 = 8;
 
@@ -248,10 +250,14 @@ impl Operator for Resize {
             .map(|p| p.taps.as_const())
             .try_fold(1i64, |n, t| n.checked_mul(t?))
             .is_some_and(|n| n <= UNROLLED);
-        let groups: Vec<Vec<Plan>> = if whole || plans.is_empty() {
-            vec![plans]
-        } else {
-            plans.into_iter().map(|p| vec![p]).collect()
+        // Lanes read elements one by one where run time knows which: as few as there are before rows are
+        // multiplied, unless all channels of a pixel stand side by side.
+        let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < CHANNELS);
+        let one_by_one = few && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed(cx));
+        let groups: Vec<Vec<Plan>> = match whole || plans.is_empty() {
+            true if one_by_one => plans.into_iter().rev().map(|p| vec![p]).collect(),
+            true => vec![plans],
+            false => plans.into_iter().map(|p| vec![p]).collect(),
         };
         let outside: Vec<(usize, Buf)> =
             groups.iter().flatten().filter_map(|p| Some((p.axis, p.outside?))).collect();

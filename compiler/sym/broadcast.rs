@@ -26,6 +26,13 @@ pub fn stride_factor(dim: Dim) -> Dim {
     Dim::constant(1).min(dim - 1)
 }
 
+/// True for what [`stride_factor`] makes of a size that run time knows: 1, or 0 where the size is 1. (It is -1
+/// where there are no elements, and no index.)
+pub fn is_factor(syms: &SymTable, d: Dim) -> bool {
+    let r = syms.range(d);
+    d.as_const().is_none() && r.lo >= Some(-1) && r.hi.is_some_and(|h| h <= 1)
+}
+
 impl SymTable {
     /// Broadcasts shapes against each other, aligned at their last dims. What nothing proves is recorded as a
     /// condition.

@@ -1,6 +1,7 @@
 //! How expressions move with one of their symbols: what a vector of neighbouring iterations reads.
 
-use super::{Atom, Dim, Sym, Term, View};
+use super::{Atom, Dim, Sym, SymTable, Term, View};
+use std::ops::Range;
 
 impl Dim {
     /// How much the value grows at most while `s` goes from 0 to `n - 1`. `None` if it may fall, and where
@@ -37,6 +38,23 @@ impl Dim {
         let (moving, rest): (Vec<Term>, Vec<Term>) = terms.iter().cloned().partition(|t| holds(t, s));
         let moving = Dim::from_terms(moving, 0);
         (moving.growth(s, n)? < 2 * n).then(|| (Dim::from_terms(rest, constant), moving))
+    }
+}
+
+impl SymTable {
+    /// Iterations of a loop by where a position is: those of a list are known distances apart, which stand
+    /// beside them, counted from the list's first one.
+    pub fn planes(&self, position: Dim, var: Sym, iterations: Range<i64>) -> Vec<Vec<(i64, i64)>> {
+        let known = |d: Dim| d.as_const().or_else(|| self.simplify(d).as_const());
+        let mut found: Vec<(Dim, Vec<(i64, i64)>)> = vec![];
+        for i in iterations {
+            let at = position.subst(&mut |s| (s == var).then(|| Dim::constant(i)));
+            match found.iter_mut().find_map(|f| Some((known(at - f.0)?, &mut f.1))) {
+                Some((n, list)) => list.push((i, n)),
+                None => found.push((at, vec![(i, 0)])),
+            }
+        }
+        found.into_iter().map(|f| f.1).collect()
     }
 }
 

@@ -252,6 +252,10 @@ impl Builder {
         let x = self.value(Op::Lesser, &[x, hi], None, Class::Int);
         self.value(Op::Greater, &[x, lo], None, Class::Int)
     }
+    /// The lesser of two integers.
+    pub(super) fn lesser(&mut self, x: Value, y: Value) -> Value {
+        self.value(Op::Lesser, &[x, y], None, Class::Int)
+    }
     /// 1 if x is a number, else 0 or less.
     pub(super) fn equals(&mut self, x: Value, n: i64) -> Value {
         let above = self.add_imm(x, 1 - n);

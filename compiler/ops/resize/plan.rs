@@ -29,6 +29,14 @@ pub struct Plan {
     pub outside: Option<Buf>,
 }
 
+impl Plan {
+    /// True where run time computes which elements are sources of several.
+    pub fn is_computed(&self, cx: &LowerCx) -> bool {
+        let table = if let First::Table(b) = self.first { Some(b) } else { None };
+        table.is_some_and(|b| !cx.m.is_constant(b)) && self.weights.is_some()
+    }
+}
+
 /// First source of an element.
 enum First {
     /// floor((a * o + b) / c)

@@ -5,6 +5,7 @@ use super::floats::Lanes;
 use super::{Fit, NOT_INSIDE, Translate, Val};
 use crate::codegen::math::{self, Floats};
 use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
+use crate::codegen::tile::isa;
 use crate::nest::{BinOp, Buf, DotKind, Expr, Scalar, UnOp, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -126,8 +127,13 @@ impl Translate<'_> {
                 if let Some(v) = self.transposed(*buf, at) {
                     return Ok(Val { v, ty });
                 }
-                let a = self.access(*buf, at)?;
-                self.from_storage(ty, &a)
+                match self.access(*buf, at) {
+                    Ok(a) => self.from_storage(ty, &a),
+                    Err(why) => {
+                        let form = form(ty).filter(|f| *f == Form::B32).ok_or(why)?;
+                        Ok(Val { v: self.load_from_planes(*buf, at, form)?, ty })
+                    }
+                }
             }
             Expr::Un(op, a) => {
                 let a = self.value(a)?;
@@ -173,6 +179,9 @@ impl Translate<'_> {
             }
             Expr::Select(c, a, b) => {
                 let c = self.value(c)?.v;
+                if let Some(v) = self.load_or_zero(c, a, b)? {
+                    return Ok(v);
+                }
                 let no = self.b.not(c);
                 let a = self.under(c, a)?;
                 let b = self.under(no, b)?;
@@ -200,6 +209,22 @@ impl Translate<'_> {
             Expr::With { sym, value, extent, body } => self.with_index(*sym, value, *extent, body),
             Expr::Text(..) => Err("a text"),
         }
+    }
+    /// What a vector of neighbours reads in the lanes of a condition, with zeros in the others: a load with a
+    /// mask.
+    fn load_or_zero(&mut self, c: Value, a: &Expr, b: &Expr) -> Fit<Option<Val>> {
+        let (Expr::Load { buf, at }, Expr::Const(zero)) = (a, b) else { return Ok(None) };
+        let ty = self.m.bufs[*buf].ty;
+        let whole = zero.bits == 0 && form(ty) == Some(Form::B32) && self.transposed(*buf, at).is_none();
+        if !whole || !isa::machine(self.b.width()).has(Form::B32, false, true) || self.b.is_uniform(c) {
+            return Ok(None);
+        }
+        let place = self.access(*buf, at)?;
+        let beside = place.lane == Some(1) && place.places.is_none() && place.window.is_none();
+        if !beside || !place.bound.is_empty() || !self.may_leave(*buf, at) {
+            return Ok(None);
+        }
+        self.under(c, a).map(Some)
     }
     /// The load of an integer of 8 or 16 bits, extended or not.
     fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {

@@ -24,13 +24,11 @@ pub(super) struct Bound {
 impl Translate<'_> {
     /// Binds an index for an expression.
     pub(super) fn with_index(&mut self, sym: Sym, value: &Expr, extent: Dim, body: &Expr) -> Fit<Val> {
-        if !self.m.syms.is_pos(extent) {
-            return Err("an index into what may be empty");
-        }
+        let some = self.m.syms.is_pos(extent);
         let index = self.value(value)?;
         let uniform = self.b.is_uniform(index.v) || !self.varies(value);
         let to = if self.b.is_long() { ElemType::I64 } else { ElemType::I32 };
-        let index = self.cast(to, index)?.v;
+        let read = self.cast(to, index)?.v;
         let bits = self.b.index_bits();
         let extent = self.substituted(extent);
         let limit = match self.count(extent)? {
@@ -38,12 +36,15 @@ impl Translate<'_> {
                 return Err("an index beyond 32 bits");
             }
             Count::Fixed(n) => self.index_number(n),
-            Count::Run(_) if bits == Bits::B32 => return Err("an index whose limit run time knows"),
+            Count::Run(n) if bits == Bits::B32 => {
+                let n = self.b.limited(n, 0, i32::MAX.into());
+                self.b.splat(n)
+            }
             Count::Run(n) => self.b.splat(n),
         };
-        let out = self.b.ucmp(Pred::Le, limit, index, bits);
+        let out = self.b.ucmp(Pred::Le, limit, read, bits);
         let zero = self.index_number(0);
-        let value = self.b.select(out, zero, index, bits);
+        let value = self.b.select(out, zero, read, bits);
         let out = match self.mask {
             Some(k) => self.b.masks(Op::MaskAnd, k, out),
             None => out,
@@ -56,7 +57,18 @@ impl Translate<'_> {
         self.bound.insert(sym, Bound { value, first });
         // What was read at another index is something else.
         let before = self.loaded.clone();
+        let outer = self.mask;
+        if !some {
+            // There may be no element at all to read in place of those out of range.
+            let inside = self.b.ucmp(Pred::Lt, read, limit, bits);
+            let inside = match outer {
+                Some(k) => self.b.masks(Op::MaskAnd, k, inside),
+                None => inside,
+            };
+            self.mask = Some(self.b.condition(inside));
+        }
         let r = self.value(body);
+        self.mask = outer;
         self.loaded = before;
         self.bound.remove(&sym);
         r

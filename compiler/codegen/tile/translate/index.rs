@@ -29,8 +29,15 @@ impl Translate<'_> {
     pub(super) fn compare_indices(&mut self, op: BinOp, a: Dim, b: Dim) -> Fit<Val> {
         let near = self.b.is_long() || self.fits(a) && self.fits(b);
         let (a, b) = (self.substituted(a), self.substituted(b));
+        // Rows of a tile compare the same columns.
+        let key = (op, a, b, self.b.block());
+        if let Some(found) = self.compared.get(&key) {
+            return Ok(*found);
+        }
         let (a, b) = if near { (self.index(a)?, self.index(b)?) } else { self.difference(a - b)? };
-        self.compare(op, a, b)
+        let found = self.compare(op, a, b)?;
+        self.compared.insert(key, found);
+        Ok(found)
     }
     /// Two numbers of 32 bits that compare as an index does with 0: what lanes add, and the rest, as far as
     /// that matters.

@@ -30,6 +30,9 @@ impl Translate<'_> {
         if self.is_strided(a, form) {
             return self.load_strided(a, form);
         }
+        if self.is_repeated(a, form) {
+            return self.load_repeated(a, form);
+        }
         if a.lane.is_none() {
             return self.lane_by_lane(a, form);
         }

@@ -30,7 +30,7 @@ use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
 use crate::nest::print::Lines;
-use crate::nest::{Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
 use crate::sym::{Answer, Dim, Sym};
 use crate::tensor::ElemType;
 use access::{Site, Stream};
@@ -101,7 +101,7 @@ fn outside() -> Reg {
 type Fit<T> = Result<T, Misfit>;
 
 /// Arguments beyond this many cost more than they save.
-const MOST_ARGS: usize = 48;
+const MOST_ARGS: usize = 96;
 
 /// Arguments beyond this many have no registers where accesses far apart have a pointer each.
 const MOST_POINTERS: usize = 20;
@@ -183,6 +183,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         mask: None,
         rest: None,
         windows: Map::default(),
+        compared: Map::default(),
         bounds: Bounds::of_sums(m, body),
     };
     t.b.tables = m.math != Math::Strict;
@@ -285,6 +286,8 @@ struct Translate<'a> {
     rest: Option<(Value, Value)>,
     /// Places within windows, by what stands for their variables, lanes and the block that computed them.
     windows: Map<(Dim, Option<Value>, usize), windows::Window>,
+    /// Indices that were compared, in the block that did.
+    compared: Map<(BinOp, Dim, Dim, usize), Val>,
     bounds: Bounds,
 }
 

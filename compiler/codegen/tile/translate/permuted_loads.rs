@@ -2,11 +2,12 @@
 //! twice, a row from its end. A few vectors of neighbours hold them all; one shuffle each and a blend put
 //! them in place. Nothing before the first of these elements or behind the last is touched.
 
-use super::access::Access;
+use super::access::{Access, NOT_LINEAR};
 use super::{Fit, Place, Translate};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Value, Width};
 use crate::nest::Buf;
+use crate::sym::broadcast::is_factor;
 use crate::sym::{Dim, Sym};
 
 /// Neighbours that a vector holds, and which lanes take which of them.
@@ -31,7 +32,7 @@ impl Translate<'_> {
         };
         let used = self.used_lanes();
         let places: Vec<i64> = (0..used.unwrap_or(self.b.lanes())).map(place).collect::<Option<_>>()?;
-        if used.is_none() {
+        if used.is_none() && self.lanes_left().is_none() {
             let (first, total) =
                 (first.as_const()?, Dim::product(self.m.bufs[storage].dims.iter().copied()).as_const()?);
             let inside = |p: &i64| first.checked_add(*p).is_some_and(|at| (0..total).contains(&at));
@@ -48,21 +49,30 @@ impl Translate<'_> {
     }
     /// The vectors that hold what an access reads, if a few do.
     fn vectors_of(&self, a: &Access, form: Form) -> Option<Vec<Part>> {
-        if !self.b.has(Op::Bin(Bin::Permute, Bits::B32)) {
+        if self.b.is_long() || !a.bound.is_empty() || a.window.is_some() {
+            return None;
+        }
+        let used = match self.used_lanes() {
+            Some(n) => n,
+            // What lanes read that do not exist is masked.
+            None => self.lanes_left().map(|_| self.b.lanes())?,
+        };
+        let places: Vec<(u32, i64)> = match &a.places {
+            Some(p) => (0..).zip(p.iter().copied()).collect(),
+            None => {
+                (0..used).map(|i| Some((i, i64::from(i).checked_mul(a.lane?)?))).collect::<Option<_>>()?
+            }
+        };
+        self.parts_of(&places, form)
+    }
+    /// The vectors that hold the elements which some lanes read, if a few do.
+    fn parts_of(&self, places: &[(u32, i64)], form: Form) -> Option<Vec<Part>> {
+        if !self.b.has(Op::Bin(Bin::Permute, Bits::B32)) || self.b.is_long() {
             return None;
         }
         let wide = self.b.width() == Width::Avx512;
         let (lanes, most) = (i64::from(self.b.lanes()), if wide { 4 } else { 3 });
-        if self.b.is_long() || !a.bound.is_empty() || a.window.is_some() {
-            return None;
-        }
-        let places = match &a.places {
-            Some(p) => p.clone(),
-            None => {
-                (0..self.used_lanes()?).map(|i| i64::from(i).checked_mul(a.lane?)).collect::<Option<_>>()?
-            }
-        };
-        let mut order: Vec<(i64, u32)> = places.iter().zip(0..).map(|(p, l)| (*p, l)).collect();
+        let mut order: Vec<(i64, u32)> = places.iter().map(|(l, p)| (*p, *l)).collect();
         order.sort_unstable();
         let mut parts: Vec<Part> = vec![];
         for (p, lane) in order {
@@ -81,12 +91,64 @@ impl Translate<'_> {
             }
         }
         // Short elements come in whole vectors only where masks do not apply to them.
-        let loads = wide || form == Form::B32 || parts.iter().all(|w| w.count == lanes);
+        let whole = self.used_lanes().is_some() && parts.iter().all(|w| w.count == lanes);
+        let loads = wide || form == Form::B32 || whole;
         (parts.len() <= most && loads).then_some(parts)
     }
-    /// True for accesses that [`Translate::apart`] knows.
+    /// Lanes that exist in a last vector, where only run time counts them.
+    fn lanes_left(&self) -> Option<Value> {
+        self.rest.filter(|(k, _)| self.mask == Some(*k) && self.used_lanes().is_none()).map(|r| r.1)
+    }
+    /// The mask of the elements of a part that lanes read; none where these are a whole vector.
+    fn elements_of(&mut self, w: &Part) -> Option<Value> {
+        let lanes = i64::from(self.b.lanes());
+        let Some(left) = self.lanes_left() else {
+            return (w.count < lanes).then(|| self.b.first_lanes(Count::Fixed(w.count)));
+        };
+        // The first lane that reads each element.
+        let mut readers = [u8::MAX; 16];
+        for (lane, place) in &w.lanes {
+            if let Some(r) = readers.get_mut(usize::from(*place)) {
+                *r = (*r).min(*lane as u8);
+            }
+        }
+        let (readers, left) = (self.b.lane_numbers(readers), self.b.splat(left));
+        Some(self.b.icmp(Pred::Lt, readers, left, Bits::B32))
+    }
+    /// True for accesses that [`Translate::vectors_of`] knows.
     pub(super) fn is_strided(&self, a: &Access, form: Form) -> bool {
         (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && self.vectors_of(a, form).is_some()
+    }
+    /// True for lanes that read neighbours or all the same element, which run time decides: what may have to
+    /// be repeated under broadcasting.
+    pub(super) fn is_repeated(&self, a: &Access, form: Form) -> bool {
+        a.lane.is_none() && a.bound.is_empty() && is_factor(&self.m.syms, a.step) && self.has_windows(form)
+    }
+    /// What such lanes read: the elements that there are, put in place by numbers that are all 0 where there
+    /// is one.
+    pub(super) fn load_repeated(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        let lanes = i64::from(self.b.lanes());
+        let count = |t: &mut Self, used: i64| match t.count(a.step * (used - 1) + 1)? {
+            Count::Run(n) => Ok(n),
+            Count::Fixed(_) => Err("a distance that is no register"),
+        };
+        let elements = match (self.used_lanes(), self.lanes_left()) {
+            (Some(used), _) => count(self, i64::from(used))?,
+            (None, Some(n)) => {
+                let all = count(self, lanes)?;
+                self.b.lesser(all, n)
+            }
+            _ => return Err("lanes of a condition that repeat an element"),
+        };
+        let Count::Run(minus) = self.count(Dim::constant(0) - a.step)? else {
+            return Err("a distance that is no register");
+        };
+        let mem = self.mem(a)?;
+        let mask = self.b.first_lanes(Count::Run(elements));
+        let v = self.load_neighbours(a, form, mem, Some(mask))?;
+        let (iota, all) = (self.b.iota(), self.b.splat(minus));
+        let numbers = self.b.bin(Bin::And, iota, all);
+        Ok(self.b.bin(Bin::Permute, numbers, v))
     }
     /// Neighbours from a place on, those lanes of them that a mask keeps.
     pub(super) fn load_neighbours(
@@ -112,22 +174,36 @@ impl Translate<'_> {
     }
     /// What lanes at known distances read.
     pub(super) fn load_strided(&mut self, a: &Access, form: Form) -> Fit<Value> {
-        const FAR: &str = "a load that steps too far";
         let Some(parts) = self.vectors_of(a, form) else { return Err("lanes too far apart for shuffles") };
-        let (mem, lanes) = (self.mem(a)?, i64::from(self.b.lanes()));
+        let mem = self.mem(a)?;
         let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, false, self.mask);
         if let (None, Some((_, v))) = (&a.places, self.loaded.get(&key)) {
             return Ok(*v);
         }
-        let mut all: Option<Value> = None;
-        for w in &parts {
+        let v = self.load_parts(a, form, &parts, None)?.ok_or("a vector without lanes")?;
+        if a.places.is_none() {
+            self.loaded.insert(key, (a.storage, v));
+        }
+        Ok(v)
+    }
+    /// The lanes of some parts, and those of a vector in the others.
+    fn load_parts(
+        &mut self,
+        a: &Access,
+        form: Form,
+        parts: &[Part],
+        mut all: Option<Value>,
+    ) -> Fit<Option<Value>> {
+        const FAR: &str = "a load that steps too far";
+        let (mem, lanes) = (self.mem(a)?, i64::from(self.b.lanes()));
+        for w in parts {
             let bytes = w
                 .first
                 .checked_mul(i64::from(form.bytes()))
                 .and_then(|b| i32::try_from(b).ok())
                 .and_then(|b| mem.disp.checked_add(b))
                 .ok_or(FAR)?;
-            let mask = (w.count < lanes).then(|| self.b.first_lanes(Count::Fixed(w.count)));
+            let mask = self.elements_of(w);
             let v = self.load_neighbours(a, form, Mem { disp: bytes, ..mem }, mask);
             // Lanes of other parts pick what makes the numbers of all parts alike where elements lie at equal
             // distances.
@@ -148,10 +224,41 @@ impl Translate<'_> {
                 }
             });
         }
-        let v = all.ok_or("a vector without lanes")?;
-        if a.places.is_none() {
-            self.loaded.insert(key, (a.storage, v));
+        Ok(all)
+    }
+    /// What lanes read in a few places that lie a distance apart which run time knows, at known distances
+    /// in each: planes of an image whose channels are the phases of a row.
+    pub(super) fn load_from_planes(&mut self, buf: Buf, at: &[Dim], form: Form) -> Fit<Value> {
+        let Some(lane) = self.lane_sym().filter(|l| !self.put.contains_key(l)) else {
+            return Err(NOT_LINEAR);
+        };
+        if self.counters().iter().any(|c| c.0 == lane) {
+            return Err(NOT_LINEAR);
         }
-        Ok(v)
+        let linear = self.substituted(self.m.linear(buf, at));
+        let used = match (self.used_lanes(), self.lanes_left()) {
+            (Some(n), _) => n,
+            (None, Some(_)) => self.b.lanes(),
+            _ => return Err(NOT_LINEAR),
+        };
+        let planes = self.m.syms.planes(linear, lane, 0..i64::from(used));
+        if planes.len() > PLANES {
+            return Err(NOT_LINEAR);
+        }
+        let mut all = None;
+        for p in planes {
+            let (first, _) = p[0];
+            let places: Vec<(u32, i64)> = p.iter().map(|(i, place)| (*i as u32, *place)).collect();
+            let parts = self.parts_of(&places, form).ok_or(NOT_LINEAR)?;
+            let a = self.with(lane, Dim::constant(first), |t| t.access(buf, at))?;
+            if !a.bound.is_empty() || a.window.is_some() || a.places.is_some() {
+                return Err(NOT_LINEAR);
+            }
+            all = self.load_parts(&a, form, &parts, all)?;
+        }
+        all.ok_or("a vector without lanes")
     }
 }
+
+/// Places that lanes of a vector read from at most.
+const PLANES: usize = 4;

@@ -20,7 +20,6 @@ use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, 
 use crate::passes::nest::analysis::form::{Slide, Stored, Window, stored};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, is_temp};
-use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -64,8 +63,8 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
 struct Side {
     var: Sym,
     tap: Option<Sym>,
-    results: i64,
-    size: i64,
+    results: Dim,
+    size: Dim,
     step: i64,
     taps: i64,
     dilation: i64,
@@ -76,12 +75,24 @@ impl Side {
     fn position(&self, o: impl Into<Dim>, k: impl Into<Dim>) -> Dim {
         o.into() * self.step + k.into() * self.dilation + self.first
     }
-    /// The taps of a result that lie in the image.
-    fn inside(&self, o: i64) -> (i64, i64) {
-        let base = self.step * o + self.first;
-        let hi = (self.size - base + self.dilation - 1).div_euclid(self.dilation).clamp(0, self.taps);
-        let lo = (self.dilation - 1 - base).div_euclid(self.dilation).clamp(0, hi);
-        (lo, hi)
+    /// The taps of a result that lie in the image: from one on, so many.
+    fn inside(&self, o: Dim) -> (Dim, Dim) {
+        let base = o * self.step + self.first;
+        let hi = (self.size - base).ceil_div(self.dilation).max(0).min(self.taps);
+        let lo = (Dim::constant(0) - base).ceil_div(self.dilation).max(0).min(self.taps);
+        (lo, (hi - lo).max(0))
+    }
+    /// Results whose windows lie in the image as a whole: from one on, up to another one.
+    fn whole(&self) -> (Dim, Dim) {
+        let first = Dim::constant((self.step - 1 - self.first).div_euclid(self.step).max(0));
+        let reach = self.dilation * (self.taps - 1) + self.first;
+        let end = (self.size - 1 - reach).floor_div(self.step) + 1;
+        let first = first.min(self.results);
+        (first, end.min(self.results).max(first))
+    }
+    /// True if only run time knows how long it is.
+    fn is_unknown(&self) -> bool {
+        self.results.as_const().is_none() || self.size.as_const().is_none()
     }
 }
 
@@ -129,8 +140,8 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
         Some(Side {
             var: s.along.0,
             tap: s.tap.map(|t| t.0),
-            results: s.along.1.as_const()?,
-            size: m.bufs[image].dims[i].as_const()?,
+            results: s.along.1,
+            size: m.bufs[image].dims[i],
             step: s.step,
             taps: s.taps()?,
             dilation: s.dilation,
@@ -138,6 +149,9 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
         })
     };
     let (y, x) = (side(2)?, side(3)?);
+    let unknown = y.is_unknown() || x.is_unknown();
+    let short = x.results.as_const().is_some_and(|n| n < WIDE);
+    let empty = [y.results, x.results].iter().any(|n| n.as_const() == Some(0));
     // Batch and channel: the same on both sides.
     let outer: Vec<Option<Sym>> = (0..2).map(|i| at[i].as_sym()).collect();
     let same = (0..2).all(|i| {
@@ -148,16 +162,17 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     let used = loops.len() == 2 + outer.iter().flatten().count()
         && taps.len() == usize::from(y.taps > 1) + usize::from(x.taps > 1);
     let pays = match &weights {
+        None if unknown && y.dilation > 1 => false,
         None => !padding.is_empty() || x.taps * y.taps > SMALL,
         // Weights of the channel, and nothing that runs along a row.
         Some((_, at)) => {
-            !(x.results < WIDE && is_turned(m, image))
+            !(unknown || short && is_turned(m, image))
                 && x.step == 1
                 && (SMALL + 1..=MOST).contains(&(x.taps * y.taps))
                 && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var))
         }
     };
-    if !same || !used || !pays || y.taps == 1 || y.results == 0 || x.results == 0 {
+    if !same || !used || !pays || y.taps == 1 || empty {
         return None;
     }
     Some(Pool {
@@ -209,7 +224,8 @@ fn unpadded(
                 // All of the image, in its order.
                 let whole = (0..4).all(|i| match at[i].as_sym() {
                     Some(s) => {
-                        map.loops.contains(&(s, m.bufs[*buf].dims[i])) && stride(m, *buf, at, s).is_some()
+                        map.loops.contains(&(s, m.bufs[*buf].dims[i]))
+                            && m.linear(*buf, at).linear_in(s).is_some()
                     }
                     None => at[i].as_const() == Some(0) && m.bufs[*buf].dims[i].as_const() == Some(1),
                 });
@@ -247,9 +263,10 @@ fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
 }
 
 /// Elements that all windows along a side span, and those of them that the image has.
-fn span(side: &Side) -> (i64, i64, i64) {
-    let width = side.step * (side.results - 1) + side.dilation * (side.taps - 1) + 1;
-    (width, (-side.first).clamp(0, width), (side.size - side.first).clamp(0, width))
+fn span(m: &Module, side: &Side) -> (Dim, Dim, Dim) {
+    let width = (side.results - 1) * side.step + side.dilation * (side.taps - 1) + 1;
+    let inside = |d: Dim| m.syms.simplify(d.max(0).min(width));
+    (width, inside(Dim::constant(-side.first)), inside(side.size - side.first))
 }
 
 /// Scratch of a plane.
@@ -257,19 +274,15 @@ fn span(side: &Side) -> (i64, i64, i64) {
 struct Scratch {
     buf: Buf,
     q: Sym,
-    width: i64,
+    width: Dim,
 }
 
 impl Scratch {
     /// With so many rows and columns. (Rows and columns are one dimension: this is no image that has
     /// channels.)
-    fn new(m: &mut Module, p: &Pool, plane: &Plane, rows: i64, width: i64) -> Scratch {
+    fn new(m: &mut Module, p: &Pool, plane: &Plane, rows: Dim, width: Dim) -> Scratch {
         let planes = Dim::product(p.planes.iter().copied());
-        let buf = m.temp(
-            format!("{}.rows", m.bufs[p.image].name),
-            ElemType::F32,
-            vec![planes, (rows * width).into()],
-        );
+        let buf = m.temp(format!("{}.rows", m.bufs[p.image].name), ElemType::F32, vec![planes, rows * width]);
         Scratch { buf, q: plane.q, width }
     }
     fn at(&self, row: Dim, column: Dim) -> Vec<Dim> {
@@ -281,15 +294,13 @@ impl Scratch {
 fn block(
     m: &mut Module,
     own: Scratch,
-    rows: (i64, i64),
-    columns: (i64, i64),
+    rows: (Dim, Dim),
+    columns: (Dim, Dim),
     value: &dyn Fn(Dim, Dim) -> Expr,
 ) -> Vec<Stmt> {
-    let (n, w) = (rows.1 - rows.0, columns.1 - columns.0);
-    let (i, j) = (
-        m.syms.loop_var("y", Dim::constant(0), Dim::constant(n)),
-        m.syms.loop_var("j", Dim::constant(0), Dim::constant(w)),
-    );
+    let zero = Dim::constant(0);
+    let (n, w) = (m.syms.simplify(rows.1 - rows.0), m.syms.simplify(columns.1 - columns.0));
+    let (i, j) = (m.syms.loop_var("y", zero, n), m.syms.loop_var("j", zero, w));
     let (row, column) = (Dim::sym(i) + rows.0, Dim::sym(j) + columns.0);
     nest(
         &[(i, n), (j, w)],
@@ -300,14 +311,15 @@ fn block(
 /// A depthwise convolution: the plane with zeros around it, then every window.
 fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let (y, x) = (&p.y, &p.x);
-    let ((height, top, bottom), (width, left, right)) = (span(y), span(x));
+    let ((height, top, bottom), (width, left, right)) = (span(m, y), span(m, x));
+    let zero = Dim::constant(0);
     let own = Scratch::new(m, p, plane, height, width);
     let init = |_: Dim, _: Dim| p.init.into();
     let mut inside = vec![];
-    for rows in [(0, top), (bottom, height)] {
-        inside.extend(block(m, own, rows, (0, width), &init));
+    for rows in [(zero, top), (bottom, height)] {
+        inside.extend(block(m, own, rows, (zero, width), &init));
     }
-    for columns in [(0, left), (right, width)] {
+    for columns in [(zero, left), (right, width)] {
         inside.extend(block(m, own, (top, bottom), columns, &init));
     }
     inside.extend(block(m, own, (top, bottom), (left, right), &|row, column| Expr::Load {
@@ -342,43 +354,26 @@ fn results(p: &Pool, plane: &Plane, sum: Vec<Stmt>) -> Vec<Stmt> {
 fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let (y, x) = (&p.y, &p.x);
-    let (width, lo, hi) = span(x);
+    let (width, lo, hi) = span(m, x);
     let rows = Scratch::new(m, p, plane, y.results, width);
     let mut inside = vec![];
     // Rows: those of whole windows, and those at the edges one by one.
-    let whole: Vec<i64> = (0..y.results).filter(|o| y.inside(*o) == (0, y.taps)).collect();
-    let (first, count) = (whole.first().copied().unwrap_or(0), whole.len() as i64);
-    let edges = (0..y.results).filter(|o| !(first..first + count).contains(o)).map(|o| (o, 1, y.inside(o)));
-    let all: Vec<(i64, i64, (i64, i64))> =
-        edges.chain((count > 0).then_some((first, count, (0, y.taps)))).collect();
-    for (o, n, (from, to)) in all {
-        let (i, j) = (
-            m.syms.loop_var("y", zero, Dim::constant(n)),
-            m.syms.loop_var("j", zero, Dim::constant(hi - lo)),
-        );
-        let t = m.syms.loop_var("k", zero, Dim::constant(to - from));
-        let row = Dim::constant(o) + if n > 1 { Dim::sym(i) } else { zero };
-        let acc = m.reg(p.init.ty);
-        let read = Expr::Load {
-            buf: p.image,
-            at: vec![
-                plane.at[0],
-                plane.at[1],
-                y.position(row, Dim::sym(t) + from),
-                Dim::sym(j) + lo + x.first,
-            ],
-        };
-        let step = Stmt::Set { reg: acc, at: vec![], value: Expr::bin(p.op, Expr::acc(acc), read) };
-        let body = vec![
-            Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: p.init.into() },
-            Stmt::seq(t, to - from, vec![step]),
-            Stmt::Store { buf: rows.buf, at: rows.at(row, Dim::sym(j) + lo), value: Expr::acc(acc) },
-        ];
-        let loops: Vec<(Sym, i64)> = if n > 1 { vec![(i, n), (j, hi - lo)] } else { vec![(j, hi - lo)] };
-        inside.extend(nest(&loops, body));
+    let (first, end) = y.whole();
+    for (from, to) in [(zero, first), (end, y.results)] {
+        match (from.as_const(), to.as_const()) {
+            (Some(from), Some(to)) => {
+                for o in from..to {
+                    inside.extend(of_rows(m, p, plane, (rows, lo, hi), (Dim::constant(o), 1.into()), true));
+                }
+            }
+            _ => {
+                inside.extend(of_rows(m, p, plane, (rows, lo, hi), (from, m.syms.simplify(to - from)), true))
+            }
+        }
     }
-    for columns in [(0, lo), (hi, width)] {
-        inside.extend(block(m, rows, (0, y.results), columns, &|_, _| p.init.into()));
+    inside.extend(of_rows(m, p, plane, (rows, lo, hi), (first, m.syms.simplify(end - first)), false));
+    for columns in [(zero, lo), (hi, width)] {
+        inside.extend(block(m, rows, (zero, y.results), columns, &|_, _| p.init.into()));
     }
     // Columns.
     let t = m.syms.loop_var("k", zero, Dim::constant(x.taps));
@@ -391,10 +386,44 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     inside
 }
 
+/// `count` rows of results from one on, of the columns `lo .. hi` of the scratch: at an edge, of the taps
+/// that lie in the image.
+fn of_rows(
+    m: &mut Module,
+    p: &Pool,
+    plane: &Plane,
+    (rows, lo, hi): (Scratch, Dim, Dim),
+    (first, count): (Dim, Dim),
+    edge: bool,
+) -> Vec<Stmt> {
+    let (zero, y) = (Dim::constant(0), &p.y);
+    let i = m.syms.loop_var("y", zero, count);
+    let row = first + if count.as_const() == Some(1) { zero } else { Dim::sym(i) };
+    let (from, taps) = if edge { y.inside(row) } else { (zero, y.taps.into()) };
+    let columns = m.syms.simplify(hi - lo);
+    let j = m.syms.loop_var("j", zero, columns);
+    let t = m.syms.loop_var("k", zero, taps);
+    let acc = m.reg(p.init.ty);
+    let tap = y.position(row, Dim::sym(t) + from);
+    let at = vec![plane.at[0], plane.at[1], tap, Dim::sym(j) + lo + p.x.first];
+    let read = Expr::Load { buf: p.image, at };
+    let step = Stmt::Set { reg: acc, at: vec![], value: Expr::bin(p.op, Expr::acc(acc), read) };
+    let body = vec![
+        Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: p.init.into() },
+        Stmt::seq(t, taps, vec![step]),
+        Stmt::Store { buf: rows.buf, at: rows.at(row, Dim::sym(j) + lo), value: Expr::acc(acc) },
+    ];
+    if count.as_const() == Some(1) {
+        nest(&[(j, columns)], body)
+    } else {
+        nest(&[(i, count), (j, columns)], body)
+    }
+}
+
 /// Parallel loops around a body; nothing where one has no iterations.
-fn nest(loops: &[(Sym, i64)], body: Vec<Stmt>) -> Vec<Stmt> {
-    if loops.iter().any(|l| l.1 <= 0) {
+fn nest(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    if loops.iter().any(|l| l.1.as_const().is_some_and(|n| n <= 0)) {
         return vec![];
     }
-    loops.iter().rev().fold(body, |body, (var, n)| vec![Stmt::par(*var, Dim::constant(*n), body)])
+    loops.iter().rev().fold(body, |body, (var, n)| vec![Stmt::par(*var, *n, body)])
 }

@@ -153,7 +153,7 @@ enum Cost {
     Dear,
 }
 
-fn cost(e: &Expr) -> Cost {
+fn cost(m: &Module, e: &Expr) -> Cost {
     if let Expr::Load { .. } = e {
         return Cost::Remap;
     }
@@ -171,6 +171,8 @@ fn cost(e: &Expr) -> Cost {
                     | crate::nest::BinOp::Rem
                     | crate::nest::BinOp::Mod
             ),
+            // Of so few lanes, and on some levels none.
+            Expr::Cast(t, x) => t.is_int() && m.type_of(x) == ElemType::F64,
             Expr::With { .. } => true,
             _ => false,
         }
@@ -209,7 +211,7 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
         // round.
         return same
             && whole
-            && (n_readers == 1 || matches!(cost(&map.value), Cost::Remap))
+            && (n_readers == 1 || matches!(cost(m, &map.value), Cost::Remap))
             && c.cover(m).is_some();
     }
     // Elements that a sequential loop reads may be read several times.
@@ -217,7 +219,7 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
     let contraction = m.form(r).contraction().is_some();
     let indices_plain =
         loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
-    match cost(&map.value) {
+    match cost(m, &map.value) {
         Cost::Remap => {
             // Inner loops must stay free of divisions.
             indices_plain && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))

@@ -8,7 +8,7 @@ mod unflatten;
 use crate::diag::Result;
 use crate::nest::form::Sampled;
 use crate::nest::{Body, Buf, Expr, Kernel, Layout, Module, Place, visit};
-use crate::passes::nest::analysis::form;
+use crate::passes::nest::analysis::form::{self, Contraction};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::conv_pool;
@@ -66,6 +66,10 @@ pub fn run(m: &mut Module) -> Result<()> {
             && !has_few_channels_each(m, &uses, *b)
             && !planes.contains(b)
     });
+    // Of several one behind the other, each tells of the next.
+    while let Some(b) = chosen.iter().copied().find(|b| comes_from_planes(m, &uses, *b, &chosen)) {
+        chosen.remove(&b);
+    }
     flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| unflatten::rewrite(m, f));
     for b in chosen {
         let rank = m.bufs[b].dims.len();
@@ -162,6 +166,9 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     {
         return;
     }
+    if has_few_columns(c) && stays_channels_first(m, &Uses::new(m), a) {
+        return;
+    }
     // Of a depthwise convolution image and result have the same innermost dimension.
     let depthwise = is_depthwise(&c.loops, from, at_w);
     if depthwise && comes_channels_first(m, &Uses::new(m), a) {
@@ -195,12 +202,17 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     const TRANSPOSE_COST: i64 = 12;
     const LANES: i64 = 16;
     let known = |b: Buf| m.bufs[b].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>();
-    let (Some(from), Some(to), Some(w)) = (known(image), known(out), known(weights)) else { return false };
+    let whole = |n: i64| (n + LANES - 1) / LANES * LANES;
+    let Some(w) = known(weights) else { return false };
+    let depth: i64 = w[1..].iter().product();
+    let (Some(from), Some(to)) = (known(image), known(out)) else {
+        // Of planes that run time counts, each element tells. Those of a caller are read where they lie.
+        let channels = m.bufs[out].dims[1].as_const().filter(|_| matches!(m.bufs[image].place, Place::Temp));
+        return channels.is_some_and(|n| n * depth + depth * PACK > whole(n) * depth + n * TRANSPOSE_COST);
+    };
     let (plane, channels) = (to[2..].iter().product::<i64>(), to[1]);
     // A plane is one row of columns, unless the image has a larger one.
     let row = if from[2..] == to[2..] { plane } else { to[to.len() - 1] };
-    let depth: i64 = w[1..].iter().product();
-    let whole = |n: i64| (n + LANES - 1) / LANES * LANES;
     let along_planes = plane / row * whole(row) * channels * depth + plane * depth * PACK;
     let along_channels = plane * whole(channels) * depth + plane * channels * TRANSPOSE_COST;
     row % LANES != 0 && along_planes > along_channels
@@ -354,12 +366,28 @@ fn is_image(m: &Module, s: &Sampled) -> bool {
 /// empty, and a convolution takes its elements one by one wherever they lie.
 fn comes_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
     let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
+    // What a convolution makes comes in the order that it stores.
+    few && !uses.writers(b).iter().any(|k| m.form(*k).contraction().is_some())
+        && uses.writers(b).iter().any(|k| {
+            m.form(*k).map().is_some_and(|map| {
+                map.buf == b
+                    && visit::loads(&m.kernels[*k].body)
+                        .iter()
+                        .all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))
+            })
+        })
+}
+
+/// True for the result of a depthwise convolution of few channels whose image stays in planes: lanes along
+/// channels would read one element of each.
+fn comes_from_planes(m: &Module, uses: &Uses, b: Buf, chosen: &HashSet<Buf>) -> bool {
+    let few = m.bufs[b].dims[1].as_const().is_some_and(|c| c <= FEW);
     few && uses.writers(b).iter().any(|k| {
-        m.form(*k).map().is_some_and(|map| {
-            map.buf == b
-                && visit::loads(&m.kernels[*k].body)
-                    .iter()
-                    .all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))
+        m.form(*k).contraction().is_some_and(|c| {
+            is_depthwise(&c.loops, &c.a.1, &c.b.1)
+                && m.bufs[c.a.0].layout == Layout::RowMajor
+                && !chosen.contains(&c.a.0)
+                && !spatial_is_one(m, c.a.0)
         })
     })
 }
@@ -374,16 +402,27 @@ fn few_come_channels_first(m: &Module, images: &[Buf]) -> bool {
     }
 }
 
-/// True for the padded copy of a caller's image that only convolutions to very few channels read, whose
-/// results go to the caller: vectors run along the rows of both.
+/// Columns that leave vectors along channels nearly empty.
+const VERY_FEW: i64 = 4;
+
+/// True for a convolution to very few channels in each group.
+fn has_few_columns(c: &Contraction) -> bool {
+    let own = c.loops.iter().filter(|l| form::depends(&c.b.1, l.0) && !form::depends(&c.a.1, l.0));
+    let columns = Dim::product(own.map(|l| l.1)).as_const();
+    columns.is_some_and(|n| n < VERY_FEW) && !is_depthwise(&c.loops, &c.a.1, &c.b.1)
+}
+
+/// True for the padded copy of a caller's image that only convolutions to very few channels read, in all or
+/// in each group, whose results go to the caller: vectors run along the rows of both.
 fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
-    const FEW: i64 = 4;
     let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
         [out] => {
+            let all = m.bufs[out].dims.get(1).and_then(|d| d.as_const());
             matches!(m.bufs[out].place, Place::Output(_))
                 && m.bufs[out].dims.len() >= 3
-                && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW)
-                && m.form(*k).contraction().is_some()
+                && m.form(*k)
+                    .contraction()
+                    .is_some_and(|c| all.is_some_and(|n| n < VERY_FEW) || has_few_columns(c))
         }
         _ => false,
     };

@@ -21,6 +21,11 @@ use crate::tensor::ElemType;
 
 /// Taps of a window that are written out; larger ones keep their outermost loop.
 const UNROLLED: i64 = 25;
+/// Results of parts of a block, which short rows have too.
+const PARTS: [i64; 2] = [4, 6];
+/// What is taken for the length of a row that run time knows, and rows of a task then.
+const WIDE: i64 = 32;
+const HIGH: i64 = 16;
 /// Blocks of a signal that a task takes at least.
 const PIECE: i64 = 8;
 
@@ -119,11 +124,13 @@ fn window(
     // Rows: what moves the image in the next larger steps.
     let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
     outer.sort_by_key(|l| std::cmp::Reverse(stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
-    let down = outer
-        .iter()
-        .copied()
-        .filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some())
-        .min_by_key(|l| step(l.0));
+    // Where run time knows how large these are, the next dimension of the image tells.
+    let mut below = outer.iter().copied().filter(|l| !depends(&p.b.1, l.0));
+    let dimension = |s: Sym| p.a.1.iter().rposition(|d| d.contains(s)).filter(|i| *i > 0);
+    let down = match below.clone().filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0)) {
+        None => below.find(|l| dimension(l.0).is_some_and(|i| Some(i + 1) == dimension(x.0))),
+        known => known,
+    };
     let down = down.filter(|_| linear);
     let rows = match down.and_then(|y| Some((y, cut(m, &p, (y, x), (extent, block.lanes))?))) {
         Some((y, cut)) => {
@@ -221,7 +228,7 @@ fn cut(
     const CACHE: i64 = L1 * 5 / 6;
     const TASKS: i64 = 16;
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
-    let (high, wide) = (y.1.as_const()?, x.1.as_const()?);
+    let (high, wide) = (y.1.as_const().unwrap_or(HIGH), x.1.as_const().unwrap_or(WIDE));
     // Channels in memory from pixel to pixel, and so many lines that pixels fall on all sets of the cache.
     let pixel = p.reduction.iter().filter_map(|d| step(d.0)).chain(step(x.0)).min()? * 4;
     let lines = if pixel % LINE == 0 { gcd(pixel / LINE, SETS) } else { 1 };
@@ -234,7 +241,10 @@ fn cut(
             .filter_map(|d| Some((step(d.0)?, d.1.as_const()?)))
             .max_by_key(|t| t.0)
     };
-    let ((tap_y, rows), (tap_x, columns)) = (taps(y.0)?, taps(x.0)?);
+    let far =
+        p.reduction.iter().find(|d| step(d.0).is_none()).and_then(|d| Some((i64::MAX, d.1.as_const()?)));
+    let below = if step(y.0).is_some() { taps(y.0) } else { far };
+    let ((tap_y, rows), (tap_x, columns)) = (below?, taps(x.0)?);
     let window = (rows * (wide * step(x.0)? / tap_x + columns) + rows * columns) * lines * LINE;
     let groups = (extent + lanes * vectors - 1) / (lanes * vectors);
     if window > CACHE
@@ -244,6 +254,9 @@ fn cut(
         || tap_y == tap_x
     {
         return None;
+    }
+    if y.1.as_const().is_none() {
+        return Some(Cut { rows: HIGH, vectors });
     }
     let blocks = ((TASKS + groups - 1) / groups).min(high).max(1);
     Some(Cut { rows: (high + blocks - 1) / blocks, vectors })
@@ -384,6 +397,11 @@ impl Block {
                     let then = piece(m, from, part.rows);
                     parts.extend(part.only_if(extent, then));
                 }
+                // Few results need no whole block.
+                let last = PARTS.iter().rev().filter(|n| **n < width).fold(last, |els, n| {
+                    let then = piece(m, extent - *n, *n);
+                    vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, left, *n), then, els }]
+                });
                 let cond = Expr::cmp_index(BinOp::Ge, extent, width);
                 let rest = vec![Stmt::If { cond, then: last, els: parts }];
                 let cond = Expr::cmp_index(BinOp::Ne, left, 0);

@@ -24,9 +24,11 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     }
     let axes = Axes::of(m, request)?;
     let (p, columns, facts) = (&axes.p, axes.columns, axes.facts);
-    let along = |s| stride(m, p.b.0, &p.b.1, s);
-    let lies_in_rows = along(columns.n) == Some(1) && along(depth).is_some();
-    let whole_vectors = columns.extent.modulo(i64::from(facts.lanes)).as_const() == Some(0);
+    let lies_in_rows =
+        stride(m, p.b.0, &p.b.1, columns.n) == Some(1) && m.linear(p.b.0, &p.b.1).linear_in(depth).is_some();
+    // Of columns that run time counts, masks cut off the last ones.
+    let masked = facts.caps.masks && columns.extent.as_const().is_none() && p.product == Product::Fma;
+    let whole_vectors = masked || columns.extent.modulo(i64::from(facts.lanes)).as_const() == Some(0);
     let of_floats = matches!(p.product, Product::Fma | Product::Double) && p.is_plain();
     if m.is_constant(p.b.0) || !lies_in_rows || !whole_vectors || !of_floats {
         return None;

@@ -26,6 +26,7 @@ use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::analysis::vectors::{Needs, is_short};
 use crate::passes::nest::schedule::rows::{Tasks, Ways};
 use crate::passes::nest::schedule::{Request, Within};
+use crate::sym::broadcast::is_factor;
 use crate::sym::{Dim, Sym};
 use crate::target::{Caps, Facts};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -235,10 +236,17 @@ fn gain(
     // Short elements are not gathered where a condition says which lanes read.
     let shuffled = !needs.long && vector && (t.bits() == 32 || !needs.conditional);
     let step = stride(m, buf, at, var);
+    // Neighbours, or one element for all: run time decides.
+    let repeated = || {
+        let step = m.linear(buf, at).linear_in(var).map(|s| s.0);
+        step.is_some_and(|s| is_factor(&m.syms, s))
+    };
+    let masked = t.bits() == 32 || caps.short_masks;
     let whole = match step {
         Some(0 | 1) if vector || caps.masks && t == ElemType::Bool => true,
         _ if m.is_constant(buf) => true,
         Some(s) => caps.shuffles && shuffled && permuted_loads::is_near(s),
+        None if caps.shuffles && shuffled && masked && !needs.conditional && repeated() => true,
         None => {
             let known = |extent| permuted_loads::is_known(m, buf, at, (var, extent), vectors);
             shuffled && !needs.conditional && extent.is_some_and(known)

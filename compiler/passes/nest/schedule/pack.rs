@@ -7,7 +7,7 @@ use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BinOp, Body, Buf, Expr, Kernel, KernelData, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::form::Contraction;
-use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_temp, through_view, wrap};
+use crate::passes::nest::analysis::shape::{Map, Uses, fresh_regs, instance, is_temp, through_view, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::Columns;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
@@ -157,12 +157,22 @@ impl Packer<'_> {
         let v = self.element(m, &self.of, col);
         let inside = extent.modulo(nr).as_const() == Some(0);
         let nothing = Expr::num(m.bufs[self.p.b.0].ty.compute(), 0.0);
-        let value =
-            if inside { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, extent), v, nothing) };
-        let loops: Vec<(Sym, Dim)> =
-            self.outer.iter().chain(&self.reduction).copied().chain([(lane, Dim::constant(nr))]).collect();
-        let at: Vec<Dim> = loops.iter().map(|l| Dim::sym(l.0)).collect();
-        let body = wrap(&loops, vec![Stmt::Store { buf: self.packed, at, value }]);
+        let inner: Vec<(Sym, Dim)> =
+            self.reduction.iter().copied().chain([(lane, Dim::constant(nr))]).collect();
+        let at: Vec<Dim> = self.outer.iter().chain(&inner).map(|l| Dim::sym(l.0)).collect();
+        let panel = |value: Expr| wrap(&inner, vec![Stmt::Store { buf: self.packed, at: at.clone(), value }]);
+        let cut = |v| panel(Expr::select(Expr::cmp_index(BinOp::Lt, col, extent), v, nothing));
+        let body = match self.outer.last() {
+            _ if inside => panel(v),
+            // Panels but the last one have all columns.
+            Some(p) if extent.as_const().is_none() => {
+                let cond = Expr::cmp_index(BinOp::Lt, p.0, extent.floor_div(nr));
+                let els = fresh_regs(m, &cut(v.clone()));
+                vec![Stmt::If { cond, then: panel(v), els }]
+            }
+            _ => cut(v),
+        };
+        let body = wrap(&self.outer, body);
         lanes::schedule(m, id, &body, Vectors { lanes: i64::from(caps.bits / 32), caps })
     }
     /// An element of the operand, with what stands for the contraction's variables.

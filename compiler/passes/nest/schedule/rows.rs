@@ -124,7 +124,7 @@ pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>)
     }
     let Some((var, hi)) = loops.pop() else { return body };
     let zero = Dim::constant(0);
-    let most = size.map_or(1, |n| SHARE / n.max(1)).clamp(1, ENOUGH);
+    let most = size.map_or(ROWS, |n| SHARE / n.max(1)).clamp(1, ENOUGH);
     let most = hi.as_const().map_or(most, |h| most.min(h.max(1)));
     if most == 1 {
         loops.push((var, hi));

@@ -23,6 +23,9 @@ const UNROLLED: i64 = 512;
 /// Rows or columns of a part of a square at least.
 const LEAST: i64 = 5;
 
+/// Rows or columns of a part of a square where run time finds a side shorter, at least.
+const PART: i64 = 4;
+
 /// Loads of a block at most: each takes as many registers as a vector has lanes.
 const MAX_BLOCK_LOADS: usize = 2;
 
@@ -244,51 +247,31 @@ fn emit_strided(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes
         map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
     loops.push((c, squares));
     let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min((n - lanes).max(0))));
-    let body = rows.flat_map(|row| one(m, map, to, from, (column, row), lanes)).collect();
+    let size = (to.of_square(lanes), from.of_square(lanes));
+    let body = rows.flat_map(|row| one(m, map, (to, from), (column, row), size, lanes)).collect();
     parallel(m, &loops, body)
 }
 
-/// Squares, and what is left where a side whose length only run time knows is shorter than one.
+/// Squares; where a side whose length only run time knows is shorter than one, parts of squares.
 fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let mut loops: Vec<(Sym, Dim)> =
         map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
     // The blocks of a known number of result vectors are one tile; else each is.
     let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
-    let mut conditions = vec![];
     let mut square = |m: &mut Module, side: &Side, name: &str| {
         let n = side.extent.ceil_div(lanes);
         let v = m.syms.loop_var(name, zero, n);
         loops.push((v, n));
-        if side.extent.as_const().is_none() {
-            conditions.push(Expr::cmp_index(BinOp::Ge, side.extent, lanes));
-        }
         side.first_of(m, v, lanes)
     };
     let row = square(m, &from, "b");
-    let body = match inner {
-        Some(e) => {
-            let mut body = vec![];
-            let whole = e / lanes;
-            if whole > 0 {
-                let v = m.syms.loop_var("c", zero, Dim::constant(whole));
-                let inside = one(m, map, &to, &from, (Dim::sym(v) * lanes, row), lanes);
-                let (kind, hi) = (LoopKind::Seq, Dim::constant(whole));
-                body.push(Stmt::For { kind, var: v, lo: zero, hi, body: inside });
-            }
-            if e % lanes != 0 {
-                body.extend(one(m, map, &to, &from, (Dim::constant((e - lanes).max(0)), row), lanes));
-            }
-            body
-        }
-        None => {
-            let column = square(m, &to, "c");
-            one(m, map, &to, &from, (column, row), lanes)
-        }
-    };
-    let Some(cond) = conditions.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b)) else {
+    let column = if inner.is_some() { None } else { Some(square(m, &to, "c")) };
+    let body = squares(m, map, (&to, &from), (column, row), (lanes, lanes), lanes);
+    let unknown = |s: &Side| s.extent.as_const().is_none();
+    if !unknown(&from) && !unknown(&to) {
         return parallel(m, &loops, body);
-    };
+    }
     // The blocks that this iteration would have, cut off where a side ends.
     let squares = loops.len() - if inner.is_some() { 1 } else { 2 };
     let mut short = vec![];
@@ -304,24 +287,95 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
     let put = |d: Dim| d.subst(&mut |s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
     let value = instance(m, &map.value, &|s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
     let store = Stmt::Store { buf: map.buf, at: map.at.iter().map(|d| put(*d)).collect(), value };
-    let els = short.iter().rev().enumerate().fold(vec![store], |body, (i, (_, v, lo, hi))| {
+    let mut els = short.iter().rev().enumerate().fold(vec![store], |body, (i, (_, v, lo, hi))| {
         let kind = if i == 0 { LoopKind::Vec(lanes as u32) } else { LoopKind::Seq };
         vec![Stmt::For { kind, var: *v, lo: *lo, hi: *hi, body }]
     });
-    parallel(m, &loops, vec![Stmt::If { cond, then: body, els }])
+    let part = parts(m, map, (&to, &from), (column, row), lanes);
+    for (cond, then) in part.into_iter().rev().chain([(at_least(&to, &from, (lanes, lanes)), body)]) {
+        els = vec![Stmt::If { cond, then, els }];
+    }
+    parallel(m, &loops, els)
 }
 
-/// One square from (`column` of the result's vectors, `row`) on.
+/// True where both sides have so many elements, as far as run time decides.
+fn at_least(to: &Side, from: &Side, (columns, rows): (i64, i64)) -> Expr {
+    let unknown = |s: &Side| s.extent.as_const().is_none();
+    let conditions = [(from, rows), (to, columns)].into_iter().filter(|x| unknown(x.0));
+    conditions
+        .map(|(s, n)| Expr::cmp_index(BinOp::Ge, s.extent, n))
+        .reduce(|a, b| Expr::bin(BinOp::And, a, b))
+        .unwrap_or_else(|| Expr::bool(true))
+}
+
+/// Parts of squares for one side that run time finds shorter than a square, the widest first: each with the
+/// condition for it, two of them one over the other.
+fn parts(
+    m: &mut Module,
+    map: &Map,
+    (to, from): (&Side, &Side),
+    (column, row): (Option<Dim>, Dim),
+    lanes: i64,
+) -> Vec<(Expr, Vec<Stmt>)> {
+    let mut out = vec![];
+    let unknown = |s: &Side| s.extent.as_const().is_none();
+    let whole = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
+    for n in [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART) {
+        let p = m.syms.loop_var("p", Dim::constant(0), Dim::constant(2));
+        let first = |s: &Side| Dim::sym(p) * (s.extent - n);
+        let twice = |body| vec![Stmt::seq(p, 2, body)];
+        if unknown(from) && whole(to) {
+            let body = squares(m, map, (to, from), (column, first(from)), (lanes, n), lanes);
+            out.push((at_least(to, from, (lanes, n)), twice(body)));
+        } else if unknown(to) && whole(from) {
+            let body = squares(m, map, (to, from), (Some(first(to)), row), (n, lanes), lanes);
+            out.push((at_least(to, from, (n, lanes)), twice(body)));
+        }
+    }
+    out
+}
+
+/// Squares of so many columns and rows: the one whose first column is known, or all of a known number of
+/// result vectors.
+fn squares(
+    m: &mut Module,
+    map: &Map,
+    (to, from): (&Side, &Side),
+    (column, row): (Option<Dim>, Dim),
+    (columns, rows): (i64, i64),
+    lanes: i64,
+) -> Vec<Stmt> {
+    let size = (
+        to.extent.as_const().map_or(columns, |e| e.min(columns)),
+        from.extent.as_const().map_or(rows, |e| e.min(rows)),
+    );
+    let (None, Some(e)) = (column, to.extent.as_const()) else {
+        return one(m, map, (to, from), (column.unwrap_or(Dim::constant(0)), row), size, lanes);
+    };
+    let mut body = vec![];
+    let whole = e / lanes;
+    if whole > 0 {
+        let v = m.syms.loop_var("c", Dim::constant(0), Dim::constant(whole));
+        let inside = one(m, map, (to, from), (Dim::sym(v) * lanes, row), size, lanes);
+        body.push(Stmt::seq(v, whole, inside));
+    }
+    if e % lanes != 0 {
+        body.extend(one(m, map, (to, from), (Dim::constant((e - lanes).max(0)), row), size, lanes));
+    }
+    body
+}
+
+/// One square of so many columns and rows from (`column` of the result's vectors, `row`) on.
 fn one(
     m: &mut Module,
     map: &Map,
-    to: &Side,
-    from: &Side,
+    (to, from): (&Side, &Side),
     (column, row): (Dim, Dim),
+    (columns, rows): (i64, i64),
     lanes: i64,
 ) -> Vec<Stmt> {
     let zero = Dim::constant(0);
-    let (rows, columns) = (Dim::constant(from.of_square(lanes)), Dim::constant(to.of_square(lanes)));
+    let (rows, columns) = (Dim::constant(rows), Dim::constant(columns));
     let (u, l) = (m.syms.loop_var("u", zero, rows), m.syms.loop_var("l", zero, columns));
     let put = |s: Sym| match s {
         s if s == to.var => Some(column + l),

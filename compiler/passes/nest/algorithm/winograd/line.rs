@@ -13,7 +13,7 @@
 
 use super::points::Form;
 use super::position;
-use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Convolution, ProductKind};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{finished, fresh_regs, in_slots};
@@ -33,6 +33,8 @@ const MORE_ROWS: i64 = 24;
 const LARGE: i64 = L2 / 4;
 /// Tiles where only run time knows.
 const MANY: i64 = 1 << 20;
+/// Groups of several tiles that are worth it, where only run time knows.
+const GROUPS: i64 = 2;
 /// Lanes of the longest vectors.
 const LANES: i64 = 16;
 
@@ -145,11 +147,7 @@ impl Line {
         let size = r * self.tiles(m);
         let used =
             self.y.1.as_const().map_or(0.8, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
-        // Groups of several tiles would be mostly repetitions of the last one where there are few rows.
-        if self.k.1 < LANES
-            || self.bytes() > MOST_WEIGHTS
-            || self.y.1.as_const().is_none() && self.tiles(m) > 1
-        {
+        if self.k.1 < LANES || self.bytes() > MOST_WEIGHTS {
             return 0.0;
         }
         let vectors = ((self.k.1 + LANES - 1) / LANES) as f64;
@@ -260,7 +258,16 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     });
     m.kernels[id].work = (sums * l.products()).floor_div(4 * l.results());
     m.driver.truncate(m.driver.len() - 1);
-    visit::splice_call(&mut m.driver, k, false, vec![Stmt::Call(id)]);
+    // Groups of several tiles would be mostly repetitions of the last one where there are few rows.
+    let asks = l.y.1.as_const().is_none() && size > 1;
+    let call = match asks {
+        true => {
+            let cond = Expr::cmp_index(BinOp::Ge, l.y.1, GROUPS * size * l.results());
+            Stmt::If { cond, then: vec![Stmt::Call(id)], els: vec![Stmt::Call(k)] }
+        }
+        false => Stmt::Call(id),
+    };
+    visit::splice_call(&mut m.driver, k, false, vec![call]);
 }
 
 /// Which tile of which image an iteration works on.

@@ -7,7 +7,7 @@ use super::unroll_and_jam::interleave;
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, rows};
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
+use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
@@ -112,7 +112,10 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
         let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
         let side = [4, 2]
             .into_iter()
-            .find(|c| !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0))
+            .find(|c| match extent.as_const() {
+                Some(e) => !lets && e % (lanes * c) == 0,
+                None => !lets && waits(&nest.body),
+            })
             .unwrap_or(1);
         // A row of a few vectors is one block, with a last one that is partial.
         let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
@@ -277,6 +280,8 @@ impl Along {
             How::Row(n) => in_lanes(m, &nest.body, var, zero, n, (lanes, extent.modulo(lanes))),
             How::Blocks(side) => {
                 let body = short_rows(nest.body);
+                let alone = extent.as_const().is_none();
+                let body = if alone { body.into_iter().map(short_taps).collect() } else { body };
                 side_by_side(m, body, (var, extent), lanes, side, false)
             }
             How::Staged(staging) => {
@@ -329,17 +334,58 @@ fn side_by_side(
             out.push(Stmt::par(b, blocks, body));
         }
     }
-    if rest.as_const() != Some(0) {
-        // Blocks of several vectors leave nothing: they divide the row.
+    // Blocks of several vectors leave nothing where the row is known: they divide it.
+    let (whole, rest) = match extent.as_const() {
+        None if side > 1 => (extent.floor_div(lanes) * lanes, m.syms.simplify(extent.modulo(lanes))),
+        _ => (blocks * step, rest),
+    };
+    if whole != blocks * step {
+        let count = m.syms.simplify(extent.modulo(step).floor_div(lanes));
+        let s = m.syms.loop_var("c", zero, count);
         let body = fresh_regs(m, &nest_body);
-        let body = in_lanes(m, &body, var, blocks * step, 1, (lanes, rest));
+        let first = blocks * step + Dim::sym(s) * lanes;
+        let body = in_lanes(m, &body, var, first, 1, (lanes, Dim::constant(lanes)));
+        out.push(Stmt::par(s, count, body));
+    }
+    if rest.as_const() != Some(0) {
+        let body = fresh_regs(m, &nest_body);
+        let body = in_lanes(m, &body, var, whole, 1, (lanes, rest));
         if rest.as_const().is_some() {
             out.extend(body);
         } else {
-            out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Gt, rest, 0), then: body, els: vec![] });
+            // A loop that runs once or not at all: a branch could not stand in one tile with the blocks.
+            let some = m.syms.simplify(rest.min(1));
+            let once = m.syms.loop_var("e", zero, some);
+            out.push(Stmt::seq(once, some, body));
         }
     }
     out
+}
+
+/// True for sums of so many terms that a vector by itself would wait for each of them.
+fn waits(body: &[Stmt]) -> bool {
+    const LONG: i64 = 12;
+    let long = |s: &Stmt| match s {
+        Stmt::For { kind: LoopKind::Seq, lo, hi, .. } => (*hi - *lo).as_const().is_none_or(|n| n >= LONG),
+        _ => false,
+    };
+    body.iter().any(long)
+}
+
+/// Innermost loops of few iterations are unrolled where a vector stands by itself: nothing else hides what it
+/// takes to run them.
+fn short_taps(s: Stmt) -> Stmt {
+    const MOST: i64 = 4;
+    match s {
+        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
+            let innermost = !body.iter().any(|s| matches!(s, Stmt::For { .. }));
+            let short = (hi - lo).as_const().is_some_and(|n| (2..=MOST).contains(&n));
+            let constant = lo.as_const().is_some() && hi.as_const().is_some();
+            let kind = if innermost && short && constant { LoopKind::Unroll } else { LoopKind::Seq };
+            Stmt::For { kind, var, lo, hi, body: body.into_iter().map(short_taps).collect() }
+        }
+        s => s,
+    }
 }
 
 /// Several loops over the same few elements are unrolled: what one has read the next finds in registers.

@@ -51,8 +51,11 @@ impl Pieces {
                 Some((rest, _)) => rest.linear_in(c).is_some(),
                 None => {
                     let step = at.linear_in(l).and_then(|(step, _)| step.as_const());
+                    let lane = |i: i64| at.subst(&mut |s| (s == l).then(|| Dim::constant(i)));
+                    let moves = || (0..lanes).all(|i| lane(i).linear_in(c).is_some());
                     matches!(step, Some(0 | 1)) && at.linear_in(c).is_some()
-                        || at.syms().iter().all(|s| *s == l)
+                        || step.is_none()
+                            && moves()
                             && is_near_from(&syms, at, (l, Dim::constant(0)), lanes, lanes)
                 }
             }
@@ -71,20 +74,21 @@ pub(crate) fn is_near_from(
     used: i64,
     lanes: i64,
 ) -> bool {
-    let place = |i: i64| linear.subst(&mut |s| (s == var).then(|| first + i));
-    let start = place(0);
-    let distance = |d: Dim| d.as_const().or_else(|| syms.simplify(d).as_const());
-    let Some(mut all) = (0..used).map(|i| distance(place(i) - start)).collect::<Option<Vec<i64>>>() else {
-        return false;
-    };
-    all.sort_unstable();
-    let mut parts: Vec<i64> = vec![];
-    for p in all {
-        if parts.last().is_none_or(|first| p - first >= lanes) {
-            parts.push(p);
+    let from = linear.subst(&mut |s| (s == var).then(|| first + var));
+    let planes = syms.planes(from, var, 0..used);
+    // Of planes each has vectors of its own.
+    let vectors = |plane: Vec<(i64, i64)>| {
+        let mut all: Vec<i64> = plane.into_iter().map(|p| p.1).collect();
+        all.sort_unstable();
+        let mut parts: Vec<i64> = vec![];
+        for p in all {
+            if parts.last().is_none_or(|first| p - first >= lanes) {
+                parts.push(p);
+            }
         }
-    }
-    parts.len() as i64 <= VECTORS
+        parts.len() as i64
+    };
+    planes.len() as i64 <= VECTORS && planes.into_iter().map(vectors).sum::<i64>() <= VECTORS
 }
 
 /// Vectors of a piece for which all `linear` positions are known along a row; `None` if there is no such

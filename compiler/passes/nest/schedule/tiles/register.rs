@@ -182,7 +182,7 @@ impl Sum<'_> {
     }
     /// One step: `at` in the innermost loop, or at its variable, into accumulators `part`.
     fn step(&self, m: &mut Module, at: Option<Dim>, part: Dim) -> Vec<Stmt> {
-        let Block { p, t, part: Part { panel, sub, .. }, row, .. } = self.block;
+        let Block { p, t, part: Part { panel, sub, cols, .. }, row, .. } = self.block;
         let [i, v, l] = self.vars(m);
         let lane = sub * t.width() + Dim::sym(v) * t.lanes + l;
         let k: Vec<(Sym, Dim)> = self.steps_at(at).collect();
@@ -203,7 +203,17 @@ impl Sum<'_> {
                 (*buf, std::iter::once(Dim::sym(*part)).chain(depth).chain([lane]).collect())
             }
         };
-        let factor = |at: Vec<Dim>| Expr::Load { buf, at };
+        // The last columns in place may end before the vector does: lanes beyond them add nothing.
+        let guard = match (&t.panels, cols) {
+            (Panels::InPlace, Cols::Guarded) => {
+                Some(Expr::cmp_index(BinOp::Lt, panel * t.nr + lane, t.n_extent))
+            }
+            _ => None,
+        };
+        let factor = |at: Vec<Dim>| match &guard {
+            None => Expr::Load { buf, at },
+            Some(exists) => Expr::select(exists.clone(), Expr::Load { buf, at }, Expr::num(p.product.ty(), 0.0)),
+        };
         // The sum of two elements is in every row; code has it once.
         let b = match &p.with {
             Some((op, second)) => Expr::bin(*op, factor(b), factor(in_place(second))),
