@@ -19,7 +19,7 @@ use super::unwind::Steps;
 use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
-pub(in crate::codegen) use isa::aarch64;
+pub(in crate::codegen) use isa::{aarch64, riscv64};
 pub use translate::{Arg, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, translate};
 
 /// The machine code of a tile, position-independent, without relocations.
@@ -81,6 +81,11 @@ impl Vectors {
             Tiles::Avx2 => Width::Avx2,
             Tiles::Avx512 => Width::Avx512,
             Tiles::Neon => Width::Neon,
+            Tiles::Rvv => match facts.lanes {
+                8 => Width::Rvv128,
+                16 => Width::Rvv256,
+                _ => Width::Rvv512,
+            },
         };
         Some(Vectors { width, caps: facts.caps })
     }

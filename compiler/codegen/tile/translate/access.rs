@@ -3,7 +3,7 @@
 
 use super::{Arg, Fit, Translate};
 use crate::codegen::tile::ir::Value;
-use crate::codegen::tile::isa;
+use crate::codegen::tile::isa::{self, Reach};
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use std::rc::Rc;
@@ -147,21 +147,19 @@ impl Translate<'_> {
         let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
         let (rest, disp) =
             match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
-                Some(x) => {
-                    match self.reach(i64::from(x), lane == Some(1)).map(|r| i64::from(x).div_euclid(r) * r) {
-                        Some(far) if far != 0 && far % i64::from(site.size) == 0 => {
-                            (rest + far / i64::from(site.size), (i64::from(x) - far) as i32)
-                        }
-                        _ => (rest, x),
+                Some(x) => match self.reach(i64::from(x), lane == Some(1)).map(|r| r.base(i64::from(x))) {
+                    Some(far) if far != 0 && far % i64::from(site.size) == 0 => {
+                        (rest + far / i64::from(site.size), (i64::from(x) - far) as i32)
                     }
-                }
+                    _ => (rest, x),
+                },
                 None => (rest + constant, 0),
             };
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
         Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, window, bound })
     }
     /// Bytes that displacements may reach, if what is beyond has a pointer of its own.
-    fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {
+    fn reach(&self, displacement: i64, vector: bool) -> Option<Reach> {
         if self.near { isa::machine(self.b.width()).reach(displacement, vector) } else { None }
     }
     /// What all copies of an access have in common.
