@@ -6,6 +6,7 @@
 //! encodes instructions.
 
 mod builder;
+mod interleave;
 pub mod ir;
 mod isa;
 mod regalloc;
@@ -52,6 +53,9 @@ pub fn select(f: &Func) -> Result<Func> {
         verify::verify(f, machine).map_err(|e| Failure::bug("verify tile", e))?;
     }
     let mut f = f.clone();
+    if machine.unrolls() {
+        interleave::chains(&mut f);
+    }
     rematerialize::place(&mut f, machine.folds());
     machine.select(&mut f);
     Ok(f)
