@@ -62,6 +62,7 @@ impl Level {
             // Without fused multiply-adds two of sixteen hold products on their way to sums.
             Architecture::X86_64 if caps.tiles == Tiles::None => (4, 14),
             Architecture::X86_64 => (caps.bits / 32, if caps.bits == 512 { 32 } else { 16 }),
+            _ if caps.tiles == Tiles::Rvv => (caps.bits / 32, 14),
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
             _ => (4, 32),
         };
@@ -85,7 +86,13 @@ impl Level {
             Some(version) => version.split_once("-a").map_or(version, |v| v.0),
             None => &self.name,
         };
-        let name = if arm { of_arm() } else { self.name.strip_prefix("x86-64-").unwrap_or("v1") };
+        let name = if arm {
+            of_arm()
+        } else if let Some(extensions) = self.name.strip_prefix("rv64") {
+            extensions
+        } else {
+            self.name.strip_prefix("x86-64-").unwrap_or("v1")
+        };
         name.replace(['-', '.'], "_")
     }
 }
@@ -205,10 +212,10 @@ impl Target {
         let known: Vec<(usize, &'static Known)> =
             of_arch().enumerate().filter(|(at, _)| named.contains(at) || above.contains(at)).collect();
         if known.len() > 1 && !has_detection(&triple) {
-            let of = if arch == "aarch64" { triple.to_string() } else { arch.to_owned() };
+            let of = if arch != "x86_64" { triple.to_string() } else { arch.to_owned() };
             return bad(
                 format!("an object for {of} has code for one CPU level, not for \"{cpu}\""),
-                "one level: code for several is for x86_64, and for aarch64 with ELF or Windows".into(),
+                "one level: code for several is for x86_64, for aarch64 with ELF or Windows, and for riscv64 with Linux".into(),
             );
         }
         let alike = |(i, a): (usize, &(usize, &'static Known))| {
@@ -327,6 +334,7 @@ fn has_detection(triple: &Triple) -> bool {
         Architecture::Aarch64(_) => {
             triple.binary_format == BinaryFormat::Elf || triple.operating_system == OperatingSystem::Windows
         }
+        Architecture::Riscv64(_) => matches!(triple.operating_system, OperatingSystem::Linux),
         _ => false,
     }
 }

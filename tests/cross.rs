@@ -184,6 +184,7 @@ complex (complex64[N, 5] x, complex128[N, 5] z, bool[N, 5] c) => (complex64[5, N
 
 /// All levels that objects for aarch64 have.
 const ALL_ARM: &str = "armv8-a,armv8.2-a+dotprod+fp16,armv8.6-a+i8mm+bf16";
+const ALL_RISCV: &str = "rv64gc,rv64gcv,rv64gcv_zvl256b,rv64gcv_zvl512b";
 /// All levels that objects for x86-64 have.
 const ALL: &str = "x86-64-v2,x86-64-v3,x86-64-v3-vnni,x86-64-v4,x86-64-v4-vnni,x86-64-v4-bf16";
 /// No emulator.
@@ -206,6 +207,10 @@ const fn aarch64(cpu: &'static str, qemu: &'static [&'static str]) -> Machine {
 const fn riscv64(cpu: &'static str, qemu: &'static [&'static str]) -> Machine {
     Machine { triple: "riscv64gc-unknown-linux-gnu", cpu, cc: "riscv64-linux-gnu-gcc", qemu }
 }
+
+const RVV128: &[&str] = &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"];
+const RVV256: &[&str] = &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"];
+const RVV512: &[&str] = &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=512,elen=64,vext_spec=v1.0"];
 
 const MACHINES: &[Machine] = &[
     // An x86-64 with SSE 3 at most, and one without AVX: levels must not use more than they say.
@@ -231,10 +236,14 @@ const MACHINES: &[Machine] = &[
     aarch64("armv8.2-a+dotprod+fp16", &["qemu-aarch64", "-cpu", "neoverse-n1"]),
     aarch64("armv8.6-a+i8mm+bf16", &["qemu-aarch64", "-cpu", "max"]),
     aarch64(ALL_ARM, &["qemu-aarch64", "-cpu", "max"]),
-    riscv64("rv64gcv", &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"]),
-    // Longer vectors than the code uses, and none at all.
-    riscv64("rv64gcv", &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"]),
+    // Vectors as long as the code uses, and longer ones; none at all.
+    riscv64("rv64gcv", RVV128),
+    riscv64("rv64gcv", RVV512),
+    riscv64("rv64gcv_zvl256b", RVV256),
+    riscv64("rv64gcv_zvl512b", RVV512),
     riscv64("rv64gc", &["qemu-riscv64"]),
+    riscv64(ALL_RISCV, RVV256),
+    riscv64(ALL_RISCV, &["qemu-riscv64"]),
 ];
 
 /// A model as nests, with inputs made up and the results of this machine.
@@ -343,6 +352,7 @@ fn objects_have_the_right_format_and_symbols() {
         ("aarch64-linux-android", ALL_ARM, Elf, Aarch64),
         ("riscv64gc-unknown-linux-gnu", "rv64gc", Elf, Riscv64),
         ("riscv64gc-unknown-linux-gnu", "rv64gcv", Elf, Riscv64),
+        ("riscv64gc-unknown-linux-gnu", ALL_RISCV, Elf, Riscv64),
         ("x86_64-apple-darwin", "x86-64-v3", MachO, X86_64),
         ("x86_64-apple-darwin", ALL, MachO, X86_64),
         ("aarch64-apple-darwin", "apple-m1", MachO, Aarch64),
@@ -524,11 +534,34 @@ fn the_best_level_of_aarch64_runs() {
     );
 }
 
+/// Levels of riscv64 by the system call, where the emulator has it; without it, and on CPUs without vectors,
+/// the first one runs and nothing ends with an illegal instruction.
+#[test]
+fn the_best_level_of_riscv64_runs() {
+    let version = std::process::Command::new("qemu-riscv64").arg("--version").output();
+    let version = version.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    let major = version.split("version ").nth(1).and_then(|v| v.split('.').next()?.parse::<u32>().ok());
+    // Since 8.2.
+    let asks = major.is_some_and(|v| v >= 9);
+    let level = |name: &'static str| if asks { name } else { "rv64gc" };
+    let t = target("riscv64gc-unknown-linux-gnu", Some(ALL_RISCV));
+    let on: [(&'static [&'static str], &str); 4] = [
+        (&["qemu-riscv64", "-cpu", "rv64,v=false"], "rv64gc"),
+        (RVV128, level("rv64gcv")),
+        (RVV256, level("rv64gcv_zvl256b")),
+        (RVV512, level("rv64gcv_zvl512b")),
+    ];
+    runs_on(&t, ALL_RISCV, "riscv64-linux-gnu-gcc", &on);
+}
+
 /// An object of all levels of `t`, run on each of the machines: that level should have run.
 fn runs_on(t: &Target, list: &'static str, cc: &'static str, on: &[(&'static [&'static str], &str)]) {
     let (cases, bytes) = levels_apart(t);
-    let triple =
-        if cc.starts_with("aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
+    let triple = match cc.split('-').next() {
+        Some("aarch64") => "aarch64-unknown-linux-gnu",
+        Some("riscv64") => "riscv64gc-unknown-linux-gnu",
+        _ => "x86_64-unknown-linux-gnu",
+    };
     for (qemu, level) in on {
         let m = Machine { triple, cpu: list, cc, qemu };
         let (true, true, Some(level)) =

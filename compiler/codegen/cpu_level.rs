@@ -2,6 +2,7 @@
 //! it once.
 
 mod aarch64;
+mod riscv64;
 mod x86_64;
 
 use super::unwind::Steps;
@@ -33,6 +34,7 @@ pub struct Import {
 pub fn code(triple: &Triple) -> Result<Asking> {
     match triple.architecture {
         Architecture::Aarch64(_) => aarch64::code(triple),
+        Architecture::Riscv64(_) => riscv64::code(),
         _ => x86_64::code(),
     }
 }

@@ -16,6 +16,8 @@ pub struct Caps {
     pub shuffles: bool,
     /// Lanes that read elements from anywhere.
     pub gathers: bool,
+    /// Lanes that read and write elements at equal distances, one after the other.
+    pub strided: bool,
     /// Loads and stores that convert floats of 16 bits.
     pub short_floats: bool,
     /// Arithmetic on lanes of 64 bits.
@@ -28,6 +30,9 @@ pub struct Caps {
     pub halves: bool,
     /// Products of vectors with one lane of another: elements that multiply whole rows are loaded as vectors.
     pub by_lane: bool,
+    /// Products of vectors with a float of another register file: elements that multiply whole rows take no
+    /// vector register.
+    pub by_scalar: bool,
     /// Cores that begin no instruction before the one before it.
     pub in_order: bool,
 }
@@ -41,12 +46,14 @@ impl Caps {
         short_masks: false,
         shuffles: false,
         gathers: false,
+        strided: false,
         short_floats: false,
         long_lanes: false,
         dot: Dot::None,
         bf16: false,
         halves: false,
         by_lane: false,
+        by_scalar: false,
         in_order: false,
     };
     pub(super) const NEON: Caps =
@@ -54,6 +61,19 @@ impl Caps {
     pub(super) const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     pub(super) const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, halves: true, ..Caps::NEON };
     pub(super) const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, bf16: true, ..Caps::NEON_DOT };
+    /// Groups of two vector registers that hold so many bits.
+    pub(super) const fn rvv(bits: u32) -> Caps {
+        Caps {
+            bits,
+            tiles: Tiles::Rvv,
+            masks: true,
+            short_masks: true,
+            long_lanes: true,
+            strided: true,
+            by_scalar: true,
+            ..Caps::CRANELIFT
+        }
+    }
     pub(super) const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
     pub(super) const AVX2: Caps = Caps {
         bits: 256,
@@ -62,12 +82,14 @@ impl Caps {
         short_masks: false,
         shuffles: true,
         gathers: true,
+        strided: false,
         short_floats: true,
         long_lanes: true,
         dot: Dot::Pairs,
         bf16: false,
         halves: false,
         by_lane: false,
+        by_scalar: false,
         in_order: false,
     };
     pub(super) const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
@@ -92,6 +114,8 @@ pub enum Tiles {
     Avx512,
     /// Advanced SIMD of Armv8-A.
     Neon,
+    /// Vectors of RISC-V, in groups of two registers.
+    Rvv,
 }
 
 /// Dot products of integers.

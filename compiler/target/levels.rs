@@ -21,6 +21,10 @@ pub mod has {
     pub const AVX512_BF16: u32 = 1 << 6;
     /// Vectors of RISC-V.
     pub const RVV: u32 = 1 << 1;
+    /// Registers of 256 bits or more for them.
+    pub const ZVL256: u32 = 1 << 2;
+    /// Of 512 bits or more.
+    pub const ZVL512: u32 = 1 << 3;
     /// aarch64, FEAT_DotProd: dot products of bytes of one sign.
     pub const DOTPROD: u32 = 1 << 1;
     /// FEAT_FP16: arithmetic on f16.
@@ -51,6 +55,9 @@ const N2: u32 = has::BASE | has::V2;
 const N3: u32 = N2 | has::V3;
 const N4: u32 = N3 | has::V4;
 const N4_VNNI: u32 = N4 | has::AVX512_VNNI;
+const RVV128: u32 = has::BASE | has::RVV;
+const RVV256: u32 = RVV128 | has::ZVL256;
+const RVV512: u32 = RVV256 | has::ZVL512;
 const A82: u32 = has::BASE | has::DOTPROD | has::FP16;
 const A86: u32 = A82 | has::I8MM | has::BF16;
 
@@ -66,6 +73,16 @@ const fn arm(name: &'static str, needs: u32, caps: Caps) -> Known {
 /// A CPU by its name: the level that it has, ordered for it.
 const fn arm_cpu(name: &'static str, needs: u32, caps: Caps) -> Known {
     Known { cpu: true, ..arm(name, needs, caps) }
+}
+
+/// A level of RISC-V with vectors: two registers of its least length hold so many bits.
+const fn riscv(name: &'static str, needs: u32, bits: u32) -> Known {
+    Known { name, arch: "riscv64", needs, features: RV64GCV, caps: Caps::rvv(bits), ..LEVEL }
+}
+
+/// The same that no name with a + includes.
+const fn riscv_cpu(name: &'static str, needs: u32, bits: u32) -> Known {
+    Known { cpu: true, ..riscv(name, needs, bits) }
 }
 
 /// CPU levels, of an architecture the better ones later: a CPU runs the last one of an object that it has all
@@ -135,14 +152,13 @@ pub const LEVELS: &[Known] = &[
         caps: Caps::CRANELIFT,
         ..LEVEL
     },
-    Known {
-        name: "rv64gcv",
-        arch: "riscv64",
-        needs: has::BASE | has::RVV,
-        features: RV64GCV,
-        caps: Caps::CRANELIFT,
-        ..LEVEL
-    },
+    riscv("rv64gcv", RVV128, 256),
+    riscv("rv64gcv_zvl256b", RVV256, 512),
+    // Tiles of 32 lanes pack weights in a way of their own: by name only.
+    riscv_cpu("rv64gcv_zvl512b", RVV512, 1024),
+    riscv_cpu("sifive-p670", RVV128, 256),
+    riscv_cpu("sifive-x280", RVV512, 1024),
+    riscv_cpu("spacemit-x60", RVV256, 512),
 ];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
 const V3: &[&str] = &[

@@ -3,7 +3,7 @@
 
     static.py ONNXC [--update] [--table]
 
-Compiles small models for aarch64, finds the loop of each that computes most, counts its instructions and lets llvm-mca say
+Compiles small models for aarch64 and riscv64, finds the loop of each that computes most, counts its instructions and lets llvm-mca say
 how many cycles it takes on several CPUs. What it found last time stands in `static.txt` beside this file: instructions have to
 be the same, cycles within 3 percent. `--update` writes that file anew, `--table` prints it as Markdown. Accesses are taken to
 hit the first-level cache. Needs llvm-mca and llvm-objdump of LLVM 22, whose tables of CPUs the numbers are of; without them it
@@ -52,6 +52,11 @@ MODELS = {
         "(float[128,384] x, float[384] s, float[384] b) => (float[128,384] y)", "y = LayerNormalization (x, s, b)", 17, "generic"),
     "gelu": ("(float[128,1536] x) => (float[128,1536] y)", "y = Gelu (x)", 20, "generic"),
 }
+# riscv64: CPUs with the lanes of a vector of the level that is named after them. Each has code of its own.
+RISCV_TARGET = "riscv64gc-unknown-linux-gnu"
+RISCV_FEATURES = "+m,+f,+d,+v,+zicbop"
+RISCV_CPUS = {"sifive-p670": 8, "spacemit-x60": 16, "sifive-x280": 32}
+RISCV_MODELS = ["gemm", "gemv", "conv 3x3, step 2", "depthwise 3x3", "softmax", "layer norm", "gelu"]
 
 
 def run(command, text=None):
@@ -86,12 +91,62 @@ def loops(text):
         index = {a: i for i, (a, _) in enumerate(code)}
         spans = []
         for i, (a, line) in enumerate(code):
-            m = re.match(r"^b\S* (?:\S+, )?0x([0-9a-f]+)$", line)
+            m = re.match(r"^[bj]\S* (?:\S+, )*0x([0-9a-f]+)$", line)
             if m and int(m[1], 16) <= a and int(m[1], 16) in index:
                 spans.append((index[int(m[1], 16)], i))
         for s, e in spans:
             if not any(o != (s, e) and s <= o[0] and o[1] <= e for o in spans):
                 found.append([line for _, line in code[s:e + 1]])
+    return found
+
+
+def riscv_macs(line, lanes):
+    return lanes if re.match(r"vfn?m(acc|add|sac|sub)\.", line) else 0
+
+
+def riscv_priced(cpu, body, group=2):
+    """Cycles of an iteration on vectors in groups of so many registers."""
+    lines = [f"# LLVM-MCA-RISCV-LMUL M{group}", "# LLVM-MCA-RISCV-SEW E32"]
+    for line in body:
+        line = re.sub(r"0x[0-9a-f]+$", ".Lend", line) if re.match(r"^(b\w+|j) ", line) else line
+        # One of the models does not know the hint.
+        lines.append(re.sub(r"^prefetch\.r .*\((\w+)\)$", r"ori zero, \1, 0", line))
+    out = run([f"llvm-mca-{LLVM}", "-mtriple=riscv64", f"-mcpu={cpu}", "--json", "-iterations=100", "-"], "\n".join(lines + [".Lend:"]) + "\n")
+    view = json.loads(out)["CodeRegions"][0]["SummaryView"]
+    return view["TotalCycles"] / view["Iterations"]
+
+
+def riscv_best(cpu):
+    """Multiply-adds a cycle of the best product of matrices that was found by hand: of `rows` by one group of registers, eight
+    steps written out, every load so early that it has arrived."""
+    group, rows = (4, 5) if cpu == "sifive-x280" else (2, 12)
+    floats = [f"f{kind}{i}" for kind, n in (("t", 12), ("a", 8), ("s", 12)) for i in range(n)][:2 * rows]
+    column = lambda step: f"v{4 + group * (rows + step % 2)}"
+    element = lambda step, row: floats[(step * rows + row) % (2 * rows)]
+    body = []
+    for step in range(8):
+        body += ["addi t0, s1, 4", f"vle32.v {column(step + 1)}, (t0)"]
+        for row in range(rows):
+            body += [f"vfmacc.vf v{4 + group * row}, {element(step, row)}, {column(step)}", f"flw {element(step + 1, row)}, {4 * step}(a{row % 8})"]
+    body += [f"addi a{i}, a{i}, 32" for i in range(8)] + ["addi s1, s1, 64", "addi t1, t1, 1", "blt t1, t2, 0x0"]
+    # Lanes of a group on this CPU.
+    lanes = RISCV_CPUS[cpu] * group // 2
+    return 8 * rows * lanes / riscv_priced(cpu, body, group)
+
+
+def riscv_measure(onnxc, folder, name):
+    """The loop of a model for each CPU."""
+    signature, nodes, opset, _, *options = MODELS[name]
+    model = folder / "m.onnxtxt"
+    model.write_text(f'<ir_version: 8, opset_import: ["" : {opset}]>\nm {signature} {{\n  {nodes}\n}}\n')
+    found = {}
+    for cpu, lanes in RISCV_CPUS.items():
+        run([onnxc, str(model), "--target", RISCV_TARGET, "--cpu", cpu, *options, "-o", str(folder / "m.o")])
+        text = run([f"llvm-objdump-{LLVM}", "-d", f"--mattr={RISCV_FEATURES}", "--no-show-raw-insn", str(folder / "m.o")])
+        vector = lambda body: sum(1 for l in body if re.match(r"v(?!set)", l))
+        work = lambda body: sum(riscv_macs(l, lanes) for l in body)
+        body = max(loops(text), key=lambda b: (work(b) if name.startswith(("gem", "conv", "depth")) else 0, vector(b)))
+        found[cpu] = {"instructions": len(body), "macs": work(body), "cycles": round(riscv_priced(cpu, body), 1)}
     return found
 
 
@@ -135,12 +190,17 @@ def measure(onnxc, folder, name):
     return {"instructions": len(body), "macs": work, "cycles": {c: round(priced(c, body), 1) for c in CPUS if runs(c, body)}}
 
 
-def table(rows):
+def table(rows, riscv_rows):
     out = ["| loop | instructions | multiply-adds |" + "".join(f" {c} |" for c in CPUS), "|---|--:|--:|" + "--:|" * len(CPUS)]
     for name, r in rows.items():
         multiplies = r["macs"] > r["instructions"]
         cell = lambda c: " |" if c not in r["cycles"] else f" {r['cycles'][c]} ({100 * r['macs'] / r['cycles'][c] / peak(c):.0f} %) |" if multiplies else f" {r['cycles'][c]} |"
         out.append(f"| {name} | {r['instructions']} | {r['macs']} |" + "".join(map(cell, CPUS)))
+    out += ["", "| loop |" + "".join(f" {c} |" for c in RISCV_CPUS), "|---|" + "--:|" * len(RISCV_CPUS)]
+    best = {c: riscv_best(c) for c in RISCV_CPUS}
+    for name, r in riscv_rows.items():
+        share = lambda c: f" ({100 * r[c]['macs'] / r[c]['cycles'] / best[c]:.0f} %)" if r[c]["macs"] > r[c]["instructions"] else ""
+        out.append(f"| {name} |" + "".join(f" {r[c]['instructions']}, {r[c]['macs']}, {r[c]['cycles']}{share(c)} |" for c in RISCV_CPUS))
     return "\n".join(out)
 
 
@@ -156,10 +216,13 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as folder:
         rows = {name: measure(a.onnxc, pathlib.Path(folder), name) for name in MODELS}
+        riscv_rows = {name: riscv_measure(a.onnxc, pathlib.Path(folder), name) for name in RISCV_MODELS}
+    if a.table:
+        print(table(rows, riscv_rows))
+    # The same form: a loop for each CPU.
+    rows |= {f"{name}, {c}": r | {"cycles": {c: r["cycles"]}} for name, of in riscv_rows.items() for c, r in of.items()}
     if a.update:
         RECORDED.write_text(json.dumps(rows, indent=1) + "\n")
-    if a.table:
-        print(table(rows))
     recorded, wrong = json.loads(RECORDED.read_text()), 0
     for name, r in rows.items():
         old = recorded.get(name)

@@ -195,7 +195,7 @@ impl Builder {
         self.constant(Op::LaneNumbers(x), Class::Vector)
     }
     /// The mask of the lanes whose bits are set, of lanes of 32 bits.
-    pub(super) fn some_lanes(&mut self, x: u16) -> Value {
+    pub(super) fn some_lanes(&mut self, x: u32) -> Value {
         self.constant(Op::SomeLanes(x), Class::Mask)
     }
     /// Size of the integers that count lanes.
@@ -322,6 +322,11 @@ impl Builder {
     }
     /// The first `n` lanes to memory, `step` bytes apart; false if that is too far.
     pub(super) fn store_lanes(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: i64) -> bool {
+        if self.has(Op::StoreStrided(form)) {
+            let step = self.int(step);
+            self.store_lanes_strided(form, mem, v, n, step);
+            return true;
+        }
         let each = if form == Form::B64 { 2 } else { 4 };
         let last = step.checked_mul(i64::from(n)).and_then(|x| x.checked_add(i64::from(mem.disp)));
         if last.is_none_or(|x| i32::try_from(x).is_err()) {
@@ -339,6 +344,10 @@ impl Builder {
     }
     /// The same, a number of bytes apart that a register holds.
     pub(super) fn store_lanes_strided(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: Value) {
+        if self.has(Op::StoreStrided(form)) {
+            let mask = (n < self.lanes()).then(|| self.first_lanes(Count::Fixed(i64::from(n))));
+            return self.store_strided(form, mem, (v, step), mask);
+        }
         let each = if form == Form::B64 { 2 } else { 4 };
         let (mut part, mut base) = (v, self.address(mem));
         for lane in 0..n {
@@ -355,6 +364,17 @@ impl Builder {
                 None,
             );
         }
+    }
+    /// The lanes of a mask to memory, a number of bytes apart that a register holds.
+    pub(super) fn store_strided(
+        &mut self,
+        form: Form,
+        mem: Mem,
+        (v, step): (Value, Value),
+        mask: Option<Value>,
+    ) {
+        let args: Vec<Value> = [v, step].into_iter().chain(mask).collect();
+        self.push(Op::StoreStrided(form), &args, Some(mem), None);
     }
     /// Lanes to places at distances that a vector says.
     pub(super) fn scatter(&mut self, form: Form, index: Value, mem: Mem, v: Value, mask: Value) {

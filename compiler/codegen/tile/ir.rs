@@ -255,7 +255,7 @@ pub enum Op {
     /// A small number for each lane of 32 bits.
     LaneNumbers([u8; 16]),
     /// The mask of the lanes of 32 bits whose bits are set.
-    SomeLanes(u16),
+    SomeLanes(u32),
     /// Lane numbers 0, 1, 2, ... times a number.
     Iota(u32, Bits),
     /// An integer in all lanes.
@@ -274,6 +274,15 @@ pub enum Op {
     Gather(Form),
     /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
     Broadcast(Form),
+    /// lane i = mem\[base + i * step\]. Arguments: step in bytes and, where there is one, a mask, as with
+    /// [`Op::Load`]. RISC-V only, as what follows about registers of floats.
+    LoadStrided(Form),
+    /// A float from memory in a register of floats, by number: selection gives them out.
+    Element(Form, u8),
+    /// A number in a register of floats.
+    Number(Number, u8),
+    /// A register of floats in all lanes.
+    SplatScalar(Bits, u8),
     /// Asks for a line of memory, into the second-level cache if `far`; the address need not exist.
     Prefetch {
         /// Not into the first.
@@ -281,6 +290,8 @@ pub enum Op {
     },
     /// A vector to memory; a second argument is a mask.
     Store(Form),
+    /// The inverse of [`Op::LoadStrided`]: the vector, the step, a mask.
+    StoreStrided(Form),
     /// The first lanes of a vector to memory. 128 bits only.
     StoreFirst(Form, u8),
     /// A lane of the first 16 bytes to memory, cut off as its form says.
@@ -294,6 +305,19 @@ pub enum Op {
     StoreScalar(Bits),
     /// Lane by lane.
     Bin(Bin, Bits),
+    /// `Bin` with a register of floats as the second operand, or the first one.
+    BinScalar {
+        /// Operation.
+        op: Bin,
+        /// Size of the lanes.
+        bits: Bits,
+        /// Register.
+        f: u8,
+        /// It is the first operand.
+        reversed: bool,
+    },
+    /// `Bin` with an integer for all lanes as the second operand.
+    BinInt(Bin, Bits),
     /// Lane by lane: bits of the operand.
     Un(Un, Bits),
     /// a * b + c, or c - a * b, rounded once.
@@ -316,6 +340,15 @@ pub enum Op {
         neg: bool,
         /// Size of the lanes.
         bits: Bits,
+    },
+    /// `Fma231` whose last factor is a register of floats.
+    FmaScalar {
+        /// Subtract the product.
+        neg: bool,
+        /// Size of the lanes.
+        bits: Bits,
+        /// Register.
+        f: u8,
     },
     /// `Fma231` whose last factor is one lane of a vector for all lanes of the result. 128 bits only.
     FmaLane {
@@ -361,6 +394,10 @@ pub enum Op {
         /// Of mixed ones, those of the third argument are signed, and the sums are in columns.
         swapped: bool,
     },
+    /// The numbers of lanes, each with some bits turned: where [`Un::Swap`] takes them from.
+    LanesSwapped(u8, Bits),
+    /// The lanes of the first argument that the second one says, as numbers of their size.
+    Permuted(Bits),
     /// The lower halves of two vectors side by side, lane by lane in turn; the upper ones if `upper`. 128
     /// bits only.
     Zip {
@@ -402,6 +439,22 @@ pub enum Op {
 }
 
 impl Op {
+    /// True for operations that RISC-V alone has.
+    pub(super) fn is_of_riscv(self) -> bool {
+        matches!(
+            self,
+            Op::LoadStrided(_)
+                | Op::StoreStrided(_)
+                | Op::Element(..)
+                | Op::Number(..)
+                | Op::SplatScalar(..)
+                | Op::BinScalar { .. }
+                | Op::BinInt(..)
+                | Op::FmaScalar { .. }
+                | Op::LanesSwapped(..)
+                | Op::Permuted(_)
+        )
+    }
     /// True for operations that are about their memory operand; with others it stands for the last argument.
     pub(super) fn is_memory(self) -> bool {
         matches!(
@@ -416,6 +469,9 @@ impl Op {
                 | Op::StoreLane(..)
                 | Op::Scatter(_)
                 | Op::StoreScalar(_)
+                | Op::LoadStrided(_)
+                | Op::StoreStrided(_)
+                | Op::Element(..)
                 | Op::Address
         )
     }

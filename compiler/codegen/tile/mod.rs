@@ -6,6 +6,7 @@
 //! encodes instructions.
 
 mod builder;
+mod interleave;
 pub mod ir;
 mod isa;
 mod regalloc;
@@ -19,7 +20,7 @@ use super::unwind::Steps;
 use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
-pub(in crate::codegen) use isa::aarch64;
+pub(in crate::codegen) use isa::{aarch64, riscv64};
 pub use translate::{Arg, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, translate};
 
 /// The machine code of a tile, position-independent, without relocations.
@@ -52,6 +53,9 @@ pub fn select(f: &Func) -> Result<Func> {
         verify::verify(f, machine).map_err(|e| Failure::bug("verify tile", e))?;
     }
     let mut f = f.clone();
+    if machine.unrolls() {
+        interleave::chains(&mut f);
+    }
     rematerialize::place(&mut f, machine.folds());
     machine.select(&mut f);
     Ok(f)
@@ -81,6 +85,11 @@ impl Vectors {
             Tiles::Avx2 => Width::Avx2,
             Tiles::Avx512 => Width::Avx512,
             Tiles::Neon => Width::Neon,
+            Tiles::Rvv => match facts.lanes {
+                8 => Width::Rvv128,
+                16 => Width::Rvv256,
+                _ => Width::Rvv512,
+            },
         };
         Some(Vectors { width, caps: facts.caps })
     }

@@ -1,6 +1,6 @@
 //! Registers for selected instructions, by regalloc2.
 
-use super::ir::{Block, Func, Node, Op, Value};
+use super::ir::{Block, Func, Node, Op, Value, Width};
 use super::isa::Machine;
 use crate::diag::{Failure, Result};
 use regalloc2::{Inst, InstOrEdit, InstRange, Operand, Output, PRegSet, RegClass, RegallocOptions, VReg};
@@ -10,9 +10,12 @@ pub(super) struct Alloc {
     pub nodes: Vec<Node>,
     ranges: Vec<InstRange>,
     operands: Vec<Vec<Operand>>,
+    clobbers: Vec<PRegSet>,
     pub blocks: Vec<Block>,
     /// See [`Func::long`].
     pub long: bool,
+    /// See [`Func::width`].
+    pub width: Width,
     succs: Vec<Vec<regalloc2::Block>>,
     preds: Vec<Vec<regalloc2::Block>>,
     params: Vec<Vec<VReg>>,
@@ -55,8 +58,8 @@ impl regalloc2::Function for Alloc {
     fn inst_operands(&self, i: Inst) -> &[Operand] {
         &self.operands[i.index()]
     }
-    fn inst_clobbers(&self, _: Inst) -> PRegSet {
-        PRegSet::empty()
+    fn inst_clobbers(&self, i: Inst) -> PRegSet {
+        self.clobbers[i.index()]
     }
     fn num_vregs(&self) -> usize {
         self.values
@@ -108,11 +111,13 @@ fn operands(f: &Func, blocks: Vec<Block>, machine: &dyn Machine) -> Alloc {
         preds: blocks.iter().map(|b| numbers(&b.preds)).collect(),
         params: blocks.iter().map(|b| b.params.iter().map(|p| reg(*p)).collect()).collect(),
         jump_args: blocks.iter().map(|b| b.jump_args.iter().map(|p| reg(*p)).collect()).collect(),
+        clobbers: nodes.iter().map(|n| machine.clobbers(n.op)).collect(),
         nodes,
         ranges,
         operands,
         blocks,
         long: f.long,
+        width: f.width,
         values: f.classes.len(),
         vector_slots: f.width.bytes() as usize / 8,
     }

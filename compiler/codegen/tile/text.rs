@@ -72,7 +72,7 @@ macro_rules! names {
     };
 }
 
-names!(Width { "avx2" Avx2 "avx512" Avx512 "neon" Neon });
+names!(Width { "avx2" Avx2 "avx512" Avx512 "neon" Neon "rvv128" Rvv128 "rvv256" Rvv256 "rvv512" Rvv512 });
 names!(Class { "int" Int "vector" Vector "mask" Mask });
 names!(Bits { "b32" B32 "b64" B64 });
 names!(Number { "word" Word(x) "long" Long(x) });
@@ -120,24 +120,34 @@ names!(Op {
     "load_first" LoadFirst(form, n)
     "gather" Gather(form)
     "broadcast" Broadcast(form)
+    "load_strided" LoadStrided(form)
+    "element" Element(form, f)
+    "number" Number(x, f)
     "prefetch" Prefetch { far }
     "store" Store(form)
+    "store_strided" StoreStrided(form)
     "store_first" StoreFirst(form, n)
     "store_lane" StoreLane(form, lane)
     "scatter" Scatter(form)
     "any_lane" AnyLane
     "store_scalar" StoreScalar(bits)
     "bin" Bin(op, bits)
+    "bin_scalar" BinScalar { op, bits, f, reversed }
+    "bin_int" BinInt(op, bits)
     "un" Un(op, bits)
     "fma" Fma { neg, bits }
     "fma231" Fma231 { neg, bits }
     "fma213" Fma213 { neg, bits }
+    "fma_scalar" FmaScalar { neg, bits, f }
     "fma_lane" FmaLane { neg, bits, lane }
     "fma_halves" FmaHalves { lane }
     "dot" Dot(bytes)
     "dot_lane" DotLane { bytes, swapped, lane }
     "dot8" Dot8 { of, swapped }
     "matrix_dot" MatrixDot { of, swapped }
+    "lanes_swapped" LanesSwapped(k, bits)
+    "permuted" Permuted(bits)
+    "splat_scalar" SplatScalar(bits, f)
     "zip" Zip { bits, upper }
     "unzip" Unzip { odd }
     "dot2" Dot2

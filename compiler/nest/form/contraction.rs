@@ -80,9 +80,10 @@ impl ProductKind {
             ProductKind::Bytes => ElemType::I32,
         }
     }
-    /// Columns of panels come in multiples of this on every level: lanes of the longest vectors.
-    pub fn unit(self) -> i64 {
-        if self == ProductKind::Double { 8 } else { 16 }
+    /// Columns of panels come in multiples of this on every level whose vectors have up to so many lanes, so
+    /// that they share panels; on levels of longer ones, of `lanes` of the product's size, in multiples of those.
+    pub fn unit(self, lanes: u32) -> i64 {
+        i64::from(lanes).max(if self == ProductKind::Double { 8 } else { 16 })
     }
     /// Steps of the sum that are written out: as many as a vector of the row's elements holds, eight bytes
     /// each or four.

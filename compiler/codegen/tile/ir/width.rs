@@ -9,41 +9,54 @@ pub enum Width {
     Avx512,
     /// 128 bits: Advanced SIMD of Armv8-A.
     Neon,
+    /// 256 bits: two registers of RISC-V, of at least 128 bits each (Zvl128b).
+    Rvv128,
+    /// 512 bits: two of at least 256 bits (Zvl256b).
+    Rvv256,
+    /// 1024 bits: two of at least 512 bits (Zvl512b).
+    Rvv512,
 }
 
 impl Width {
     /// Lanes of 32 bits.
     pub fn lanes(self) -> u32 {
         match self {
-            Width::Avx2 => 8,
-            Width::Avx512 => 16,
             Width::Neon => 4,
+            Width::Avx2 | Width::Rvv128 => 8,
+            Width::Avx512 | Width::Rvv256 => 16,
+            Width::Rvv512 => 32,
         }
     }
     /// Bytes of a vector.
     pub fn bytes(self) -> u32 {
         self.lanes() * 4
     }
-    /// Vector registers.
+    /// Vectors that registers hold.
     pub(in crate::codegen::tile) fn registers(self) -> usize {
         match self {
             Width::Avx2 => 16,
             Width::Avx512 | Width::Neon => 32,
+            // Groups of two; four registers hold masks and what instructions need on the way.
+            Width::Rvv128 | Width::Rvv256 | Width::Rvv512 => 14,
         }
     }
-    /// Parameters that arrive in registers: System V of x86-64, AAPCS64.
+    /// Parameters that arrive in registers: System V of x86-64, AAPCS64, psABI of RISC-V.
     pub(in crate::codegen::tile) fn register_params(self) -> usize {
         match self {
             Width::Avx2 | Width::Avx512 => 6,
-            Width::Neon => 8,
+            Width::Neon | Width::Rvv128 | Width::Rvv256 | Width::Rvv512 => 8,
         }
     }
     /// True if masks are vectors whose lanes are all ones or all zeros.
     pub(in crate::codegen::tile) fn masks_are_vectors(self) -> bool {
-        self != Width::Avx512
+        matches!(self, Width::Avx2 | Width::Neon)
+    }
+    /// True if conversions of floats to integers ask for NaN first: small numbers are converted otherwise.
+    pub(in crate::codegen::tile) fn checks_for_nan(self) -> bool {
+        matches!(self, Width::Rvv128 | Width::Rvv256 | Width::Rvv512)
     }
     /// True if conversions of floats to integers saturate, and give 0 for NaN.
     pub(in crate::codegen::tile) fn saturates(self) -> bool {
-        self == Width::Neon
+        matches!(self, Width::Neon | Width::Rvv128 | Width::Rvv256 | Width::Rvv512)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Arg, Fit, Translate};
 use crate::codegen::tile::ir::Value;
-use crate::codegen::tile::isa;
+use crate::codegen::tile::isa::{self, Reach};
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use std::rc::Rc;
@@ -186,11 +186,11 @@ impl Translate<'_> {
         let bytes = constant.checked_mul(i64::from(size)).and_then(|c| i32::try_from(c).ok());
         let Some(x) = bytes else { return (rest + constant, 0) };
         let (x, size) = (i64::from(x), i64::from(size));
-        let far = self.reach(x, whole).map_or(0, |r| x.div_euclid(r) * r);
+        let far = self.reach(x, whole).map_or(0, |r| r.base(x));
         if far % size == 0 { (rest + far / size, (x - far) as i32) } else { (rest, x as i32) }
     }
     /// Bytes that displacements may reach, if what is beyond has a pointer of its own.
-    fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {
+    fn reach(&self, displacement: i64, vector: bool) -> Option<Reach> {
         if self.near { isa::machine(self.b.width()).reach(displacement, vector) } else { None }
     }
     /// What all copies of an access have in common.

@@ -352,9 +352,12 @@ impl Translate<'_> {
     fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
         let mut k = self.b.lanes() as u8 / 2;
         let words = if is_long(v.ty) { 2 } else { 1 };
+        // Others move 32 bits, whatever stands in them.
+        let typed = self.b.has(Op::Un(Un::Swap(k * words), Bits::B64));
+        let bits = if typed { bits_of(v.ty) } else { Bits::B32 };
         let mut r = v;
         while k > 0 {
-            let s = Val { v: self.b.un(Un::Swap(k * words), r.v), ..r };
+            let s = Val { v: self.b.un_of(Un::Swap(k * words), r.v, bits), ..r };
             r = self.binary(op, r, s, false)?;
             k /= 2;
         }

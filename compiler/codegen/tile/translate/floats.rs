@@ -12,6 +12,8 @@ pub(super) struct Lanes<'a> {
 
 /// 2^52 + 2^51: the lowest bits of a small whole number added to it are those of the number.
 const UNITS: f64 = 6_755_399_441_055_744.0;
+/// 2^23 + 2^22: the same of f32.
+const UNITS_32: f64 = 12_582_912.0;
 /// Bits of the exponent of 1.
 const BIAS: f64 = 1023.0;
 
@@ -158,6 +160,11 @@ impl Floats for Lanes<'_> {
         }
         let k = if self.bits == Bits::B64 {
             self.at_exponent(n, 0.0)
+        } else if self.b.width().checks_for_nan() {
+            // As the lowest bits of a float; those of NaN are 0.
+            let units = self.number(UNITS_32);
+            let k = self.bin(Bin::Add, n, units);
+            self.un(Un::Shl(23), k)
         } else {
             let k = self.un(Un::ToInt, n);
             self.un(Un::Shl(23), k)

@@ -24,6 +24,10 @@ impl Translate<'_> {
     }
     /// Loads a vector of neighbours, or one element for all lanes.
     pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        let linear = a.places.is_none() && a.window.is_none() && a.bound.is_empty();
+        if linear && !matches!(a.lane, Some(0 | 1)) && self.b.has(Op::LoadStrided(form)) {
+            return self.lane_by_lane(a, form);
+        }
         if self.is_gather(a, form) {
             return self.gathered(a, form);
         }
@@ -150,11 +154,25 @@ impl Translate<'_> {
                 self.b.scatter(form, index, mem, v, k);
                 Ok(())
             }
+            (None, Some(k)) if self.b.has(Op::StoreStrided(form)) => {
+                let step = self.b.int(bytes);
+                self.b.store_strided(form, mem, (v, step), Some(k));
+                Ok(())
+            }
             _ => Err(LANES),
         }
     }
     /// What lanes read at a distance that run time knows: one element after the other.
     fn lane_by_lane(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if self.b.has(Op::LoadStrided(form)) {
+            let step = match self.count(a.step * i64::from(form.bytes()))? {
+                Count::Run(step) => step,
+                Count::Fixed(n) => self.b.int(n),
+            };
+            let mem = self.mem(a)?;
+            let args: Vec<Value> = std::iter::once(step).chain(self.mask).collect();
+            return Ok(self.b.vector(Op::LoadStrided(form), &args, Some(mem)));
+        }
         let (Some(n), false, true) = (self.used_lanes(), self.b.is_long(), form == Form::B32) else {
             return Err(LANES);
         };
@@ -165,7 +183,7 @@ impl Translate<'_> {
         for lane in 1..n {
             base = self.b.add(base, step);
             let one = self.b.broadcast(form, Mem { base, index: None, disp: 0 });
-            let from_here = self.b.some_lanes(u16::MAX << lane);
+            let from_here = self.b.some_lanes(u32::MAX << lane);
             all = self.b.select(from_here, one, all, Bits::B32);
         }
         Ok(all)

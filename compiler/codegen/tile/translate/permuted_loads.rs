@@ -213,7 +213,7 @@ impl Translate<'_> {
                     *f = (p.first + i64::from(other.1) - w.first).rem_euclid(lanes) as u8;
                 }
             }
-            let chosen = w.lanes.iter().fold(0u16, |c, (lane, _)| c | 1u16.checked_shl(*lane).unwrap_or(0));
+            let chosen = w.lanes.iter().fold(0u32, |c, (lane, _)| c | 1u32.checked_shl(*lane).unwrap_or(0));
             let from = self.b.lane_numbers(from);
             let v = self.b.bin(Bin::Permute, from, v?);
             all = Some(match all {

@@ -71,7 +71,12 @@ const LEAST_SCALE: f32 = 1e-37;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if level.facts.caps.bits < 512 || m.math != Math::Default || !m.optimize.may_grow() {
+    // Two multipliers of 512 bits: others wait for the loads of the sums.
+    if level.facts.caps.bits < 512
+        || level.facts.caps.by_scalar
+        || m.math != Math::Default
+        || !m.optimize.may_grow()
+    {
         return Ok(());
     }
     let uses = Uses::new(m);

@@ -91,7 +91,7 @@ impl Axes {
             (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
             (None, None) => 1,
         };
-        let columns = Columns { n, extent, nr: tiles::panel(most, extent, p.product.unit()) };
+        let columns = Columns { n, extent, nr: tiles::panel(most, extent, p.product.unit(facts.lanes)) };
         Some(Axes { p, columns, batch, rows, row, several, most, facts })
     }
     /// Tiles that read B so.
@@ -120,7 +120,7 @@ impl Axes {
             &request.program.borders,
         );
         let loops = Loops::new(m, &p, &tile, &rows);
-        let work = work(m, &p, n, p.product.unit(), request.program.large);
+        let work = work(m, &p, n, p.product.unit(facts.lanes), request.program.large);
         Tiled { p, rows, tile, loops, turn, work }
     }
 }

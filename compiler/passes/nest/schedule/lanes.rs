@@ -223,7 +223,7 @@ fn suits(m: &Module, needs: &Needs, var: Sym, vectors: Vectors, extent: Option<D
 }
 
 /// What a load is in vectors along a variable: 1 if it is whole vectors, -1 if it is lanes one by one; 0 for
-/// a gather, which costs what these do.
+/// a gather or elements at equal distances, which cost what these do.
 fn gain(
     m: &Module,
     needs: &Needs,
@@ -252,7 +252,8 @@ fn gain(
             shuffled && !needs.conditional && extent.is_some_and(known)
         }
     };
-    let gathers = step.is_some() && needs.straight && caps.gathers && (needs.is_word(t) || is_short(t));
+    let may = needs.straight && caps.gathers || caps.strided && vector;
+    let gathers = step.is_some() && may && (needs.is_word(t) || is_short(t));
     match (whole, gathers) {
         (true, _) => 1,
         (false, true) => 0,

@@ -10,7 +10,7 @@ mod registers;
 mod select;
 pub(in crate::codegen) mod table;
 
-use super::Machine;
+use super::{Machine, Reach};
 use crate::codegen::tile::Code;
 use crate::codegen::tile::ir::{Class, Form, Func, Node, Op, Value};
 use crate::codegen::tile::regalloc::Alloc;
@@ -52,14 +52,15 @@ impl Machine for Aarch64 {
     fn indexed(&self) -> bool {
         false
     }
-    fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {
-        Some(match vector {
+    fn reach(&self, displacement: i64, vector: bool) -> Option<Reach> {
+        let bytes = match vector {
             // Displacements of 12 bits, in elements.
             false => 1 << 12,
             // Pairs have 7 bits, in vectors; what is not aligned 9 bits, in bytes.
             true if displacement % 16 == 0 => 1 << 10,
             true => 1 << 8,
-        })
+        };
+        Some(Reach { bytes, before: 0 })
     }
     fn unrolls(&self) -> bool {
         true

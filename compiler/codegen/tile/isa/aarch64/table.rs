@@ -83,6 +83,7 @@ pub(super) fn un(op: Un, bits: Bits) -> Option<[u32; 2]> {
         Un::Shr(n) => one([0x6f00_0400, 0x6f00_0400]).map(|w| [w[0] | right(n, bits), 0]),
         Un::Sar(n) => one([0x4f00_0400, 0x4f00_0400]).map(|w| [w[0] | right(n, bits), 0]),
         // REV64, and EXT of a register with itself.
+        Un::Swap(_) if bits == Bits::B64 => None,
         Un::Swap(1) => Some([0x4ea0_0800, 0]),
         Un::Swap(2) => Some([EXT | 8 << 11, 0]),
         Un::Narrow(2) => wide([XTN[1], 0]),
@@ -362,7 +363,7 @@ pub(super) fn has_op(op: Op) -> bool {
             form != crate::codegen::tile::ir::Form::NearU8
         }
         Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot2 => false,
-        _ => true,
+        op => !op.is_of_riscv(),
     }
 }
 

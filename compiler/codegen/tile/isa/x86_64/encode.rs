@@ -42,7 +42,7 @@ pub(super) fn column(w: Width) -> usize {
     match w {
         Width::Avx2 => 0,
         // No machine of this folder has other vectors.
-        Width::Avx512 | Width::Neon => 1,
+        _ => 1,
     }
 }
 

@@ -202,7 +202,7 @@ impl Emit<'_> {
                 return self.whole_literal(p.d, l);
             }
             Op::SomeLanes(k) if self.wide() => {
-                let l = self.literal(vec![u32::from(k)]);
+                let l = self.literal(vec![k]);
                 return match get_k(p.d) {
                     Some(k) => self.a.kmovw(k, word_ptr(l)),
                     None => Ok(()),

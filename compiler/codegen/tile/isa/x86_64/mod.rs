@@ -6,7 +6,7 @@ mod registers;
 mod select;
 mod table;
 
-use super::Machine;
+use super::{Machine, Reach};
 use crate::codegen::tile::Code;
 use crate::codegen::tile::ir::{Class, Form, Func, Node, Op, Value, Width};
 use crate::codegen::tile::regalloc::Alloc;
@@ -45,7 +45,7 @@ impl Machine for X86 {
     fn indexed(&self) -> bool {
         true
     }
-    fn reach(&self, _: i64, _: bool) -> Option<i64> {
+    fn reach(&self, _: i64, _: bool) -> Option<Reach> {
         None
     }
     fn unrolls(&self) -> bool {

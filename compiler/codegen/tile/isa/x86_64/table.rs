@@ -329,7 +329,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Dot(bytes) => return bytes == Bytes::Mixed,
         Op::Scatter(_) => return column == 1,
         Op::StoreLane(form, lane) => store_lane(form, lane).0[column],
-        _ => return true,
+        op => return !op.is_of_riscv(),
     };
     code != Code::INVALID
 }

@@ -150,7 +150,11 @@ fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
     let vectors = nr / lanes;
     let mut best = (1, 1, 0.0);
     for nv in (1..=vectors.min(8)).filter(|v| vectors % v == 0) {
-        let (mr, loads) = if facts.caps.by_lane {
+        let (mr, loads) = if facts.caps.by_scalar {
+            // Two vectors of B, of which one is being loaded. Elements of A take no vector register.
+            let mr = ((registers - 2) / nv).clamp(1, MOST_ROWS).min(most.max(1));
+            (mr, mr as f64 / 8.0 + nv as f64)
+        } else if facts.caps.by_lane {
             let mr = rows_by_lane(registers, nv).min(most.max(1));
             (mr, mr as f64 / lanes as f64 + nv as f64 / 2.0)
         } else {

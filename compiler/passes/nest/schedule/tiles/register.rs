@@ -212,7 +212,9 @@ impl Sum<'_> {
         };
         let factor = |at: Vec<Dim>| match &guard {
             None => Expr::Load { buf, at },
-            Some(exists) => Expr::select(exists.clone(), Expr::Load { buf, at }, Expr::num(p.product.ty(), 0.0)),
+            Some(exists) => {
+                Expr::select(exists.clone(), Expr::Load { buf, at }, Expr::num(p.product.ty(), 0.0))
+            }
         };
         // The sum of two elements is in every row; code has it once.
         let b = match &p.with {

@@ -1,0 +1,123 @@
+//! Accesses to memory: addresses, elements of other lengths than lanes, masks.
+
+use super::code::{immediate, is_short};
+use super::encode::{Emit, OWN, SECOND, number};
+use super::table::{self, Width};
+use crate::codegen::tile::ir::{Bits, Form, Mem, Node, Op};
+use crate::diag::{Failure, Result};
+use regalloc2::Allocation;
+
+/// The vector register that is the encoder's own: what is shorter than lanes on its way.
+const OWN_VECTOR: u32 = 3;
+/// Bytes that a prefetch counts in.
+const PREFETCH_UNIT: i64 = 32;
+
+/// Elements in memory: neighbours, or so far apart as a register says.
+#[derive(Clone, Copy)]
+struct Elements {
+    form: Form,
+    base: u32,
+    step: Option<u32>,
+    masked: bool,
+}
+
+impl Emit<'_> {
+    /// Base and displacement of a memory operand whose registers follow `args` arguments.
+    fn at(&mut self, m: Mem, args: usize, al: &[Allocation]) -> (u32, i64) {
+        let base = number(al[args]);
+        match m.index {
+            None => (base, i64::from(m.disp)),
+            Some((_, scale)) => {
+                let index = number(al[args + 1]);
+                self.code.short(table::SLLI, OWN, index, i64::from(scale.trailing_zeros()));
+                self.code.three(table::ADD, OWN, OWN, base);
+                (OWN, i64::from(m.disp))
+            }
+        }
+    }
+    /// Elements as they stand in memory, to or from a vector.
+    fn move_elements(&mut self, e: Elements, store: bool, v: u32) {
+        let word = table::vector_access(Width::bytes(e.form.bytes()), e.step.is_some(), store);
+        let word = if e.masked { table::masked(word) } else { word };
+        self.code.push(word | e.step.unwrap_or(0) << 20 | e.base << 15 | v << 7);
+    }
+    fn load_elements(&mut self, e: Elements, d: u32) {
+        let parts = e.form.lane_bytes() / e.form.bytes();
+        // What is shorter than lanes is extended on its way.
+        let v = if parts == 1 { d } else { OWN_VECTOR };
+        if e.masked {
+            self.want(Width::bytes(e.form.bytes()));
+            self.code.vector(table::SPLAT_NUMBER, v, 0, 0);
+        }
+        self.move_elements(e, false, v);
+        if parts > 1 {
+            self.want(Emit::lanes_of(e.form));
+            let signed = matches!(e.form, Form::I8 | Form::I16);
+            self.code.vector(table::extend(parts, signed), d, v, 0);
+        }
+    }
+    fn store_elements(&mut self, e: Elements, v: u32) {
+        let mut from = v;
+        let mut bytes = e.form.lane_bytes();
+        while bytes > e.form.bytes() {
+            bytes /= 2;
+            self.want(Width::bytes(bytes));
+            self.code.vector(table::NARROW, OWN_VECTOR, from, 0);
+            from = OWN_VECTOR;
+        }
+        self.move_elements(e, true, from);
+    }
+    /// Operations that are about their memory operand.
+    pub(super) fn memory(&mut self, n: &Node, al: &[Allocation]) -> Result<()> {
+        let missing = |what: &str| Err(Failure::bug("encoding of a tile", what));
+        let (Some(m), args) = (n.mem, n.args.len()) else { return missing("a memory operand is missing") };
+        let at = self.at(m, args, al);
+        let d = al.last().map_or(0, |a| number(*a));
+        let first = al.first().map_or(0, |a| number(*a));
+        match n.op {
+            Op::Address => self.code.add(d, at.0, at.1),
+            Op::Load(form) => {
+                let base = self.address(at);
+                self.load_elements(Elements { form, base, step: None, masked: args > 0 }, d);
+            }
+            Op::LoadStrided(form) => {
+                let base = self.address(at);
+                self.load_elements(Elements { form, base, step: Some(first), masked: args > 1 }, d);
+            }
+            Op::Store(form) => {
+                let base = self.address(at);
+                self.store_elements(Elements { form, base, step: None, masked: args > 1 }, first);
+            }
+            Op::StoreStrided(form) => {
+                let base = self.address(at);
+                let step = Some(number(al[1]));
+                self.store_elements(Elements { form, base, step, masked: args > 2 }, first);
+            }
+            Op::Broadcast(form) if args == 0 => {
+                self.access_int(table::int_access(form, false), false, OWN, at);
+                self.want(Emit::lanes_of(form));
+                self.code.vector(table::SPLAT, d, 0, OWN);
+            }
+            Op::Element(form, f) => {
+                self.access_int(table::load_float(form.lane()), false, u32::from(f), at);
+            }
+            Op::StoreScalar(bits) => {
+                // The address first: what holds it may be the register that the lane would take.
+                let base = self.address(at);
+                self.want(Width::of(bits));
+                self.code.vector(table::FIRST, SECOND, first, 0);
+                let form = if bits == Bits::B64 { Form::B64 } else { Form::B32 };
+                self.access_int(table::int_access(form, true), true, SECOND, (base, 0));
+            }
+            Op::Prefetch { .. } => {
+                let (base, disp) = at;
+                let whole = disp.div_euclid(PREFETCH_UNIT) * PREFETCH_UNIT;
+                let (base, disp) =
+                    if is_short(whole) { (base, whole) } else { (self.address((base, whole)), 0) };
+                self.code.push(table::PREFETCH | immediate(disp) | base << 15);
+            }
+            _ => return missing("an operation without an instruction"),
+        }
+        Ok(())
+    }
+}

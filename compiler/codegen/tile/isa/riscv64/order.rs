@@ -1,0 +1,142 @@
+//! The order of products of rows, which are elements, and columns, which are loaded: column after column, all
+//! rows with each, and every load so early that it has arrived. What computes in order waits for loads, and
+//! registers hold two columns and a few elements beside the sums.
+
+use crate::codegen::tile::ir::{Block, Node, Op, Value};
+use crate::codegen::{Map, Set};
+
+/// Products by which an element is loaded earlier than it is used.
+const AHEAD: usize = 6;
+/// The same of a vector, which takes longer.
+const VECTOR_AHEAD: usize = 12;
+/// Elements that have registers at once.
+const ELEMENTS: usize = 16;
+/// Vectors that registers hold.
+const REGISTERS: usize = 14;
+
+/// A load, the product that uses it first, and the one that uses it last.
+struct Load {
+    node: usize,
+    first: usize,
+    last: usize,
+    vector: bool,
+}
+
+/// Orders the products of a block and what they load, if it is made of them.
+pub(super) fn products(b: &mut Block, elements: &Set<Value>) {
+    if let Some(nodes) = ordered(b, elements) {
+        b.nodes = nodes;
+    }
+}
+
+/// The element and the vector that a product multiplies.
+fn factors(n: &Node, elements: &Set<Value>) -> Option<(Value, Value)> {
+    match (n.op, n.args.as_slice()) {
+        (Op::Fma { .. }, &[x, y, _]) if elements.contains(&x) => Some((x, y)),
+        (Op::Fma { .. }, &[x, y, _]) if elements.contains(&y) => Some((y, x)),
+        _ => None,
+    }
+}
+
+fn ordered(b: &Block, elements: &Set<Value>) -> Option<Vec<Node>> {
+    let is_product = |n: &Node| factors(n, elements).is_some();
+    let last = b.nodes.iter().rposition(is_product)?;
+    let body = &b.nodes[..=last];
+    let stores = |n: &Node| matches!(n.op, Op::Store(_) | Op::StoreStrided(_) | Op::StoreScalar(_));
+    if body.iter().any(stores) {
+        return None;
+    }
+    // What products multiply is loaded by itself and for them only.
+    let mut loads: Map<Value, usize> = Map::default();
+    for (i, n) in body.iter().enumerate() {
+        let plain = matches!(n.op, Op::Load(_)) || n.def.is_some_and(|d| elements.contains(&d));
+        if let (true, Some(d), true) = (plain, n.def, n.args.is_empty()) {
+            loads.insert(d, i);
+        }
+    }
+    let mut columns: Vec<Value> = vec![];
+    for n in body.iter().filter(|n| is_product(n)) {
+        let (_, v) = factors(n, elements)?;
+        if !loads.contains_key(&v) {
+            return None;
+        }
+        if !columns.contains(&v) {
+            columns.push(v);
+        }
+    }
+    let rank = |n: &Node| factors(n, elements).and_then(|f| columns.iter().position(|c| *c == f.1));
+    let mut products: Vec<&Node> = body.iter().filter(|n| is_product(n)).collect();
+    products.sort_by_key(|n| rank(n));
+    // Each sum in its order.
+    let results: Set<Value> = products.iter().filter_map(|n| n.def).collect();
+    let mut made: Set<Value> = Set::default();
+    for n in &products {
+        if n.args.iter().any(|v| results.contains(v) && !made.contains(v)) {
+            return None;
+        }
+        made.extend(n.def);
+    }
+    let multiplied: Set<Value> = products.iter().filter_map(|n| Some(factors(n, elements)?.0)).collect();
+    if multiplied.iter().any(|v| !loads.contains_key(v)) {
+        return None;
+    }
+    let own =
+        |n: &Node| is_product(n) || n.def.is_some_and(|d| multiplied.contains(&d) || columns.contains(&d));
+    let mut out: Vec<Node> = body.iter().filter(|n| !own(n)).cloned().collect();
+    let waits = |v: &Value| results.contains(v) || columns.contains(v) || multiplied.contains(v);
+    if out.iter().any(|n| n.args.iter().any(waits)) {
+        return None;
+    }
+    let sums = products.iter().filter(|n| n.args.last().is_some_and(|c| !results.contains(c))).count();
+    let order = emit(&products, uses(&products, &loads, elements), REGISTERS.saturating_sub(sums).max(1));
+    out.extend(order.into_iter().map(|x| match x {
+        Emitted::Load(i) => b.nodes[i].clone(),
+        Emitted::Product(i) => products[i].clone(),
+    }));
+    out.extend(b.nodes[last + 1..].iter().cloned());
+    Some(out)
+}
+
+/// Loads in the order of their first uses.
+fn uses(products: &[&Node], loads: &Map<Value, usize>, elements: &Set<Value>) -> Vec<Load> {
+    let mut found: Vec<(Value, Load)> = vec![];
+    for (i, n) in products.iter().enumerate() {
+        let Some((element, vector)) = factors(n, elements) else { continue };
+        for (v, vector) in [(vector, true), (element, false)] {
+            let Some(node) = loads.get(&v).copied() else { continue };
+            match found.iter_mut().find(|l| l.0 == v) {
+                Some(l) => l.1.last = i,
+                None => found.push((v, Load { node, first: i, last: i, vector })),
+            }
+        }
+    }
+    found.into_iter().map(|l| l.1).collect()
+}
+
+enum Emitted {
+    Load(usize),
+    Product(usize),
+}
+
+/// Products in their order, each load as early as it may come and registers allow.
+fn emit(products: &[&Node], loads: Vec<Load>, vectors: usize) -> Vec<Emitted> {
+    let mut out = vec![];
+    let (mut waiting, mut alive): (Vec<Load>, Vec<Load>) = (loads, vec![]);
+    for i in 0..products.len() {
+        alive.retain(|l| l.last >= i);
+        let mut later = vec![];
+        for l in waiting {
+            let (ahead, most) = if l.vector { (VECTOR_AHEAD, vectors) } else { (AHEAD, ELEMENTS) };
+            let room = alive.iter().filter(|a| a.vector == l.vector).count() < most;
+            if l.first == i || l.first <= i + ahead && room {
+                out.push(Emitted::Load(l.node));
+                alive.push(l);
+            } else {
+                later.push(l);
+            }
+        }
+        waiting = later;
+        out.push(Emitted::Product(i));
+    }
+    out
+}

@@ -1,0 +1,125 @@
+//! Registers: which there are, who must keep them, and which ones instructions ask for (psABI, lp64d).
+//!
+//! x30 and x31 are the encoder's own, and f31. x1 holds the return address, x3 and x4 belong to the platform,
+//! x8 to the frame chain. v0 to v2 hold masks, of which instructions read v0 only; v3 is the encoder's. The
+//! other vector registers are groups of two, which the allocator knows by half of their numbers.
+
+use crate::codegen::tile::ir::{Bin, Class, Func, Node, Op, Un, Value};
+use regalloc2::{MachineEnv, Operand, PReg, PRegSet, RegClass, VReg};
+
+/// s1, s2 .. s11: what a function must restore.
+pub(super) const SAVED: [usize; 11] = [9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27];
+/// t0 .. t4, a0 .. a7.
+const FREE: [usize; 13] = [10, 11, 12, 13, 14, 15, 16, 17, 5, 6, 7, 28, 29];
+/// Where parameters arrive: a0.
+const FIRST_PARAM: usize = 10;
+/// The mask that instructions read.
+const MASK: usize = 0;
+/// Masks.
+const MASKS: std::ops::Range<usize> = 0..3;
+/// Groups of two: v4 to v31.
+const GROUPS: std::ops::Range<usize> = 2..16;
+/// Registers of floats that no function has to restore, but for the encoder's.
+pub(super) const FLOATS: [u8; 19] = [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17, 28, 29, 30];
+
+/// The class of a kind of value.
+pub(super) fn class(c: Class) -> RegClass {
+    match c {
+        Class::Int => RegClass::Int,
+        Class::Vector => RegClass::Float,
+        Class::Mask => RegClass::Vector,
+    }
+}
+
+/// What the allocator may use.
+pub(super) fn env() -> MachineEnv {
+    fn set(r: impl IntoIterator<Item = usize>, c: RegClass) -> PRegSet {
+        r.into_iter().fold(PRegSet::empty(), |s, i| s.with(PReg::new(i, c)))
+    }
+    let none = PRegSet::empty();
+    MachineEnv {
+        preferred_regs_by_class: [
+            set(FREE, RegClass::Int),
+            set(GROUPS, RegClass::Float),
+            set(MASKS, RegClass::Vector),
+        ],
+        non_preferred_regs_by_class: [set(SAVED, RegClass::Int), none, none],
+        scratch_by_class: [None; 3],
+        fixed_stack_slots: vec![],
+    }
+}
+
+/// True for conversions to integers, of numbers only, and to whole numbers.
+fn is_whole(op: Un) -> bool {
+    use Un::{Ceil, Floor, Round, ToInt, Trunc, TruncInt, TruncLong, TruncUnsigned};
+    matches!(op, Round | Floor | Ceil | Trunc | ToInt | TruncInt | TruncLong | TruncUnsigned)
+}
+
+/// True for operations that make a mask of their own on the way.
+fn masks_itself(op: Op) -> bool {
+    match op {
+        Op::Bin(op, _) => matches!(op, Bin::Min | Bin::Max),
+        Op::Un(op, _) => is_whole(op),
+        _ => false,
+    }
+}
+
+/// Registers that an operation destroys.
+pub(super) fn clobbers(op: Op) -> PRegSet {
+    let none = PRegSet::empty();
+    if masks_itself(op) { none.with(PReg::new(MASK, RegClass::Vector)) } else { none }
+}
+
+/// True for operations that write their result before they have read all arguments.
+fn writes_early(op: Op) -> bool {
+    match op {
+        Op::Permuted(_) | Op::Un(Un::IAbs, _) => true,
+        Op::Un(op, _) if is_whole(op) => true,
+        // Results of other lengths than their arguments overlap them in some ways only.
+        Op::Un(op, _) => {
+            matches!(op, Un::Double | Un::ToDouble | Un::UnsignedToDouble | Un::Extend | Un::ExtendUnsigned)
+        }
+        _ => false,
+    }
+}
+
+/// The operands of an instruction, in the order in which `encode` reads their registers: arguments, base and
+/// index of the memory operand, result.
+pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
+    if n.op == Op::Args {
+        let param = |(i, v): (usize, &Value)| {
+            Operand::reg_fixed_def(reg(*v), PReg::new(FIRST_PARAM + i, RegClass::Int))
+        };
+        return f.params.iter().take(f.width.register_params()).enumerate().map(param).collect();
+    }
+    let early = writes_early(n.op);
+    let masked = match n.op {
+        Op::Load(_) => 0,
+        Op::Store(_) | Op::LoadStrided(_) => 1,
+        Op::StoreStrided(_) | Op::Select(_) => 2,
+        _ => usize::MAX,
+    };
+    let one = |(i, v): (usize, &Value)| {
+        if i == masked {
+            Operand::reg_fixed_use(reg(*v), PReg::new(MASK, RegClass::Vector))
+        } else if early {
+            Operand::reg_use_at_end(reg(*v))
+        } else {
+            Operand::reg_use(reg(*v))
+        }
+    };
+    let mut o: Vec<Operand> = n.args.iter().enumerate().map(one).collect();
+    if let Some(m) = &n.mem {
+        o.push(Operand::reg_use(reg(m.base)));
+        if let Some((i, _)) = m.index {
+            o.push(Operand::reg_use(reg(i)));
+        }
+    }
+    if let Some(d) = n.def {
+        o.push(match n.op {
+            Op::Fma231 { .. } | Op::Fma213 { .. } | Op::FmaScalar { .. } => Operand::reg_reuse_def(reg(d), 0),
+            _ => Operand::reg_def(reg(d)),
+        });
+    }
+    o
+}
