@@ -112,7 +112,8 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
         }
     }
     inline_unpacked(m, &uses, &inlined);
-    Ok(waits && (kernels.is_empty() || evaluate(m, &uses, &kernels, &constant)?))
+    let folded = kernels.is_empty() || evaluate(m, &uses, &kernels, &constant)?;
+    Ok(folded && waits)
 }
 
 /// Maps that make floats of few-bit weights go into the kernels that read single rows of them, and vanish where
