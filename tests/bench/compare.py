@@ -174,11 +174,15 @@ def busy():
 
 
 def machine():
+    """The CPU as Linux names it, or the board."""
     cpu = "unknown CPU"
     try:
         cpu = next(l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name"))
     except (OSError, StopIteration):
-        pass
+        if os.path.exists("/proc/device-tree/model"):
+            cpu = open("/proc/device-tree/model").read().strip("\0 \n")
+        elif sys.platform == "darwin":
+            cpu = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True).stdout.strip()
     return {"cpu": cpu, "cpus": os.cpu_count()}
 
 
