@@ -249,6 +249,13 @@ fn emit_strided(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes
     let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min((n - lanes).max(0))));
     let size = (to.of_square(lanes), from.of_square(lanes));
     let body = rows.flat_map(|row| one(m, map, (to, from), (column, row), size, lanes)).collect();
+    let body = by_length(
+        m,
+        map,
+        [(from, None), (to, Some(c))],
+        vec![(at_least(to, from, (lanes, lanes)), body)],
+        lanes,
+    );
     parallel(m, &loops, body)
 }
 
@@ -263,22 +270,37 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
         let n = side.extent.ceil_div(lanes);
         let v = m.syms.loop_var(name, zero, n);
         loops.push((v, n));
-        side.first_of(m, v, lanes)
+        (v, side.first_of(m, v, lanes))
     };
-    let row = square(m, &from, "b");
-    let column = if inner.is_some() { None } else { Some(square(m, &to, "c")) };
+    let (b, row) = square(m, &from, "b");
+    let c = if inner.is_some() { None } else { Some(square(m, &to, "c")) };
+    let column = c.map(|c| c.1);
     let body = squares(m, map, (&to, &from), (column, row), (lanes, lanes), lanes);
-    let unknown = |s: &Side| s.extent.as_const().is_none();
-    if !unknown(&from) && !unknown(&to) {
-        return parallel(m, &loops, body);
+    let mut versions = vec![(at_least(&to, &from, (lanes, lanes)), body)];
+    versions.extend(parts(m, map, (&to, &from), (column, row), lanes));
+    let body = by_length(m, map, [(&from, Some(b)), (&to, c.map(|c| c.0))], versions, lanes);
+    parallel(m, &loops, body)
+}
+
+/// The first of some versions whose condition holds, which depends on the lengths that run time knows; if none
+/// does, the elements of this iteration's squares one by one, cut off where a side ends. Each side comes with the
+/// loop over its squares; a side without one is taken as a whole.
+fn by_length(
+    m: &mut Module,
+    map: &Map,
+    sides: [(&Side, Option<Sym>); 2],
+    mut versions: Vec<(Expr, Vec<Stmt>)>,
+    lanes: i64,
+) -> Vec<Stmt> {
+    if sides.iter().all(|(side, _)| side.extent.as_const().is_some()) {
+        return versions.swap_remove(0).1;
     }
-    // The blocks that this iteration would have, cut off where a side ends.
-    let squares = loops.len() - if inner.is_some() { 1 } else { 2 };
+    let zero = Dim::constant(0);
     let mut short = vec![];
-    for (side, block) in [(&from, loops.get(squares)), (&to, loops.get(squares + 1))] {
+    for (side, square) in sides {
         let v = loop_like(m, side.var, zero, side.extent);
-        let (lo, hi) = match block {
-            Some((b, _)) => (Dim::sym(*b) * lanes, side.extent.min(Dim::sym(*b) * lanes + lanes)),
+        let (lo, hi) = match square.map(|s| Dim::sym(s) * lanes) {
+            Some(first) => (first, side.extent.min(first + lanes)),
             None => (zero, side.extent),
         };
         m.syms.set_loop_range(v, lo, hi);
@@ -287,15 +309,11 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
     let put = |d: Dim| d.subst(&mut |s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
     let value = instance(m, &map.value, &|s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
     let store = Stmt::Store { buf: map.buf, at: map.at.iter().map(|d| put(*d)).collect(), value };
-    let mut els = short.iter().rev().enumerate().fold(vec![store], |body, (i, (_, v, lo, hi))| {
+    let els = short.iter().rev().enumerate().fold(vec![store], |body, (i, (_, v, lo, hi))| {
         let kind = if i == 0 { LoopKind::Vec(lanes as u32) } else { LoopKind::Seq };
         vec![Stmt::For { kind, var: *v, lo: *lo, hi: *hi, body }]
     });
-    let part = parts(m, map, (&to, &from), (column, row), lanes);
-    for (cond, then) in part.into_iter().rev().chain([(at_least(&to, &from, (lanes, lanes)), body)]) {
-        els = vec![Stmt::If { cond, then, els }];
-    }
-    parallel(m, &loops, els)
+    versions.into_iter().rev().fold(els, |els, (cond, then)| vec![Stmt::If { cond, then, els }])
 }
 
 /// True where both sides have so many elements, as far as run time decides.
