@@ -64,6 +64,14 @@ def values():
     check("ReduceSum", {"x": np.full((2, 4000), 20, np.float16)}, {"a": I64(1)})
     check("ReduceMean", {"x": np.full((2, 8000), 20, np.float16)}, {"a": I64(1)})
     check("MatMul", {"a": np.full((2, 100), 30, np.float16), "b": np.full((100, 2), 30, np.float16)})
+    # Sums of 16-bit floats are added up in f32: in their own type, sums of ones would end at 256 and 2048.
+    ones = np.ones((3, 3072), np.float32)
+    for to in (T.BFLOAT16, T.FLOAT16):
+        for op, operands in (("ReduceSum", "h a"), ("ReduceSumSquare", "h a"), ("ReduceL1", "h a"), ("MatMul", "h t")):
+            nodes = [node("Cast", "x", "h", to=to), node("Transpose", "h", "t"), node(op, operands, "s"), node("Cast", "s", "y", to=T.FLOAT)]
+            product = op == "MatMul"
+            want = np.full((3, 3 if product else 1), 3072, np.float32)
+            case(f"sum_{op.lower()}_{to}", nodes, {"x": ones}, {} if product else {"a": I64(1)}, opset=22, want=lambda want=want, **_: [want])
     rows = np.array([[-inf, 3], [1e38, -1e38], [200, -200], [inf, 1], [nan, 1]], np.float32)
     for op in ("Softmax", "LogSoftmax", "ReduceLogSumExp", "ReduceMax", "ReduceSum"):
         check(op, {"x": rows}, {"a": I64(1)} if op[0] == "R" else {}, **({} if op[0] == "R" else {"axis": 1}))
