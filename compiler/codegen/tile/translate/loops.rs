@@ -75,15 +75,19 @@ impl Translate<'_> {
             } else {
                 self.counted_streams(var, Count::Run(whole), true, (lanes, lanes), body)?
             };
-            if trip.modulo(lanes).as_const() == Some(0) {
+            let full = trip.modulo(lanes).as_const() == Some(0);
+            if full && !single {
                 return Ok(());
             }
             // What is left, where the loop has stopped.
             let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
             let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
             // Without masks each number of lanes has code of its own.
-            let counts: Vec<Option<i64>> =
-                if masks { vec![None] } else { (1..lanes + i64::from(single)).map(Some).collect() };
+            let counts: Vec<Option<i64>> = match (full, masks) {
+                (true, _) => vec![Some(lanes)],
+                (false, true) => vec![None],
+                (false, false) => (1..lanes + i64::from(single)).map(Some).collect(),
+            };
             for k in counts {
                 let runs = match k {
                     None => rest,
