@@ -16,7 +16,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{self, I32, I64};
 use cranelift_codegen::ir::{
     AbiParam, Block, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature,
-    SourceLoc, StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value,
+    SourceLoc, StackSlot, StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value,
 };
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
@@ -105,6 +105,8 @@ pub(super) struct Emit<'a, 'b> {
     pub fails: Map<Status, Block>,
     /// Where `call` says why it fails.
     pub sink: Option<super::fault::Sink>,
+    /// Memory for addresses that loops compute ([`super::series`]).
+    pub series_slots: Vec<StackSlot>,
     pub libm: Libm,
     pub libm_refs: Map<&'static str, FuncRef>,
     pub tile: bool,
@@ -289,6 +291,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             words: Map::default(),
             fails: Map::default(),
             sink: None,
+            series_slots: vec![],
             libm: Libm::default(),
             libm_refs: Map::default(),
             tile: false,

@@ -5,10 +5,11 @@
 //! is left inside is one addition per loop level, and constants go into the access's displacement.
 
 use super::func::Emit;
+use super::series::Element;
 use crate::codegen::frame::base_of;
 use crate::diag::Result;
 use crate::nest::{Buf, LoopKind, Stmt};
-use crate::sym::{Atom, Dim, Sym, View};
+use crate::sym::{Atom, Dim, Sym, SymTable, View};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, Value};
@@ -40,7 +41,7 @@ impl Emit<'_, '_> {
         self.emit_dim(d)
     }
     /// The value of a dim in which nothing is left to be put in.
-    fn emit_dim(&mut self, d: Dim) -> Result<Value> {
+    pub(super) fn emit_dim(&mut self, d: Dim) -> Result<Value> {
         if let Some(c) = d.as_const() {
             return Ok(self.b.ins().iconst(I64, c));
         }
@@ -179,24 +180,13 @@ impl Emit<'_, '_> {
         }
         let a = self.emit_dim(x)?;
         let nonneg = self.m.syms.is_nonneg(x);
-        let v = match y.as_const() {
-            Some(c) if c > 0 && c & (c - 1) == 0 => {
-                let shift = i64::from(c.trailing_zeros());
-                if quotient { self.b.ins().sshr_imm_u(a, shift) } else { self.b.ins().band_imm_s(a, c - 1) }
-            }
-            Some(c) if c > 0 && nonneg && self.m.syms.range(x).hi.is_some_and(|h| h < 1 << 31) => {
-                // floor(a / c) = (a * m) >> 63 with m = ceil(2^63 / c), exact for a < 2^31 (Granlund,
-                // Montgomery).
-                let m = (1i128 << 63) / i128::from(c) + 1;
-                let m = self.b.ins().iconst(I64, m as i64);
-                let a2 = self.b.ins().ishl_imm_u(a, 1);
-                let q = self.b.ins().umulhi(a2, m);
-                if quotient {
-                    q
-                } else {
-                    let p = self.times(q, c);
-                    self.b.ins().isub(a, p)
-                }
+        let v = match y.as_const().filter(|c| *c > 0).map(|c| Divisor::of(&self.m.syms, &[x], c)) {
+            Some(by) if quotient => self.quotient(a, by),
+            Some(by) if by.shift().is_some() => self.b.ins().band_imm_s(a, by.by - 1),
+            Some(by) => {
+                let q = self.quotient(a, by);
+                let p = self.times(q, by.by);
+                self.b.ins().isub(a, p)
             }
             _ => {
                 let mut d = self.emit_dim(y)?;
@@ -220,6 +210,21 @@ impl Emit<'_, '_> {
         };
         self.remember(key, v);
         Ok(v)
+    }
+    /// floor(a / c).
+    pub(super) fn quotient(&mut self, a: Value, c: Divisor) -> Value {
+        if let Some(shift) = c.shift() {
+            return self.b.ins().sshr_imm_u(a, i64::from(shift));
+        }
+        if c.short {
+            // floor(a / c) = (a * m) >> 63 with m = ceil(2^63 / c), exact for a < 2^31 (Granlund, Montgomery).
+            let m = (1i128 << 63) / i128::from(c.by) + 1;
+            let m = self.b.ins().iconst(I64, m as i64);
+            let a2 = self.b.ins().ishl_imm_u(a, 1);
+            return self.b.ins().umulhi(a2, m);
+        }
+        let d = self.b.ins().iconst(I64, c.by);
+        if c.natural { self.b.ins().udiv(a, d) } else { self.floor_quotient(a, d) }
     }
     fn floor_quotient(&mut self, a: Value, d: Value) -> Value {
         let q = self.b.ins().sdiv(a, d);
@@ -331,41 +336,60 @@ impl Emit<'_, '_> {
             }
         });
         let mut seen = crate::codegen::Set::default();
+        let mut elements = vec![];
         for (buf, linear, unrolled) in accesses {
             if seen.insert((buf, linear)) {
-                self.hoist_address(buf, linear, &unrolled)?;
+                self.invariants(buf, linear, &unrolled, &mut elements);
             }
         }
-        Ok(())
+        self.series(&elements)?;
+        elements.into_iter().try_for_each(|(buf, linear, size)| self.pointer(buf, linear, size).map(drop))
     }
     /// The invariant part of one address, inside loops to be unrolled: where their variables have constant
     /// factors, they do not matter to it.
-    fn hoist_address(&mut self, buf: Buf, linear: Dim, unrolled: &[Unrolled]) -> Result<()> {
+    fn invariants(&self, buf: Buf, linear: Dim, unrolled: &[Unrolled], to: &mut Vec<Element>) {
         let matters = |u: &&Unrolled| {
             linear.contains(u.0)
                 && linear.linear_in(u.0).is_none_or(|(factor, _)| factor.as_const().is_none())
         };
         if let Some((var, values)) = unrolled.iter().find(matters) {
-            return values.clone().try_for_each(|i| {
-                self.hoist_address(
-                    buf,
-                    linear.subst(&mut |s| (s == *var).then(|| Dim::constant(i))),
-                    unrolled,
-                )
-            });
-        }
-        let View::Sum { terms, .. } = linear.view() else { return Ok(()) };
-        let mut outer = Dim::constant(0);
-        for t in terms {
-            let p = term_dim(t);
-            if p.syms().iter().all(|s| self.vars.contains_key(s)) {
-                outer = outer + p;
+            for i in values.clone() {
+                let linear = linear.subst(&mut |s| (s == *var).then(|| Dim::constant(i)));
+                self.invariants(buf, linear, unrolled, to);
             }
+            return;
         }
+        let View::Sum { terms, .. } = linear.view() else { return };
+        let outer = terms
+            .iter()
+            .map(term_dim)
+            .filter(|p| p.syms().iter().all(|s| self.vars.contains_key(s)))
+            .fold(Dim::constant(0), |sum, p| sum + p);
         if outer.as_const().is_none() {
-            self.pointer(self.m.storage(buf), outer, self.m.element_bits(buf) / 8)?;
+            to.push((self.m.storage(buf), outer, self.m.element_bits(buf) / 8));
         }
-        Ok(())
+    }
+}
+
+/// A positive constant, and what is known of the numbers that it divides.
+#[derive(Clone, Copy)]
+pub(super) struct Divisor {
+    by: i64,
+    /// None is negative.
+    natural: bool,
+    /// None is negative, and all are less than 2^31.
+    short: bool,
+}
+
+impl Divisor {
+    pub(super) fn of(syms: &SymTable, numbers: &[Dim], by: i64) -> Divisor {
+        let natural = numbers.iter().all(|d| syms.is_nonneg(*d));
+        let short = natural && numbers.iter().all(|d| syms.range(*d).hi.is_some_and(|h| h < 1 << 31));
+        Divisor { by, natural, short }
+    }
+    /// The bits by which a shift divides, if one does.
+    pub(super) fn shift(self) -> Option<u32> {
+        (self.by & (self.by - 1) == 0).then(|| self.by.trailing_zeros())
     }
 }
 
@@ -373,7 +397,7 @@ impl Emit<'_, '_> {
 type Unrolled = (Sym, std::ops::Range<i64>);
 
 /// A term of a sum.
-fn term_dim((factor, atoms): &(i64, Vec<Atom>)) -> Dim {
+pub(super) fn term_dim((factor, atoms): &(i64, Vec<Atom>)) -> Dim {
     atoms.iter().fold(Dim::constant(*factor), |p, a| p * atom_dim(a))
 }
 

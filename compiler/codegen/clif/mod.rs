@@ -22,6 +22,7 @@ mod loops;
 mod math;
 mod memory;
 mod pairs;
+mod series;
 mod small;
 mod stmt;
 mod text;

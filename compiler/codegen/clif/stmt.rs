@@ -77,6 +77,11 @@ impl Emit<'_, '_> {
                 return Ok(false);
             }
         };
+        let pointers = tile.args.iter().filter_map(|a| match a {
+            tile::Arg::Pointer { buf, linear, size } => Some((*buf, *linear, *size)),
+            tile::Arg::Number(_) => None,
+        });
+        self.series(&pointers.collect::<Vec<_>>())?;
         let args = tile
             .args
             .iter()
