@@ -94,7 +94,8 @@ impl Inside<'_> {
     }
     fn store(&mut self, s: &Stmt, buf: Buf, at: &[Dim], value: &Expr) {
         // Without elements there is nothing that iterations could share.
-        let empty = self.m.bufs[buf].dims.iter().any(|d| d.as_const() == Some(0));
+        let none = |d: &Dim| self.m.syms.le(*d, Dim::constant(0)) == Answer::Yes;
+        let empty = self.m.bufs[buf].dims.iter().any(none);
         let address = self.m.linear(buf, at);
         if empty || self.bound.iter().any(|b| address.contains(*b)) {
             return;
