@@ -197,7 +197,7 @@ enum Step {
 /// A number of 32 bits as 20 and 12 bits, the lower ones with a sign.
 pub(super) fn halves(x: i64) -> (i64, i64) {
     let lower = (x << 52) >> 52;
-    ((x - lower) >> 12, lower)
+    (x.wrapping_sub(lower) >> 12, lower)
 }
 
 fn steps(x: i64) -> Vec<Step> {
