@@ -6,7 +6,14 @@ use onnxc::codegen::tile::{compile, select, text};
 use std::fmt::Write;
 use std::path::Path;
 
-const WIDTHS: &[(&str, Width)] = &[("avx2", Width::Avx2), ("avx512", Width::Avx512), ("neon", Width::Neon)];
+const WIDTHS: &[(&str, Width)] = &[
+    ("avx2", Width::Avx2),
+    ("avx512", Width::Avx512),
+    ("neon", Width::Neon),
+    ("rvv128", Width::Rvv128),
+    ("rvv256", Width::Rvv256),
+    ("rvv512", Width::Rvv512),
+];
 
 /// Runs the case of a file.
 pub fn case(path: &Path) -> Result<(), String> {

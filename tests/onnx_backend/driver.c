@@ -7,7 +7,7 @@
 #include <string.h>
 #include "cases.h"
 
-enum { MAX = 64 };
+enum { MAX = 2048 };
 
 static void get(void *to, size_t n) {
   if (n && fread(to, 1, n, stdin) != n) {
@@ -39,9 +39,9 @@ int main(int argc, char **argv) {
     fprintf(stderr, "no such case\n");
     return 2;
   }
-  const void *inputs[MAX];
-  void *outputs[MAX];
-  int64_t dims[MAX][16], *out_dims[MAX], bytes[MAX];
+  static const void *inputs[MAX];
+  static void *outputs[MAX];
+  static int64_t dims[MAX][16], *out_dims[MAX], bytes[MAX];
   if (number() != m->n_inputs || m->n_inputs > MAX || m->n_outputs > MAX || m->n_dim_params) {
     fprintf(stderr, "the model has %u inputs, %u outputs, %u dimension parameters\n", m->n_inputs, m->n_outputs, m->n_dim_params);
     return 2;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every operator of ONNX at every version of it, for every element type, against a reference.
 
-    run.py ONNXC [--runtime LIB] [--update] [--filter GLOB] [--jobs N] [--work DIR] [--verbose]
+    run.py ONNXC [--runtime LIB] [--update] [--filter GLOB] [--jobs N] [--work DIR] [--verbose] [--target TRIPLE [--emulate CPU]]
 
 The schemas of the installed onnx package say which versions, types, attributes and optional operands there are. For each
 (operator, version) the recipes (elementwise.py, layout.py, numeric.py, models.py, ml.py, values.py) give small nodes; for each type of
@@ -18,7 +18,8 @@ the recipe; EXEMPT lists what has a reason.
     refused    ONNXC said at compile time that it does not take it, with the code; for some of the cases: after `pass`
     compiles   nothing says what the result is; the reason stands behind it
 
-It holds both ways; `--update` rewrites it. Wrong results and crashes are faults whatever the list says.
+It holds both ways; `--update` rewrites it. With `--target`, models whose inputs and outputs are all numbers are called on
+another CPU under an emulator (`tests/onnx_backend/cross.py`). Wrong results and crashes are faults whatever the list says.
 """
 import argparse
 import collections
@@ -298,8 +299,10 @@ def call(lib, name, items, feeds):
     order = [wants[o.name.decode()] for o in m.outputs]
     shapes = [getattr(items[n]["want"][k], "shape", None) if items[n]["want"] else (40, 50) for n, k in order]
     raw = {x: a if isinstance(a, dict) else a.view(np.uint8 if a.dtype.itemsize == 1 else np.uint16) if a.dtype.kind == "V" or a.dtype.name == "bfloat16" or "float" in a.dtype.name and a.dtype.itemsize == 1 or a.dtype.name in ("int4", "uint4", "int2", "uint2") else a for x, a in feeds.items()}
-    run, outs = m.prepare(raw, shapes)
-    run()
+    outs = emulated(m, lib.with_suffix(".o"), name, raw, shapes) if EMULATED else None
+    if outs is None:
+        run, outs = m.prepare(raw, shapes)
+        run()
     results = {}
     for (n, k), got, o in zip(order, outs, m.outputs):
         t = items[n]["outs"][k]
@@ -323,6 +326,30 @@ def call(lib, name, items, feeds):
             d = differs(got, items[n]["want"][k], t, items[n])
             results[n] = d and f"output {k}: {d}"
     return results
+
+
+def emulated(m, obj, name, feeds, shapes):
+    """The outputs of a model of numbers, compiled for another CPU and called under an emulator; None where it has others. The
+    library of this machine, `m`, tells its inputs and outputs."""
+    import abi
+    import cross
+    if any(t.kind or t.dtype == abi.STRING for t in [*m.inputs, *m.outputs]) or m.params:
+        return None
+    target, cpu = EMULATED
+    out = obj.parent / f"{name}.emulated"
+    out.mkdir()
+    foreign = out / f"{name}.o"
+    subprocess.run([ONNXC, str(obj.with_suffix(".onnx")), "-o", str(foreign), "--name", name, "--target", target], check=True, capture_output=True)
+    command = [*cross.emulator(target, cpu), str(cross.build({name: foreign}, out, target))]
+    as_bytes = lambda t, a: (abi.pack(a, abi.PACKED[t.dtype]) if t.dtype in abi.PACKED else np.asarray(a, order="C").astype(abi.DTYPES[t.dtype], copy=False)).tobytes()
+    dims = [[d if d >= 0 else s[i] for i, d in enumerate(t.dims[:t.rank])] for t, s in zip(m.outputs, shapes)]
+    size = lambda t, n: -(-n * abi.PACKED[t.dtype] // 8) if t.dtype in abi.PACKED else n * np.dtype(abi.DTYPES[t.dtype]).itemsize
+    wanted = [(d, size(t, int(np.prod(d, dtype=np.int64)))) for t, d in zip(m.outputs, dims)]
+    status, outputs = cross.answer(command, name, [as_bytes(t, feeds[t.name.decode()]) for t in m.inputs], wanted)
+    if status:
+        raise RuntimeError(f"call: {abi.STATUS.get(status, status)}")
+    bits = lambda t, raw, d: abi.unpack(raw, abi.PACKED[t.dtype], d) if t.dtype in abi.PACKED else raw.view(abi.DTYPES[t.dtype]).reshape(d)
+    return [bits(t, np.frombuffer(raw, np.uint8).copy(), d) for t, (_, d, raw) in zip(m.outputs, outputs)]
 
 
 def guarded(f, *args):
@@ -428,6 +455,9 @@ def checker(schema, item):
 
 BOTH = False
 RUNTIME = None
+ONNXC = None
+# Another CPU that calls run on: target, and the CPU as the emulator names it or None.
+EMULATED = None
 
 
 def load(schema, work):
@@ -461,7 +491,7 @@ def summary(results):
 
 
 def main():
-    global BOTH, RUNTIME
+    global BOTH, RUNTIME, EMULATED, ONNXC
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("onnxc")
     p.add_argument("--runtime", help="the static library of onnxc-runtime with the feature image; without it, operators that need it are left out")
@@ -471,8 +501,17 @@ def main():
     p.add_argument("--jobs", type=int, default=4)
     p.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "onnx_versions"), help="where the cases are kept")
     p.add_argument("--verbose", action="store_true", help="also list why cases are refused or not compared")
+    p.add_argument("--target", help="call the models of numbers on another CPU, under an emulator")
+    p.add_argument("--emulate", metavar="CPU", help="with --target: the CPU to run them as, in the emulator's name; its best by default")
     a = p.parse_args()
-    BOTH, RUNTIME = a.both, a.runtime
+    BOTH, RUNTIME, ONNXC = a.both, a.runtime, os.path.abspath(a.onnxc)
+    if a.target:
+        sys.path.insert(0, str(HERE.parent / "onnx_backend"))
+        import cross
+        if lacks := cross.missing(a.target):
+            print(f"skipped: {a.target} needs {lacks}, which is not installed")
+            return 0
+        EMULATED = (a.target, a.emulate)
     warnings.simplefilter("ignore")
     taken = lambda name: fnmatch.fnmatch(name, a.filter) and (a.runtime or name not in FOREIGN)
     schemas = sorted((s.domain, s.name, s.since_version) for s in onnx.defs.get_all_schemas_with_history() if taken(s.name))
