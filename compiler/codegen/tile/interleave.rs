@@ -2,21 +2,85 @@
 //! chain for each of its vectors, and a core sees no more than a chain or two ahead. Neighbouring chains go
 //! abreast.
 
-use super::ir::{Block, Func, Node, Op, Value};
+use super::ir::{Block, Class, Form, Func, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// Chains that go abreast. Each has a few values of its own, and sums wait for their turn beside them.
+/// Chains that go abreast at most. Each has a few values of its own, and sums wait for their turn beside
+/// them: none may be pushed out to memory.
 const ABREAST: usize = 4;
+/// Vector registers for the constants of chains.
+const CONSTANTS: usize = 3;
 /// Operations from which on a chain is long.
 const LONG: usize = 12;
 
 /// Orders the blocks of a function.
 pub(super) fn chains(f: &mut Func) {
-    for b in &mut f.blocks {
-        if let Some(nodes) = abreast(b) {
-            b.nodes = nodes;
+    let constants: Set<Value> = f
+        .blocks
+        .iter()
+        .flat_map(|b| &b.nodes)
+        .filter(|n| matches!(n.op, Op::Const(_)))
+        .filter_map(|n| n.def)
+        .collect();
+    let is_vector = |v: Value| f.classes[v.0 as usize] == Class::Vector && !constants.contains(&v);
+    let registers = f.width.registers() - CONSTANTS;
+    let ordered: Vec<Option<Ordered>> = f
+        .blocks
+        .iter()
+        .map(|b| abreast(b, &Room { is_vector: &is_vector, registers, halves: f.long }))
+        .collect();
+    for (i, o) in ordered.into_iter().enumerate() {
+        if let Some(o) = o {
+            f.blocks[i].nodes = o.nodes;
+            put_aside(f, i, &o.aside);
         }
     }
+}
+
+/// What decides how many chains go abreast.
+struct Room<'a> {
+    is_vector: &'a dyn Fn(Value) -> bool,
+    /// Vector registers of chains and of what waits.
+    registers: usize,
+    /// Lanes have 64 bits.
+    halves: bool,
+}
+
+/// The nodes of a block in their new order.
+struct Ordered {
+    nodes: Vec<Node>,
+    aside: Vec<Group>,
+}
+
+/// Chains that go abreast: where the first node is, and the sums of the chains with the places of their
+/// results. Sums of all groups but the first wait there.
+struct Group {
+    at: usize,
+    sums: Vec<(Value, Mem)>,
+}
+
+/// Puts the sums of all groups but the first where their results will be, and loads them when their turn
+/// comes.
+fn put_aside(f: &mut Func, block: usize, groups: &[Group]) {
+    let Some((first, rest)) = groups.split_first() else { return };
+    let mut out = vec![];
+    let mut now: Map<Value, Value> = Map::default();
+    for (i, mut n) in std::mem::take(&mut f.blocks[block].nodes).into_iter().enumerate() {
+        let node = |op, mem, args, def| Node { op, args, mem: Some(mem), literal: None, def, line: n.line };
+        if i == first.at {
+            let waiting = rest.iter().flat_map(|g| &g.sums);
+            out.extend(waiting.map(|(v, mem)| node(Op::Store(Form::B32), *mem, vec![*v], None)));
+        }
+        for (v, mem) in rest.iter().filter(|g| g.at == i).flat_map(|g| &g.sums) {
+            f.classes.push(Class::Vector);
+            let loaded = Value(f.classes.len() as u32 - 1);
+            out.push(node(Op::Load(Form::B32), *mem, vec![], Some(loaded)));
+            now.insert(*v, loaded);
+        }
+        n.args.iter_mut().for_each(|v| *v = now.get(v).copied().unwrap_or(*v));
+        out.push(n);
+    }
+    f.blocks[block].nodes = out;
 }
 
 fn stores(n: &Node) -> bool {
@@ -29,16 +93,32 @@ fn is_fixed(n: &Node) -> bool {
 }
 
 /// The nodes with runs of long chains abreast, if there are any.
-fn abreast(b: &Block) -> Option<Vec<Node>> {
+fn abreast(b: &Block, room: &Room) -> Option<Ordered> {
     let ends: Vec<usize> = (0..b.nodes.len()).filter(|i| stores(&b.nodes[*i])).collect();
     if ends.len() < 2 {
         return None;
     }
     let mut o = Order { b, owners: owners(b, &ends), ends, done: vec![false; b.nodes.len()], out: vec![] };
-    let (mut k, mut changed) = (0, false);
+    let (mut k, mut changed, mut aside) = (0, false, vec![]);
     while k < o.ends.len() {
-        let chains: Vec<Vec<usize>> =
-            (k..o.ends.len()).take(ABREAST).map(|k| o.chain(k)).take_while(|c| suits(b, c)).collect();
+        let mut chains: Vec<Vec<usize>> =
+            (k..o.ends.len()).map(|k| o.chain(k)).take_while(|c| suits(b, c)).collect();
+        let sums = if aside.is_empty() { o.may_wait_in_memory(&chains, room) } else { None };
+        if let Some(sums) = sums {
+            for (chains, sums) in chains.chunks(ABREAST).zip(sums.chunks(ABREAST)) {
+                let own: Set<usize> = chains.iter().flatten().copied().collect();
+                let end = chains.iter().filter_map(|c| c.last()).max().copied().unwrap_or(0);
+                o.emit((0..=end).filter(|i| !own.contains(i)).collect());
+                aside.push(Group { at: o.out.len(), sums: sums.to_vec() });
+                o.side_by_side(chains);
+            }
+            (changed, k) = (true, k + chains.len());
+            continue;
+        }
+        chains.truncate(ABREAST);
+        while chains.len() > 1 && o.registers(&chains, room) > room.registers {
+            chains.pop();
+        }
         if chains.len() > 1 && o.side_by_side(&chains) {
             changed = true;
             k += chains.len();
@@ -48,7 +128,8 @@ fn abreast(b: &Block) -> Option<Vec<Node>> {
         }
     }
     o.emit((0..b.nodes.len()).collect());
-    changed.then(|| o.out.iter().map(|i| b.nodes[*i].clone()).collect())
+    let nodes = o.out.iter().map(|i| b.nodes[*i].clone()).collect();
+    changed.then_some(Ordered { nodes, aside })
 }
 
 /// True for a chain that is long and touches no memory before it ends.
@@ -73,6 +154,66 @@ impl Order<'_> {
     fn chain(&self, k: usize) -> Vec<usize> {
         let end = self.ends[k];
         (0..=end).filter(|i| !self.done[*i] && (*i == end || self.owners[*i] == Some(k))).collect()
+    }
+    /// Vectors that live while chains go abreast: what waits beside them, and what each has.
+    fn registers(&self, chains: &[Vec<usize>], room: &Room) -> usize {
+        let own: Set<usize> = chains.iter().flatten().copied().collect();
+        let nodes = &self.b.nodes;
+        let later = |i: &usize| !self.done[*i] && !own.contains(i);
+        let made_later: Set<Value> = (0..nodes.len()).filter(later).filter_map(|i| nodes[i].def).collect();
+        let used = (0..nodes.len()).filter(later).flat_map(|i| &nodes[i].args).chain(&self.b.jump_args);
+        let waits: Set<Value> =
+            used.copied().filter(|v| (room.is_vector)(*v) && !made_later.contains(v)).collect();
+        let most = chains.iter().map(|c| self.of_chain(c, &waits, room)).max().unwrap_or(0);
+        waits.len() + chains.len() * most
+    }
+    /// Vectors that live in a chain by itself, beside those that wait.
+    fn of_chain(&self, chain: &[usize], waits: &Set<Value>, room: &Room) -> usize {
+        let (mut live, mut most) = (Set::<Value>::default(), 0);
+        for n in chain.iter().rev().map(|i| &self.b.nodes[*i]) {
+            if let Some(d) = n.def {
+                live.remove(&d);
+            }
+            live.extend(n.args.iter().copied().filter(|v| (room.is_vector)(*v) && !waits.contains(v)));
+            most = most.max(live.len());
+        }
+        most
+    }
+    /// The sums of chains that wait in memory for their turn, where their results will be, because registers
+    /// do not suffice for them; none where something else accesses memory before the last chain ends.
+    fn may_wait_in_memory(&self, chains: &[Vec<usize>], room: &Room) -> Option<Vec<(Value, Mem)>> {
+        let first = chains.get(..ABREAST)?;
+        if chains.len() == ABREAST || room.halves || self.registers(first, room) <= room.registers {
+            return None;
+        }
+        let nodes = &self.b.nodes;
+        let (from, to) = (*chains.first()?.first()?, *chains.last()?.last()?);
+        let ends: Set<usize> = chains.iter().filter_map(|c| c.last()).copied().collect();
+        if (from..=to).any(|i| !self.done[i] && is_fixed(&nodes[i]) && !ends.contains(&i)) {
+            return None;
+        }
+        let sums: Vec<(Value, Mem)> = chains.iter().map(|c| self.sum(c, room)).collect::<Option<_>>()?;
+        let made_inside: Set<Value> = nodes[from..=to].iter().filter_map(|n| n.def).collect();
+        if sums.iter().any(|s| made_inside.contains(&s.0)) {
+            return None;
+        }
+        // Results do not overlap.
+        let place = |m: &Mem| (m.base, m.index);
+        let mut at: Vec<i32> = sums.iter().map(|s| s.1.disp).collect();
+        at.sort_unstable();
+        let apart = at.windows(2).all(|w| w[1] - w[0] >= 16);
+        let same = sums.iter().all(|s| place(&s.1) == place(&sums[0].1));
+        (apart && same).then_some(sums)
+    }
+    /// The vector that a chain begins with, and where its result, a vector of the same size, goes.
+    fn sum(&self, chain: &[usize], room: &Room) -> Option<(Value, Mem)> {
+        let nodes = &self.b.nodes;
+        let end = &nodes[*chain.last()?];
+        let made: Set<Value> = chain.iter().filter_map(|i| nodes[*i].def).collect();
+        let mut from = chain.iter().flat_map(|i| &nodes[*i].args).filter(|v| !made.contains(v));
+        let sum = *from.clone().find(|v| (room.is_vector)(**v))?;
+        let alone = from.all(|v| *v == sum || !(room.is_vector)(*v));
+        (alone && end.op == Op::Store(Form::B32) && end.args.len() == 1).then_some((sum, end.mem?))
     }
     fn emit(&mut self, nodes: Vec<usize>) {
         for i in nodes {

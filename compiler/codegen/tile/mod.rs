@@ -9,6 +9,7 @@ mod builder;
 mod interleave;
 pub mod ir;
 mod isa;
+mod live;
 mod regalloc;
 mod rematerialize;
 pub mod text;

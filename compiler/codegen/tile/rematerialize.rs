@@ -7,6 +7,7 @@
 //! registers that are filled just before; innermost loops with registers to spare fill theirs before they
 //! begin.
 
+use super::live::{self, pressure};
 use crate::codegen::tile::ir::{Bin, Block, Class, Func, Line, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
@@ -169,7 +170,6 @@ fn place_constants(f: &mut Func, folds: bool) {
 /// for.
 fn place_near(f: &mut Func, constants: &Map<Value, Op>, pressure: &[usize]) {
     let registers = f.width.registers() - SPARE_FOR_LOADS;
-    let overwritten = |n: &Node| if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() };
     for (head, latch) in innermost(&f.blocks) {
         let mut own: Vec<(Value, usize)> = vec![];
         for n in f.blocks[head..=latch].iter().flat_map(|b| &b.nodes) {
@@ -188,20 +188,16 @@ fn place_near(f: &mut Func, constants: &Map<Value, Op>, pressure: &[usize]) {
         make_before(f, (head, latch), constants, own.into_iter().map(|o| o.0));
     }
     for i in 0..f.blocks.len() {
-        let nodes = std::mem::take(&mut f.blocks[i].nodes);
-        let all: Set<Value> =
-            nodes.iter().flat_map(|n| &n.args).filter(|v| constants.contains_key(v)).copied().collect();
-        // Once for the block, or for each use.
-        let once = pressure[i] + all.len() <= registers;
+        let kept = kept_between_uses(f, i, constants, registers);
         let mut copies = Copies::new(constants);
-        let mut out = Vec::with_capacity(nodes.len() + nodes.len() / 4);
-        for mut n in nodes {
+        let mut out = Vec::with_capacity(f.blocks[i].nodes.len() * 5 / 4);
+        for (at, mut n) in std::mem::take(&mut f.blocks[i].nodes).into_iter().enumerate() {
             if n.def.is_some_and(|d| constants.contains_key(&d)) {
                 continue;
             }
             let sum = overwritten(&n);
             for (k, v) in n.args.iter_mut().enumerate() {
-                *v = match (once, k != sum) {
+                *v = match (kept.contains(&(at, *v)), k != sum) {
                     (true, true) => copies.of(f, *v, &mut out),
                     (false, true) => copies.another(f, *v, &mut out),
                     (_, false) => Copies::new(constants).another(f, *v, &mut out),
@@ -212,6 +208,45 @@ fn place_near(f: &mut Func, constants: &Map<Value, Op>, pressure: &[usize]) {
         Copies::new(constants).hand_over(f, i, &mut out);
         f.blocks[i].nodes = out;
     }
+}
+
+/// What an instruction overwrites: what products are added to.
+fn overwritten(n: &Node) -> usize {
+    if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() }
+}
+
+/// Uses of constants in a block, by the number of the instruction, that find the copy of the use before them:
+/// so many that registers suffice, those close together first.
+fn kept_between_uses(
+    f: &Func,
+    block: usize,
+    constants: &Map<Value, Op>,
+    registers: usize,
+) -> Set<(usize, Value)> {
+    let nodes = &f.blocks[block].nodes;
+    let mut last: Map<Value, usize> = Map::default();
+    let mut gaps: Vec<(usize, usize, Value)> = vec![];
+    for (at, n) in nodes.iter().enumerate() {
+        let own = overwritten(n);
+        for (_, v) in n.args.iter().enumerate().filter(|(k, v)| *k != own && constants.contains_key(v)) {
+            if let Some(from) = last.insert(*v, at) {
+                gaps.push((from, at, *v));
+            }
+        }
+    }
+    if gaps.is_empty() {
+        return Set::default();
+    }
+    gaps.sort_by_key(|g| g.1 - g.0);
+    let mut taken = live::at_nodes(f, block, &|v| constants.contains_key(v));
+    let mut kept = Set::default();
+    for (from, to, v) in gaps {
+        if taken[from..=to].iter().all(|n| *n < registers) {
+            taken[from..=to].iter_mut().for_each(|n| *n += 1);
+            kept.insert((to, v));
+        }
+    }
+    kept
 }
 
 /// A value of its own.
@@ -279,51 +314,4 @@ fn innermost(blocks: &[Block]) -> Vec<(usize, usize)> {
         .flat_map(|(i, b)| b.succs.iter().filter(move |s| **s <= i).map(move |s| (*s, i)))
         .collect();
     all.iter().copied().filter(|l| !all.iter().any(|o| o != l && l.0 <= o.0 && o.1 <= l.1)).collect()
-}
-
-/// Most vectors that live at once in each block, constants aside.
-fn pressure(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<usize> {
-    let counts = |v: &Value| f.classes[v.0 as usize] == Class::Vector && !constant(v);
-    let mut live_in: Vec<Vec<bool>> = vec![vec![false; f.classes.len()]; f.blocks.len()];
-    let mut most = vec![0; f.blocks.len()];
-    let mut changed = true;
-    while changed {
-        changed = false;
-        for (i, b) in f.blocks.iter().enumerate().rev() {
-            let mut live = vec![false; f.classes.len()];
-            let mut n = 0;
-            for s in &b.succs {
-                for (l, x) in live.iter_mut().zip(&live_in[*s]) {
-                    n += usize::from(*x && !*l);
-                    *l |= *x;
-                }
-            }
-            let begin = |v: &Value, live: &mut [bool], n: &mut usize| {
-                if counts(v) && !std::mem::replace(&mut live[v.0 as usize], true) {
-                    *n += 1;
-                }
-            };
-            let end = |v: &Value, live: &mut [bool], n: &mut usize| {
-                if std::mem::replace(&mut live[v.0 as usize], false) {
-                    *n -= 1;
-                }
-            };
-            b.jump_args.iter().for_each(|v| begin(v, &mut live, &mut n));
-            let mut top = n;
-            for node in b.nodes.iter().rev() {
-                if let Some(d) = &node.def {
-                    end(d, &mut live, &mut n);
-                }
-                node.args.iter().for_each(|v| begin(v, &mut live, &mut n));
-                top = top.max(n);
-            }
-            b.params.iter().for_each(|v| end(v, &mut live, &mut n));
-            most[i] = top;
-            if live != live_in[i] {
-                live_in[i] = live;
-                changed = true;
-            }
-        }
-    }
-    most
 }

@@ -85,6 +85,10 @@ impl ProductKind {
     pub fn unit(self, lanes: u32) -> i64 {
         i64::from(lanes).max(if self == ProductKind::Double { 8 } else { 16 })
     }
+    /// True where an instruction may multiply two rows of A by columns of B.
+    pub fn pairs_rows(self) -> bool {
+        matches!(self, ProductKind::Dot { group, .. } if group.is_long())
+    }
     /// Steps of the sum that are written out: as many as a vector of the row's elements holds, eight bytes
     /// each or four.
     pub fn steps(self) -> i64 {

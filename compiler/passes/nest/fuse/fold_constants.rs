@@ -1,8 +1,8 @@
 //! fold_constants: kernels that read constants only run now, in memory, and their results become constants.
 //!
-//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`); what gathers rows of them
-//! makes floats of these alone.
-//! Large pure rearrangements are left to the inliner, which turns them into packing without a copy.
+//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`); what gathers
+//! rows of them makes floats of these alone. Large pure rearrangements are left to the inliner, which turns
+//! them into packing without a copy.
 
 use crate::codegen::interface::Interface;
 use crate::diag::{Result, limits};
@@ -116,8 +116,8 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     Ok(folded && waits)
 }
 
-/// Maps that make floats of few-bit weights go into the kernels that read single rows of them, and vanish where
-/// no other kernel reads their results.
+/// Maps that make floats of few-bit weights go into the kernels that read single rows of them, and vanish
+/// where no other kernel reads their results.
 fn inline_unpacked(m: &mut Module, uses: &Uses, maps: &[(Kernel, Vec<Kernel>)]) {
     maps.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
     let is_unread = |k: Kernel, readers: &[Kernel]| {

@@ -10,17 +10,17 @@
 pub(crate) mod loops;
 
 use crate::nest::schedule::{self, Schedule};
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
 pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Panels, Tile, Wanted};
+use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Panels, Plane, Tile, Wanted};
 use crate::passes::nest::schedule::{Plan, Request, Within, clip, pack};
 use crate::sym::{Answer, Dim, Sym, SymKind};
-use crate::target::Facts;
+use crate::target::{Caps, Facts};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use loops::{collapse_columns, collapse_rows, joined, split_phases};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Axes {
         }
         let row = rows.pop();
         order_reduction(m, &mut p, row, &request.program.borders);
-        begin_with_constant(m, &mut p);
+        begin_with_constant(m, &mut p, facts.caps);
         // Short rows of an image: several of them a tile, where registers are enough.
         let several = short_rows(&rows, row);
         let most = match (several, row) {
@@ -91,7 +91,17 @@ impl Axes {
             (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
             (None, None) => 1,
         };
-        let columns = Columns { n, extent, nr: tiles::panel(most, extent, p.product.unit(facts.lanes)) };
+        let unit = p.product.unit(facts.lanes);
+        let mut nr = tiles::panel(most, extent, unit);
+        let known = row.and_then(|r| r.1.as_const()).filter(|r| *r > 1);
+        let joins = |all: i64| known.is_some_and(|short| tiles::rows_of_panel(nr, all, facts) >= 2 * short);
+        if tiles::chooses_by_rows(p.product.pairs_rows(), facts)
+            && !several.is_some_and(joins)
+            && let (Some(rows), columns @ Some(_)) = (known, extent.as_const())
+        {
+            nr = Plane { rows, columns }.panel(unit, facts);
+        }
+        let columns = Columns { n, extent, nr };
         Some(Axes { p, columns, batch, rows, row, several, most, facts })
     }
     /// Tiles that read B so.
@@ -113,7 +123,8 @@ impl Axes {
             .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
         let crowded = apart != 0 && apart % PAGE == 0;
         let halves = tiles::sums_halves(m, &p, facts.caps);
-        let wanted = Wanted { row, together, most, columns, batch, crowded, halves };
+        let pairs_rows = p.product.pairs_rows();
+        let wanted = Wanted { row, together, most, columns, batch, crowded, halves, pairs_rows };
         let tile = Tile::new(wanted, packing, facts).read_once(rows.is_empty()).clipped(
             m,
             &p,
@@ -230,38 +241,51 @@ fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
     if waits { read * READ } else { work }
 }
 
-/// A sum of integers to which a constant is added begins with it.
-fn begin_with_constant(m: &Module, p: &mut Contraction) {
-    if !matches!(p.product, ProductKind::Dot { group, .. } if group.sum() == ElemType::I32) {
+/// A sum to which a constant is added begins with it: one of integers, and one of floats where an addition
+/// reads registers only, so that it costs what a first value costs.
+fn begin_with_constant(m: &Module, p: &mut Contraction, caps: Caps) {
+    let ty = p.product.ty();
+    let begins = match p.product {
+        ProductKind::Dot { group, .. } => group.sum() == ElemType::I32,
+        ProductKind::Fma => {
+            (caps.by_lane || caps.by_scalar)
+                && m.math != Math::Strict
+                && !tiles::multiplies_halves(m, p, caps)
+        }
+        _ => false,
+    };
+    if !begins {
         return;
     }
     let constant = |e: &Expr| {
-        e.loaded()
-            .is_some_and(|b| m.bufs[b].ty == ElemType::I32 && matches!(m.bufs[b].place, Place::Const(_)))
+        e.loaded().is_some_and(|b| m.bufs[b].ty == ty && matches!(m.bufs[b].place, Place::Const(_)))
+    };
+    let acc = p.acc;
+    // The constant, in either place.
+    let term = |e: &Expr| match e {
+        Expr::Bin(BinOp::Add, x, y) if x.is_acc(acc) && constant(y) => Some((**y).clone()),
+        Expr::Bin(BinOp::Add, x, y) if y.is_acc(acc) && constant(x) => Some((**x).clone()),
+        _ => None,
     };
     let (mut sums, mut terms) = (0, vec![]);
-    visit::walk_exprs(&p.epilogue, &mut |e| match e {
-        e if e.is_acc(p.acc) => sums += 1,
-        Expr::Bin(BinOp::Add, x, y) if x.is_acc(p.acc) && constant(y) => terms.push((**y).clone()),
-        _ => {}
+    visit::walk_exprs(&p.epilogue, &mut |e| {
+        sums += usize::from(e.is_acc(acc));
+        terms.extend(term(e));
     });
     let (1, [start]) = (sums, terms.as_slice()) else { return };
     p.start = Some(start.clone());
-    let acc = p.acc;
     // Once: without it, the sum may be before another constant.
     let mut left = true;
-    p.epilogue = std::mem::take(&mut p.epilogue)
-        .into_iter()
-        .map(|s| {
-            s.rewrite_exprs(&mut |e| match e {
-                Expr::Bin(BinOp::Add, x, y) if left && *y == *start && x.is_acc(acc) => {
-                    left = false;
-                    *x
-                }
-                e => e,
-            })
-        })
-        .collect();
+    let mut without = |e: Expr| match e {
+        Expr::Bin(BinOp::Add, x, y)
+            if left && (*x == *start && y.is_acc(acc) || *y == *start && x.is_acc(acc)) =>
+        {
+            left = false;
+            if x.is_acc(acc) { *x } else { *y }
+        }
+        e => e,
+    };
+    p.epilogue = std::mem::take(&mut p.epilogue).into_iter().map(|s| s.rewrite_exprs(&mut without)).collect();
 }
 
 /// Work of reading a weight that lies beyond the second-level cache, in scalar operations as
@@ -292,8 +316,8 @@ fn short_rows(outer: &[(Sym, Dim)], inner: Option<(Sym, Dim)>) -> Option<i64> {
     (outer > 1 && (2..=tiles::MOST_ROWS / 2).contains(&inner)).then_some(outer * inner)
 }
 
-/// Puts a row loop of known size that nearly fills a tile last, the tile's own, where run time may count few rows
-/// of the innermost one: heads that share keys, while a decoder takes one token.
+/// Puts a row loop of known size that nearly fills a tile last, the tile's own, where run time may count few
+/// rows of the innermost one: heads that share keys, while a decoder takes one token.
 fn known_last(m: &Module, rows: &mut Vec<(Sym, Dim)>) {
     const FULL: i64 = MOST_ROWS / 3;
     let Some((_, last)) = rows.last() else { return };

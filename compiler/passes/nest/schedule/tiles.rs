@@ -19,7 +19,9 @@ use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::shape::{parallel, substitute};
 use crate::passes::nest::schedule::contract::Packed;
 use crate::sym::{Dim, Sym};
-pub(crate) use choice::{MOST_ROWS, Tile, Wanted, multiplies_halves, panel, rows_of_panel, sums_halves};
+pub(crate) use choice::{
+    MOST_ROWS, Plane, Tile, Wanted, chooses_by_rows, multiplies_halves, panel, rows_of_panel, sums_halves,
+};
 use even::Even;
 pub(crate) use even::is_even;
 use loops::Order;

@@ -27,6 +27,12 @@ const HALVES_OF_REGISTER: i64 = 8;
 /// Rows of a tile at most: beyond, pointers get scarce.
 pub(crate) const MOST_ROWS: i64 = 14;
 
+/// True if tiles suit the number of rows: elements of these are lanes of vectors of f32 or quads of bytes,
+/// and each row is by itself.
+pub(crate) fn chooses_by_rows(pairs_rows: bool, facts: Facts) -> bool {
+    facts.caps.by_lane && !pairs_rows && facts.lanes * 32 == facts.caps.bits
+}
+
 /// What a tile is chosen for.
 pub(crate) struct Wanted {
     /// The tile's row loop.
@@ -43,12 +49,29 @@ pub(crate) struct Wanted {
     pub crowded: bool,
     /// Sums are of f16 ([`sums_halves`]).
     pub halves: bool,
+    /// An instruction multiplies two rows.
+    pub pairs_rows: bool,
 }
 
 impl Wanted {
     /// For at most so many rows, with nothing else to heed.
     pub fn plain(row: Option<(Sym, Dim)>, most: i64, columns: Columns) -> Wanted {
-        Wanted { row, together: 1, most, columns, batch: vec![], crowded: false, halves: false }
+        Wanted {
+            row,
+            together: 1,
+            most,
+            columns,
+            batch: vec![],
+            crowded: false,
+            halves: false,
+            pairs_rows: false,
+        }
+    }
+    /// Rows and columns, where their numbers choose the tile.
+    fn plane(&self, facts: Facts) -> Option<Plane> {
+        let rows = self.row?.1.as_const().filter(|r| *r > 1)?;
+        let suits = self.together == 1 && !self.halves && chooses_by_rows(self.pairs_rows, facts);
+        suits.then_some(Plane { rows, columns: self.columns.extent.as_const() })
     }
 }
 
@@ -169,6 +192,65 @@ fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
     (best.0, best.1)
 }
 
+/// A number of rows that is known, and the columns that each of them has.
+#[derive(Clone, Copy)]
+pub(crate) struct Plane {
+    pub rows: i64,
+    /// Columns, if they are known.
+    pub columns: Option<i64>,
+}
+
+impl Plane {
+    /// Columns of a panel whose tiles take the fewest cycles, where elements of rows are lanes of vectors and
+    /// panels have a multiple of `unit` columns. Of equals, the one with the least padding.
+    pub fn panel(self, unit: i64, facts: Facts) -> i64 {
+        let most = self.rows.min(MOST_KNOWN);
+        let cost = |w: i64| self.shape(unit * w, most, facts).map_or(f64::MAX, |s| s.2);
+        let units = self.columns.map_or(1, |n| (n + unit - 1) / unit);
+        let padded = |w: i64| (units + w - 1) / w * w;
+        let order = |a: &i64, b: &i64| cost(*a).total_cmp(&cost(*b)).then(padded(*a).cmp(&padded(*b)));
+        unit * [2, 4, 3, 5, 6, 1].into_iter().min_by(order).unwrap_or(2)
+    }
+    /// Vectors and rows of tiles in panels of `nr` columns, and what all of them take.
+    fn shape(self, nr: i64, most: i64, facts: Facts) -> Option<(i64, i64, f64)> {
+        let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
+        let vectors = nr / lanes;
+        let mut best: Option<(i64, i64, f64)> = None;
+        for nv in (1..=vectors.min(8)).rev().filter(|v| vectors % v == 0) {
+            let mr = rows_by_lane(registers, nv).min(most);
+            let cost = self.cost(nv, mr, (vectors, lanes));
+            if mr > 0 && best.is_none_or(|b| cost < b.2) {
+                best = Some((nv, mr, cost));
+            }
+        }
+        best
+    }
+    /// Cycles of all tiles of `nv` vectors and up to `mr` rows, in panels of so many vectors of `lanes`.
+    fn cost(self, nv: i64, mr: i64, (vectors, lanes): (i64, i64)) -> f64 {
+        let tiles = (self.rows + mr - 1) / mr.max(1);
+        let (low, high) = (self.rows / tiles, self.rows % tiles);
+        let all = self.columns.map_or(vectors, |n| (n + lanes - 1) / lanes);
+        let (panels, rest) = (all / vectors, all % vectors);
+        let whole = panels * (vectors / nv) + rest / nv;
+        let of = |h: i64| whole as f64 * cycles_by_lane(h, nv) + cycles_by_lane(h, rest % nv);
+        high as f64 * of(low + 1) + (tiles - high) as f64 * of(low)
+    }
+}
+
+/// Cycles of four steps of a tile where elements of rows are lanes of vectors: of a core with two multipliers
+/// that takes three operations a cycle, of which a load is two and one of two vectors three, as LLVM has the
+/// Neoverse N1. Wider cores multiply as much for each load.
+fn cycles_by_lane(mr: i64, nv: i64) -> f64 {
+    /// Addresses, the count, prefetches.
+    const LOOP: i64 = 8;
+    if nv == 0 {
+        return 0.0;
+    }
+    let products = 4 * mr * nv;
+    let loads = 2 * mr + 4 * (nv / 2 * 3 + nv % 2 * 2);
+    (products as f64 / 2.0).max((products + loads + LOOP) as f64 / 3.0)
+}
+
 /// Rows of a tile for panels of `nr` columns, where there are `most` rows.
 pub(crate) fn rows_of_panel(nr: i64, most: i64, facts: Facts) -> i64 {
     shape(nr, most, facts).1
@@ -211,9 +293,10 @@ impl<P> Tile<P> {
 impl<P: Source> Tile<P> {
     /// Chooses the tile for a level.
     pub fn new(wanted: Wanted, panels: P, facts: Facts) -> Tile<P> {
-        let Wanted { row: m_row, together, most, columns, batch, crowded, halves } = wanted;
+        let known = wanted.plane(facts).and_then(|p| p.shape(wanted.columns.nr, wanted.most, facts));
+        let Wanted { row: m_row, together, most, columns, batch, crowded, halves, .. } = wanted;
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
-        let (nv, mut mr) = shape(columns.nr, most, facts);
+        let (nv, mut mr) = known.map_or_else(|| shape(columns.nr, most, facts), |k| (k.0, k.1));
         if halves && nv % 2 == 0 {
             mr = rows_by_lane(registers, nv / 2).min(HALF_ROWS).min(most.max(1));
         }
@@ -246,8 +329,8 @@ impl<P: Source> Tile<P> {
             caps: facts.caps,
         }
     }
-    /// All rows in one tile where B comes from memory and few rows read it: its elements then arrive while they
-    /// are used, all the time. `alone`: no loop over other rows is outside.
+    /// All rows in one tile where B comes from memory and few rows read it: its elements then arrive while
+    /// they are used, all the time. `alone`: no loop over other rows is outside.
     pub fn read_once(self, alone: bool) -> Tile<P> {
         let all = self.m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
         let few = alone && all > self.mr && all <= 16 && all + 2 <= self.registers;
