@@ -14,6 +14,8 @@ use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 
 /// The stack pointer, as a base.
 const SP: u32 = 31;
+/// What the encoder computes addresses in.
+const OWN: u32 = 16;
 /// Bytes that pairs of registers of 8 bytes take.
 const PAIR: u32 = 16;
 
@@ -196,12 +198,31 @@ impl Emit<'_> {
             -16 => (b.disp, rb, ra),
             _ => return false,
         };
-        if !(-1024..=1008).contains(&first) {
-            return false;
-        }
         let word = if store { table::STORE_PAIR } else { table::LOAD_PAIR };
-        self.code.push(word | ((first / 16) as u32 & 0x7f) << 15 | two << 10 | base_a << 5 | one);
+        let (base, disp) = self.near(base_a, i64::from(first));
+        self.code.push(word | ((disp / 16) as u32 & 0x7f) << 15 | two << 10 | base << 5 | one);
         true
+    }
+    /// Base and displacement of a pair, which reaches 1024 bytes before its base and as many behind: beyond,
+    /// the encoder's register has an address that pairs behind this one reach, too.
+    fn near(&mut self, base: u32, disp: i64) -> (u32, i64) {
+        const REACH: i64 = 1024;
+        let reaches = |d: i64| d % 16 == 0 && (-REACH..REACH).contains(&d);
+        let before = self.far.filter(|f| f.0 == base);
+        if reaches(disp) {
+            return (base, disp);
+        }
+        if let Some((_, far)) = before.filter(|f| reaches(disp - f.1)) {
+            return (OWN, disp - far);
+        }
+        let far = disp + REACH;
+        match before {
+            // One addition, of 12 bits.
+            Some((_, old)) if far > 0xfff && (far - old).abs() <= 0xfff => self.code.add(OWN, OWN, far - old),
+            _ => self.code.add(OWN, base, far),
+        }
+        self.far = Some((base, far));
+        (OWN, disp - far)
     }
     fn inst(&mut self, b: usize, next: Option<usize>, n: &Node, al: &[Allocation]) -> Result<()> {
         let succ = |k: usize| self.f.target(self.out, self.f.blocks[b].succs[k]);
