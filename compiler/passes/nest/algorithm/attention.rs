@@ -9,11 +9,14 @@
 //! With `--math fast`, both contractions may be dot products of bf16 (`bf16_dot`): what softmax makes is bf16
 //! then, in scratch of its own.
 //!
+//! Where run time counts the rows, the driver may choose kernels for a single one, see `one_row`.
+//!
 //! Softmax goes through a block in phases, see `softmax`. Scores live in a buffer with a place for each
 //! iteration of the `par` loop, which has at most `PIECES`: an iteration takes several blocks one after the
 //! other, and tasks are ranges of iterations.
 
 mod group;
+mod one_row;
 mod softmax;
 
 use crate::diag::Result;
@@ -45,12 +48,18 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         return Ok(());
     }
     let uses = Uses::new(m);
-    for k in uses.order.clone() {
-        if let Some(g) = group(m, &uses, k) {
-            let values = g.values;
-            if merge(m, &uses, g, facts) {
-                m.kernels[values].scheduled = true;
-            }
+    let groups: Vec<Group> = uses.order.iter().filter_map(|k| group(m, &uses, *k)).collect();
+    let chosen: Vec<bool> = groups.iter().map(|g| one_row::add(m, g)).collect();
+    // Kernels for one row read what packing would otherwise compute on its way.
+    let uses = if chosen.contains(&true) { Uses::new(m) } else { uses };
+    for (g, chosen) in groups.into_iter().zip(chosen) {
+        let values = g.values;
+        // What packs operands runs where the merged kernel does.
+        let anchors = (if chosen { values } else { g.scores }, values);
+        if merge(m, &uses, g, anchors, facts) {
+            m.kernels[values].scheduled = true;
+        } else if chosen {
+            one_row::remove(m, values);
         }
     }
     Ok(())
@@ -79,7 +88,8 @@ struct Block {
     first: Sym,
 }
 
-fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
+/// Merges a group into its last kernel. `anchors`: the calls before which both operands are packed.
+fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), facts: Facts) -> bool {
     let zero = Dim::constant(0);
     let keys = g.dims[g.dims.len() - 1];
     let (extent, Some(row)) = (g.dims[g.row], g.vars[g.row]) else { return false };
@@ -100,7 +110,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     let total = Dim::product(batch.iter().map(|b| b.1)) * blocks;
     let (pieces, each) = pieces(total);
     // Operands of the contractions, packed where they must be.
-    let rename = |i: usize, s: Sym| g.renames[i].iter().find(|r| r.0 == s).map(|r| Dim::sym(r.1));
+    let rename = |i: usize, s: Sym| g.renames[i].iter().find(|r| r.0 == s).map(|r| r.1);
     put_parts(&mut g.qk, &|s| rename(0, s));
     let most = m.syms.range(extent).hi.unwrap_or(i64::MAX).min(height);
     let (nr1, nr2) = (tiles::panel(most, keys, 16), tiles::panel(most, width, 16));
@@ -113,8 +123,8 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     ) else {
         return false;
     };
-    let panels1 = panels1.apply(m, g.scores, &g.qk);
-    let panels2 = panels2.apply(m, g.values, &g.pv);
+    let panels1 = panels1.apply(m, anchors.0, &g.qk);
+    let panels2 = panels2.apply(m, anchors.1, &g.pv);
     // The scratch takes the place of what was a matrix.
     let name = format!("{}.block", m.bufs[g.bufs[0]].name);
     let room = vec![pieces, Dim::constant(height), row_length(keys)];

@@ -19,14 +19,59 @@ pub(super) struct Group {
     pub pv: Contraction,
     /// Buffers that become the scratch; the last one may be of bf16.
     pub bufs: Vec<Buf>,
-    /// Shape of the scores.
+    /// Shape of the scores, with a dim for each loop of the contractions.
     pub dims: Vec<Dim>,
     /// The row's position in it.
     pub row: usize,
     /// Variables of the second contraction for each position but the last.
     pub vars: Vec<Option<Sym>>,
     /// For each kernel but `values`: what stands for its variables.
-    pub renames: Vec<Vec<(Sym, Sym)>>,
+    pub renames: Vec<Vec<(Sym, Dim)>>,
+}
+
+/// A dim of the scores over which the contractions have two loops: query heads, several of which share a head
+/// of keys and values.
+#[derive(Clone, Copy)]
+struct Split {
+    /// Its position.
+    at: usize,
+    outer: Dim,
+    inner: Dim,
+}
+
+impl Split {
+    /// The one that a contraction stores its scores with, if there is one.
+    fn of(p: &Contraction, at: &[Dim], dims: &[Dim]) -> Option<Split> {
+        let (i, d) = at.iter().zip(dims).enumerate().find_map(|(i, (s, d))| {
+            (s.as_sym().is_none() && s.as_const().is_none()).then_some((i, (*s, *d)))
+        })?;
+        let pairs = p.loops.iter().flat_map(|x| p.loops.iter().map(move |y| (x, y)));
+        pairs
+            .filter(|(x, y)| x.0 != y.0 && d.0 == Dim::sym(x.0) * y.1 + y.0 && d.1 == x.1 * y.1)
+            .map(|(x, y)| Split { at: i, outer: x.1, inner: y.1 })
+            .next()
+    }
+    /// A shape with two dims in place of the one.
+    fn apply(&self, dims: &[Dim]) -> Vec<Dim> {
+        let mut out = dims.to_vec();
+        out.splice(self.at..=self.at, [self.outer, self.inner]);
+        out
+    }
+    /// True for the position of one of the two in such a shape.
+    fn has(&self, position: usize) -> bool {
+        position == self.at || position == self.at + 1
+    }
+}
+
+/// What stands at each position of the scores, where variables `vars` are those of their split shape.
+fn joined(vars: &[Option<Sym>], split: Option<Split>) -> Vec<Option<Dim>> {
+    let mut out: Vec<Option<Dim>> = vars.iter().map(|v| v.map(Dim::sym)).collect();
+    if let Some(s) = split {
+        let of = |v: Option<Dim>| v.unwrap_or(Dim::constant(0));
+        let one = of(out[s.at]) * s.inner + of(out[s.at + 1]);
+        out.splice(s.at..=s.at + 1, [Some(one)]);
+    }
+    out
 }
 
 /// Subscripts of an access in the shape of the scores.
@@ -209,12 +254,7 @@ fn values_of(
 
 /// The same of the scores: queries times keys, stored to `to`.
 fn scores(m: &Module, k: Kernel, to: Buf, dims: &[Dim]) -> Option<(Contraction, Vec<Option<Sym>>, Sym)> {
-    let mut qk = m.form(k).contraction().filter(|p| part(p).is_some())?.clone();
-    if m.is_constant(qk.a.0) || m.is_constant(qk.b.0) {
-        return None;
-    }
-    let (out, at) = qk.store().filter(|(out, _)| m.storage(*out) == to)?;
-    let at = position(m, out, &at, dims)?;
+    let (mut qk, at) = stored_scores(m, k, to, dims)?;
     let vars = row_vars(&at, dims, &qk.loops)?;
     let of_keys = |s: &Sym| qk.loops.iter().any(|l| l.0 == *s && Some(&l.1) == dims.last());
     let n = at.last()?.as_sym().filter(of_keys)?;
@@ -227,23 +267,42 @@ fn scores(m: &Module, k: Kernel, to: Buf, dims: &[Dim]) -> Option<(Contraction, 
     (!depends(&qk.a.1, n) && depends(&qk.b.1, n)).then_some((qk, vars, n))
 }
 
+/// The contraction of kernel `k`, and where it stores to `to` in the shape `dims`.
+fn stored_scores(m: &Module, k: Kernel, to: Buf, dims: &[Dim]) -> Option<(Contraction, Vec<Dim>)> {
+    let qk = m.form(k).contraction().filter(|p| part(p).is_some())?.clone();
+    if m.is_constant(qk.a.0) || m.is_constant(qk.b.0) {
+        return None;
+    }
+    let (out, at) = qk.store().filter(|(out, _)| m.storage(*out) == to)?;
+    let at = position(m, out, &at, dims)?;
+    Some((qk, at))
+}
+
 /// The attention whose softmax is `k`.
 pub(super) fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let (first, from) = scores_of(m, uses, k)?;
-    let dims = m.bufs[from].dims.clone();
-    let Chain { rows, bufs, vars: mut own, values } = chain(m, uses, k, from, &dims)?;
+    let shape = m.bufs[from].dims.clone();
+    let Chain { rows, bufs, vars: own, values } = chain(m, uses, k, from, &shape)?;
+    let (stored, at) = stored_scores(m, first, from, &shape)?;
+    let split = Split::of(&stored, &at, &shape);
+    let dims = split.map_or_else(|| shape.clone(), |s| s.apply(&shape));
     let (pv, vars, n2) = values_of(m, values, *bufs.last()?, &dims)?;
     let (qk, vars1, n1) = scores(m, first, from, &dims)?;
-    // Rows: neither keys nor values depend on them.
+    // Rows: neither keys nor values depend on them. Heads that share keys are none: they are few.
     let row = (0..dims.len() - 1).rev().find(|i| match (vars1[*i], vars[*i]) {
-        (Some(a), Some(b)) => depends(&qk.a.1, a) && !depends(&qk.b.1, a) && !depends(&pv.b.1, b),
+        (Some(a), Some(b)) => {
+            let shared = split.is_some_and(|s| s.has(*i));
+            !shared && depends(&qk.a.1, a) && !depends(&qk.b.1, a) && !depends(&pv.b.1, b)
+        }
         _ => false,
     })?;
-    own.insert(0, vars1);
-    let renames = own
-        .into_iter()
-        .map(|r| r.into_iter().zip(&vars).filter_map(|(from, to)| Some((from?, (*to)?))).collect())
-        .collect();
+    let of_scores = vars1.into_iter().zip(&vars).filter_map(|(from, to)| Some((from?, Dim::sym((*to)?))));
+    let mut renames = vec![of_scores.collect()];
+    let to = joined(&vars, split);
+    renames.extend(
+        own.into_iter()
+            .map(|r| r.into_iter().zip(&to).filter_map(|(from, to)| Some((from?, (*to)?))).collect()),
+    );
     // All at the driver's top level, so that the first may move down to the last.
     let called = |k: &Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if x == k));
     let top = called(&first) && called(&values) && rows.iter().all(called);

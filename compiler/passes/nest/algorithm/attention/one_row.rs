@@ -1,0 +1,102 @@
+//! Attention of a single query where run time counts them: a step of a decoder.
+//!
+//! A block of one row reads each key once, so that packing keys would take longer than the product. The driver
+//! asks for the number of rows, and for one calls the kernels as they were before they were merged, without
+//! their loops over rows: `schedule` finds them as if the model had no such dim. Scores of one row are few.
+
+use super::group::Group;
+use crate::nest::{BinOp, Body, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
+use crate::passes::nest::analysis::shape::{fresh_regs, relocate, substitute};
+use crate::sym::{Dim, Sym};
+
+/// Lets the driver choose between kernels for one row, which are added, and the last kernel of `g`. False where
+/// the number of rows is known, or is that of the keys: no decoder has so few.
+pub(super) fn add(m: &mut Module, g: &Group) -> bool {
+    let (extent, keys) = (g.dims[g.row], g.dims.last().copied());
+    let range = m.syms.range(extent);
+    if extent.as_const().is_some() || keys == Some(extent) || range.lo.is_some_and(|lo| lo > 1) {
+        return false;
+    }
+    let shape = m.bufs[g.bufs[0]].dims.clone();
+    let of_row = |dims: &[Dim], one: Dim| {
+        let mut dims = dims.to_vec();
+        // Positions behind the row are the same in both shapes.
+        let at = dims.len() + g.row - g.dims.len();
+        dims[at] = one;
+        dims
+    };
+    let room = of_row(&shape, Dim::constant(1));
+    let own: Vec<_> = (g.bufs.iter())
+        .map(|b| {
+            let (name, ty) = (format!("{}.row", m.bufs[*b].name), m.bufs[*b].ty);
+            (*b, m.temp(name, ty, room.clone()))
+        })
+        .collect();
+    let row = g.vars[g.row];
+    let of_values =
+        g.renames.iter().map(|r| r.iter().find(|(_, to)| to.as_sym() == row).map(|r| r.0)).chain([row]);
+    let kernels: Vec<(Kernel, Option<Sym>)> =
+        [g.scores].iter().chain(&g.rows).chain([&g.values]).copied().zip(of_values).collect();
+    let mut calls = vec![];
+    for (k, row) in kernels {
+        let Some(row) = row else { return false };
+        let body = m.kernels[k].body.to_vec();
+        let body = without(m, body, row, false);
+        let body = fresh_regs(m, &body);
+        let body = substitute(m, body, &|s| (s == row).then_some(Dim::constant(0)));
+        let place = |m: &Module, s: Stmt| {
+            s.map_accesses(&|buf, at| {
+                let (from, to) = own.iter().find(|o| o.0 == m.storage(buf))?;
+                let at = relocate(m, &m.bufs[buf].dims, at, &m.bufs[*from].dims);
+                Some((*to, of_row(&at, Dim::constant(0))))
+            })
+        };
+        let body = Body::from(body.into_iter().map(|s| place(m, s)).collect::<Vec<_>>());
+        let KernelData { name, origin, work, narrow, .. } = &m.kernels[k];
+        let data = KernelData {
+            name: name.clone(),
+            origin: origin.clone(),
+            work: *work,
+            narrow: *narrow,
+            scheduled: false,
+            schedules: vec![],
+            body,
+        };
+        calls.push(Stmt::Call(m.kernels.push(data)));
+    }
+    let cond = Expr::cmp_index(BinOp::Eq, extent, 1);
+    let choice = Stmt::If { cond, then: calls, els: vec![Stmt::Call(g.values)] };
+    visit::splice_call(&mut m.driver, g.values, false, vec![choice])
+}
+
+/// Takes the choice back where nothing was merged: kernel `values` does for all.
+pub(super) fn remove(m: &mut Module, values: Kernel) {
+    for s in &mut m.driver {
+        if let Stmt::If { els, .. } = s
+            && matches!(els[..], [Stmt::Call(k)] if k == values)
+        {
+            *s = Stmt::Call(values);
+        }
+    }
+}
+
+/// A body without the loop over `row`, or with one of a single iteration where no other may be divided.
+fn without(m: &mut Module, body: Vec<Stmt>, row: Sym, outer: bool) -> Vec<Stmt> {
+    let parallel = |body: &[Stmt]| matches!(body, [Stmt::For { kind: LoopKind::Par, .. }]);
+    let mut out = vec![];
+    for s in body {
+        match s {
+            Stmt::For { var, body, .. } if var == row && (outer || parallel(&body)) => out.extend(body),
+            Stmt::For { kind, var, body, .. } if var == row => {
+                let (lo, hi) = (Dim::constant(0), Dim::constant(1));
+                let var = m.syms.loop_var("r", lo, hi);
+                out.push(Stmt::For { kind, var, lo, hi, body });
+            }
+            mut s => {
+                s.bodies_mut().for_each(|b| *b = without(m, std::mem::take(b), row, true));
+                out.push(s);
+            }
+        }
+    }
+    out
+}
