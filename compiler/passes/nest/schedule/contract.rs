@@ -8,6 +8,7 @@
 //! width of panels does not depend on the CPU level, so that levels share them; `tiles` makes the loops.
 
 pub(crate) mod loops;
+mod staged;
 
 use crate::nest::schedule::{self, Schedule};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, Stmt, visit};
@@ -131,7 +132,10 @@ impl Axes {
             &request.program.borders,
         );
         let loops = Loops::new(m, &p, &tile, &rows);
+        let once = p.whole && loops.use_panels_once(&rows) && staged::pays(m, &p, &tile);
+        let tile = if once { tile.read_from(Packing::staged) } else { tile };
         let work = work(m, &p, n, p.product.unit(facts.lanes), request.program.large);
+        let work = if let Packing::Task(panels) = &tile.panels { work + panels.work() } else { work };
         Tiled { p, rows, tile, loops, turn, work }
     }
 }
@@ -167,6 +171,9 @@ impl Plan for Tiled {
     }
     fn apply(self: Box<Self>, m: &mut Module, k: Kernel) -> Vec<Stmt> {
         let Tiled { p, rows, tile, loops, turn, .. } = *self;
+        if let Packing::Task(_) = tile.panels {
+            return staged::emit(m, k, &p, tile);
+        }
         let mut t = tile.read_from(|packing| packing.apply(m, k, &p));
         let body = tiles::emit(m, &p, &t, &loops, &rows);
         let Some(turn) = turn else { return body };
@@ -384,15 +391,24 @@ pub(crate) enum Packing {
     Constant(ConstPanels),
     /// As panels that a kernel makes.
     Kernel(pack::Panels),
+    /// As panels that a task makes, one at a time.
+    Task(pack::Panels),
 }
 
 impl Packing {
+    /// Panels of a kernel as those of a task.
+    fn staged(self) -> Packing {
+        match self {
+            Packing::Kernel(panels) => Packing::Task(panels),
+            other => other,
+        }
+    }
     /// Adds what makes the panels of contraction `k`.
     pub fn apply(self, m: &mut Module, k: Kernel, p: &Contraction) -> Panels {
         match self {
             Packing::InPlace => Panels::InPlace,
             Packing::Constant(panels) => Panels::Packed(panels.place(m)),
-            Packing::Kernel(panels) => {
+            Packing::Kernel(panels) | Packing::Task(panels) => {
                 let own = panels.own.iter().map(|b| b.0).collect();
                 let buf = panels.apply(m, k, p);
                 Panels::Packed(Packed { buf, outer: vec![], own, large: false, line: 1 })
@@ -413,6 +429,7 @@ impl tiles::Source for Packing {
             Packing::InPlace => schedule::Packing::InPlace,
             Packing::Constant(c) => schedule::Packing::Constant { columns, bytes: c.data.byte_len() },
             Packing::Kernel(_) => schedule::Packing::Kernel { columns },
+            Packing::Task(_) => schedule::Packing::Task { columns },
         }
     }
 }

@@ -28,6 +28,13 @@ pub(crate) struct Shape {
     pub columns: Columns,
 }
 
+impl Shape {
+    /// Work of making the panels.
+    pub fn work(&self) -> Dim {
+        Dim::product(self.dims.iter().copied()) * (1 + 2 * MOVE)
+    }
+}
+
 /// The contraction that panels are made for.
 pub(crate) struct Site<'a> {
     /// Who writes and reads each buffer.
@@ -46,8 +53,10 @@ struct Packer<'a> {
     /// The map that computes the operand.
     source: Option<&'a Map>,
     facts: Facts,
-    /// The panels.
-    packed: Buf,
+    /// The panels, and the subscripts of one.
+    packed: (Buf, Vec<Dim>),
+    /// The number of the panel.
+    panel: Dim,
     /// Loops over the batch and the panels.
     outer: Vec<(Sym, Dim)>,
     reduction: Vec<(Sym, Dim)>,
@@ -92,30 +101,28 @@ impl Panels {
         let ty = m.bufs[p.b.0].ty;
         let ty = if converts(m, p, facts) { ty.compute() } else { ty };
         let packed = m.temp(s.name.clone(), ty, s.dims.clone());
+        let (mut outer, mut of) = (vec![], vec![]);
+        for (var, hi) in &s.own {
+            let v = m.syms.loop_var("i", zero, *hi);
+            outer.push((v, *hi));
+            of.push((*var, v.into()));
+        }
+        let panels = extent.ceil_div(nr);
+        let panel = m.syms.loop_var("p", zero, panels);
+        outer.push((panel, panels));
         let mut l = Packer {
             p,
             columns: s.columns,
             source: source.as_ref().map(|s| &s.1),
             facts,
-            packed,
-            outer: vec![],
+            packed: (packed, outer.iter().map(|x| Dim::sym(x.0)).collect()),
+            panel: panel.into(),
+            outer,
             reduction: vec![],
-            of: vec![],
+            of,
         };
-        for (var, hi) in &s.own {
-            let v = m.syms.loop_var("i", zero, *hi);
-            l.outer.push((v, *hi));
-            l.of.push((*var, v.into()));
-        }
-        let panels = extent.ceil_div(nr);
-        let panel = m.syms.loop_var("p", zero, panels);
-        l.outer.push((panel, panels));
-        for (var, hi) in &p.reduction {
-            let v = m.syms.loop_var("k", zero, *hi);
-            l.reduction.push((v, *hi));
-            l.of.push((*var, v.into()));
-        }
-        let work = Dim::product(s.dims.iter().copied()) * (1 + 2 * MOVE);
+        l.add_reduction(m);
+        let work = s.work();
         let (name, origin) = (format!("{}.pack", m.kernels[k].name), m.kernels[k].origin.clone());
         let id = m.kernels.push(KernelData {
             name,
@@ -128,6 +135,7 @@ impl Panels {
         });
         let body = match l.transposed(m) {
             Some(body) => {
+                let body = rows::share(m, l.outer.clone(), body);
                 let squares = Schedule::new("panels transposed in registers").vectors(
                     i64::from(facts.lanes),
                     "columns",
@@ -145,9 +153,38 @@ impl Panels {
         visit::splice_call(&mut m.driver, k, true, vec![Stmt::Call(id)]);
         packed
     }
+    /// True if [`Panels::one`] can make them.
+    pub fn come_alone(&self, m: &mut Module, p: &Contraction) -> bool {
+        !converts(m, p, self.facts) && self.one(m, p, Dim::constant(0), (p.b.0, vec![])).is_some()
+    }
+    /// What makes panel number `panel` where a contraction uses it at once, at `place` of a buffer. `None` where
+    /// squares are not transposed in registers, or a map computes the operand.
+    pub fn one(
+        &self,
+        m: &mut Module,
+        p: &Contraction,
+        panel: Dim,
+        place: (Buf, Vec<Dim>),
+    ) -> Option<Vec<Stmt>> {
+        if self.source.is_some() || m.bufs[place.0].ty != m.bufs[p.b.0].ty {
+            return None;
+        }
+        let (columns, facts) = (self.shape.columns, self.facts);
+        let (outer, reduction, of) = (vec![], vec![], vec![]);
+        let mut l = Packer { p, columns, source: None, facts, packed: place, panel, outer, reduction, of };
+        l.add_reduction(m);
+        l.transposed(m)
+    }
 }
 
 impl Packer<'_> {
+    fn add_reduction(&mut self, m: &mut Module) {
+        for (var, hi) in &self.p.reduction {
+            let v = m.syms.loop_var("k", Dim::constant(0), *hi);
+            self.reduction.push((v, *hi));
+            self.of.push((*var, v.into()));
+        }
+    }
     /// The kernel for any operand: a map over the panels.
     fn plain(&self, m: &mut Module, id: Kernel) -> Vec<Stmt> {
         let Columns { extent, nr, .. } = self.columns;
@@ -159,8 +196,9 @@ impl Packer<'_> {
         let nothing = Expr::num(m.bufs[self.p.b.0].ty.compute(), 0.0);
         let inner: Vec<(Sym, Dim)> =
             self.reduction.iter().copied().chain([(lane, Dim::constant(nr))]).collect();
-        let at: Vec<Dim> = self.outer.iter().chain(&inner).map(|l| Dim::sym(l.0)).collect();
-        let panel = |value: Expr| wrap(&inner, vec![Stmt::Store { buf: self.packed, at: at.clone(), value }]);
+        let (packed, outer) = &self.packed;
+        let at: Vec<Dim> = outer.iter().copied().chain(inner.iter().map(|l| Dim::sym(l.0))).collect();
+        let panel = |value: Expr| wrap(&inner, vec![Stmt::Store { buf: *packed, at: at.clone(), value }]);
         let cut = |v| panel(Expr::select(Expr::cmp_index(BinOp::Lt, col, extent), v, nothing));
         let body = match self.outer.last() {
             _ if inside => panel(v),
@@ -187,9 +225,10 @@ impl Packer<'_> {
         let at = through_view(m, *buf, &at, map.buf);
         instance(m, &map.value, &|v| cover.iter().zip(&at).find(|(c, _)| **c == Some(v)).map(|(_, d)| *d))
     }
-    /// The kernel for an operand that runs along the reduction in memory.
+    /// A panel of an operand that runs along the reduction in memory.
     fn transposed(&self, m: &mut Module) -> Option<Vec<Stmt>> {
-        let Packer { columns: Columns { extent, nr, .. }, facts, packed, .. } = *self;
+        let Packer { columns: Columns { extent, nr, .. }, facts, panel, .. } = *self;
+        let (packed, outer) = &self.packed;
         let [(k, depth)] = self.reduction[..] else { return None };
         let (zero, width) = (Dim::constant(0), i64::from(facts.lanes));
         if !facts.caps.shuffles || nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
@@ -212,15 +251,13 @@ impl Packer<'_> {
             return None;
         }
         let squares = Dim::constant(nr / width);
-        let panel = Dim::sym(self.outer.last()?.0);
         let square = m.syms.loop_var("c", zero, squares);
         let first = panel * nr + Dim::sym(square) * width;
-        let outer: Vec<Dim> = self.outer.iter().map(|x| Dim::sym(x.0)).collect();
         let store = |m: &mut Module, k: Dim, value: &dyn Fn(&mut Module, Dim) -> Expr| {
             let lane = m.syms.loop_var("l", zero, Dim::constant(width));
             let at: Vec<Dim> = outer.iter().copied().chain([k, Dim::sym(square) * width + lane]).collect();
             let value = value(m, first + lane);
-            Stmt::vector(width, lane, width, vec![Stmt::Store { buf: packed, at, value }])
+            Stmt::vector(width, lane, width, vec![Stmt::Store { buf: *packed, at, value }])
         };
         let along = |at: Dim| -> Vec<(Sym, Dim)> {
             self.of.iter().map(|(v, d)| (*v, if *d == Dim::sym(k) { at } else { *d })).collect()
@@ -258,8 +295,7 @@ impl Packer<'_> {
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, first, extent), then: part, els: nothing }];
             vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + width, extent), then: whole, els: rest }]
         };
-        let body = vec![Stmt::seq(square, squares, body)];
-        Some(rows::share(m, self.outer.clone(), body))
+        Some(vec![Stmt::seq(square, squares, body)])
     }
 }
 

@@ -81,11 +81,11 @@ pub(crate) struct Tile<P = Panels> {
     /// Rows that are in one tile: those of a tile are a multiple of it.
     pub(super) together: i64,
     pub(super) n: Sym,
-    pub(super) n_extent: Dim,
+    pub n_extent: Dim,
     /// Columns of a panel, a multiple of the longest vectors.
-    pub(super) nr: i64,
-    pub(super) panels: P,
-    pub(super) batch: Vec<(Sym, Dim)>,
+    pub nr: i64,
+    pub panels: P,
+    pub batch: Vec<(Sym, Dim)>,
     pub(super) lanes: i64,
     /// Vector registers of the level.
     pub(super) registers: i64,
@@ -371,7 +371,7 @@ impl<P: Source> Tile<P> {
         self.nv * self.lanes
     }
     /// Rows, one where there is no loop over them.
-    pub(super) fn rows(&self) -> Dim {
+    pub fn rows(&self) -> Dim {
         self.m_row.map_or(Dim::constant(1), |r| r.1)
     }
 }

@@ -95,6 +95,10 @@ impl Loops {
         let rows_of_panel = if order == Order::Panels { extent.min(high) } else { extent };
         Loops { block, order, prefetch: PanelPrefetch::new(m, p, t, rows_of_panel.ceil_div(most_rows)) }
     }
+    /// True where one iteration uses a panel for all rows, of which none are outside the tile's own.
+    pub fn use_panels_once(&self, rows: &[(Sym, Dim)]) -> bool {
+        self.block.is_none() && rows.is_empty()
+    }
     /// The loops from the outermost on, with loops over other rows or without.
     fn order(self, rows: bool) -> Vec<&'static str> {
         match self.order {

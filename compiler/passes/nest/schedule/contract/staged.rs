@@ -1,0 +1,59 @@
+//! Panels of an operand that is no constant, each made by the task that uses it: contractions of a few rows.
+
+use super::{MASKED_ROWS, Packing, Tile};
+use crate::nest::{Kernel, LoopKind, Module, Stmt};
+use crate::passes::nest::analysis::form::Contraction;
+use crate::passes::nest::analysis::machine::L1;
+use crate::passes::nest::analysis::shape::substitute;
+use crate::passes::nest::schedule::tiles::{self, Panels};
+use crate::sym::{Dim, Sym};
+
+/// Iterations of the parallel loop at most where each has scratch for a panel.
+const SLOTS: i64 = 32;
+
+/// True if a task may make the panels, which stay in the first-level cache until all rows have used them: to
+/// write them to memory and read them from there takes longer than few rows need.
+pub(super) fn pays(m: &mut Module, p: &Contraction, t: &Tile<Packing>) -> bool {
+    let (Packing::Kernel(panels), [(_, steps)]) = (&t.panels, &p.reduction[..]) else { return false };
+    let bytes = steps.as_const().and_then(|s| s.checked_mul(t.nr * i64::from(m.bufs[p.b.0].ty.bytes()?)));
+    let fits = bytes.is_some_and(|b| b <= L1 / 2);
+    fits && t.rows().as_const().is_some_and(|r| r <= MASKED_ROWS) && panels.come_alone(m, p)
+}
+
+/// A contraction each of whose panels is made right before its rows.
+pub(super) fn emit(m: &mut Module, k: Kernel, p: &Contraction, tile: Tile<Packing>) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let steps = p.reduction.first().map_or(zero, |r| r.1);
+    let name = format!("{}.panel", m.kernels[k].name);
+    let count = tile.n_extent.ceil_div(tile.nr);
+    let number = m.syms.loop_var("p", zero, count);
+    // Panels of all batches one after the other, in as many pieces as there is scratch.
+    let nest: Vec<(Sym, Dim)> = tile.batch.iter().copied().chain([(number, count)]).collect();
+    let total = m.syms.simplify(Dim::product(nest.iter().map(|l| l.1)));
+    let slots = total.as_const().map_or(SLOTS, |t| t.clamp(1, SLOTS));
+    let buf = m.temp(name, m.bufs[p.b.0].ty, vec![slots.into(), steps, tile.nr.into()]);
+    let slot = m.syms.loop_var("s", zero, slots.into());
+    let own = m.syms.loop_var("q", slot.into(), Dim::sym(slot) + 1);
+    let mut convert = vec![];
+    let t = tile.read_from(|packing| {
+        if let Packing::Task(panels) = packing {
+            convert = panels.one(m, p, number.into(), (buf, vec![own.into()])).unwrap_or_default();
+        }
+        Panels::Private(buf, own)
+    });
+    let rows = tiles::of_panel(m, p, &t, number.into());
+    let body = convert.into_iter().chain(rows).collect();
+    let share = |first: Dim| m.syms.simplify((first * total).floor_div(slots));
+    let (lo, hi) = (share(slot.into()), share(Dim::sym(slot) + 1));
+    let i = m.syms.loop_var("i", lo, hi);
+    let (mut of, mut rest) = (vec![], Dim::sym(i));
+    for (j, (var, hi)) in nest.iter().enumerate().rev() {
+        of.push((*var, if j == 0 { rest } else { rest.modulo(*hi) }));
+        rest = rest.floor_div(*hi);
+    }
+    let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+    let body = vec![Stmt::For { kind: LoopKind::Seq, var: i, lo, hi, body }];
+    let hi = Dim::sym(slot) + 1;
+    let body = vec![Stmt::For { kind: LoopKind::Private, var: own, lo: slot.into(), hi, body }];
+    vec![Stmt::par(slot, slots, body)]
+}
