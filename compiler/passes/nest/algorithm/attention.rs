@@ -48,7 +48,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         return Ok(());
     }
     let uses = Uses::new(m);
-    let groups: Vec<Group> = uses.order.iter().filter_map(|k| group(m, &uses, *k)).collect();
+    let groups = groups(m, &uses);
     let chosen: Vec<bool> = groups.iter().map(|g| one_row::add(m, g)).collect();
     // Kernels for one row read what packing would otherwise compute on its way.
     let uses = if chosen.contains(&true) { Uses::new(m) } else { uses };
@@ -63,6 +63,18 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The attentions of a module, in order. Of two that share a kernel (the values of one are the scores of the
+/// next), the first.
+fn groups(m: &Module, uses: &Uses) -> Vec<Group> {
+    let mut groups: Vec<Group> = vec![];
+    for g in uses.order.iter().filter_map(|k| group(m, uses, *k)) {
+        if groups.iter().all(|before| g.scores != before.values) {
+            groups.push(g);
+        }
+    }
+    groups
 }
 
 /// True for a map that changes no more than the type of elements.
