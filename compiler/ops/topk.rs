@@ -95,41 +95,55 @@ impl Operator for TopK {
             cx.define(row.count, runtime::entry(cx, b, 0));
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
-        if let Some(short) = short::Short::new(cx, &row, &outer) {
-            cx.kernel(|k| k.nest(LoopKind::Par, &outer, |k, o| self.by_counting(k, &row, o, &short)));
-            return Ok(());
-        }
-        let few = if keys::suits(cx, &row) {
-            keys::finds_few(&row)
-        } else {
-            row.count.as_const().is_some_and(|c| c <= FEW)
+        let short = short::Short::new(cx, &row, &outer);
+        let other = match &short {
+            Some(s) if s.when.is_none() => None,
+            _ => Some(Method::new(cx, &row, &outer)),
+        };
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &outer, |k, o| match (&short, &other) {
+                (Some(s), Some(other)) => {
+                    let when = k.let_(s.when.clone().unwrap_or(Expr::bool(true)));
+                    k.if_(when.clone(), |k| self.by_counting(k, &row, o, s));
+                    k.if_(Expr::un(UnOp::Not, when), |k| self.by(k, &row, o, other));
+                }
+                (Some(s), None) => self.by_counting(k, &row, o, s),
+                (None, Some(other)) => self.by(k, &row, o, other),
+                (None, None) => {}
+            });
+        });
+        Ok(())
+    }
+}
+
+/// How rows that are not short are done, with their scratch.
+enum Method {
+    Select,
+    Merge(Buf, Buf),
+    Digits(i64, radix::Lists),
+    Keys(keys::Scratch),
+}
+
+impl Method {
+    fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Method {
+        let keyed = keys::suits(cx, row);
+        let few = match row.count.as_const() {
+            _ if keyed => keys::finds_few(row),
+            count => count.is_some_and(|c| c <= FEW),
         };
         // A row has as many elements as are asked for.
         let long = [row.n, row.count].iter().any(|n| n.as_const().is_some_and(|n| n >= radix::LEAST));
         if let (Some(digits), true) = (radix::digits(row.ty), !few && long) {
-            let lists = radix::Lists::new(cx, &outer, row.n, digits);
-            cx.kernel(|k| k.nest(LoopKind::Par, &outer, |k, o| self.by_digits(k, &row, o, digits, &lists)));
-            return Ok(());
+            return Method::Digits(digits, radix::Lists::new(cx, outer, row.n, digits));
         }
-        if keys::suits(cx, &row) {
-            let scratch = keys::scratch(cx, &row, &outer);
-            cx.kernel(|k| k.nest(LoopKind::Par, &outer, |k, o| self.by_keys(k, &row, o, &scratch)));
-            return Ok(());
+        if keyed {
+            return Method::Keys(keys::scratch(cx, row, outer));
         }
-        let scratch = match row.count.as_const() {
-            Some(..=FEW) => None,
-            _ => {
-                let dims: Vec<Dim> = outer.iter().chain([&row.n]).copied().collect();
-                Some((cx.temp("order", ElemType::I64, dims.clone()), cx.temp("merged", ElemType::I64, dims)))
-            }
-        };
-        cx.kernel(|k| {
-            k.nest(LoopKind::Par, &outer, |k, o| match scratch {
-                None => self.select(k, &row, o),
-                Some(s) => self.sort(k, &row, o, s),
-            });
-        });
-        Ok(())
+        if row.count.as_const().is_some_and(|c| c <= FEW) {
+            return Method::Select;
+        }
+        let dims: Vec<Dim> = outer.iter().chain([&row.n]).copied().collect();
+        Method::Merge(cx.temp("order", ElemType::I64, dims.clone()), cx.temp("merged", ElemType::I64, dims))
     }
 }
 
@@ -164,6 +178,14 @@ impl Row {
 }
 
 impl TopK {
+    fn by(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], method: &Method) {
+        match method {
+            Method::Select => self.select(k, row, o),
+            Method::Merge(order, merged) => self.sort(k, row, o, (*order, *merged)),
+            Method::Digits(digits, lists) => self.by_digits(k, row, o, *digits, lists),
+            Method::Keys(scratch) => self.by_keys(k, row, o, scratch),
+        }
+    }
     /// The first one in order of those that come after the last one, again and again.
     fn select(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim]) {
         let ty = row.ty;

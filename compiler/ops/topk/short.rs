@@ -1,5 +1,5 @@
-//! Short rows of known length: each element counts those that stand before it, in vectors and without a branch.
-//! Their number is its place in the result.
+//! Short rows: each element counts those that stand before it, in vectors and without a branch. Their number is
+//! its place in the result. Where only run time knows how long rows are it asks whether they are short enough.
 //!
 //! ```text
 //! place[i] = number of j with key[j] > key[i], or key[j] == key[i] and j < i
@@ -17,24 +17,39 @@ use crate::tensor::ElemType;
 const LONGEST: i64 = 128;
 /// So many elements for each that is asked for, at most: of more, the few are found sooner one by one.
 const RATIO: i64 = 4;
+/// Rows that run time measures are worth code of their own from so many elements on.
+const VECTOR: i64 = 16;
 
 /// Scratch of a row: its keys, and the places of its elements.
 pub(super) struct Short {
     keys: Buf,
     places: Buf,
-    length: i64,
+    /// Of the row if it is short, else of its beginning.
+    length: Dim,
+    /// True for short rows, where only run time tells.
+    pub when: Option<Expr>,
 }
 
 impl Short {
     /// Scratch, one for each index of `outer`; `None` if other rows suit better.
     pub fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Option<Short> {
-        let (length, count) = (row.n.as_const()?, row.count.as_const()?);
-        if !(2..=LONGEST).contains(&length) || length > RATIO * count || !suits(cx, row) {
+        let most = row.count.as_const().map_or(LONGEST, |c| LONGEST.min(RATIO.saturating_mul(c)));
+        // What is asked of the lengths: never less than 0.
+        let ratio = row.count.as_const().is_none().then(|| row.count * RATIO - row.n);
+        let spare: Vec<Dim> = [Dim::constant(most) - row.n].into_iter().chain(ratio).collect();
+        let never = spare.iter().any(|d| cx.m.syms.is_pos(Dim::constant(0) - *d));
+        if never || row.n.as_const() == Some(1) || !suits(cx, row) {
             return None;
         }
-        let dims: Vec<Dim> = outer.iter().copied().chain([row.n]).collect();
+        let open = spare.into_iter().filter(|d| !cx.m.syms.is_nonneg(*d));
+        let when = open.map(|d| Expr::cmp_index(BinOp::Ge, d, 0)).reduce(Expr::and);
+        if when.is_some() && most < VECTOR {
+            return None;
+        }
+        let length = if when.is_some() { row.n.min(most) } else { row.n };
+        let dims: Vec<Dim> = outer.iter().copied().chain([length]).collect();
         let mut buf = |name: &str| cx.temp(name, ElemType::I32, dims.clone());
-        Some(Short { keys: buf("keys"), places: buf("places"), length })
+        Some(Short { keys: buf("keys"), places: buf("places"), length, when })
     }
 }
 
