@@ -206,9 +206,16 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     let Some(w) = known(weights) else { return false };
     let depth: i64 = w[1..].iter().product();
     let (Some(from), Some(to)) = (known(image), known(out)) else {
-        // Of planes that run time counts, each element tells. Those of a caller are read where they lie.
-        let channels = m.bufs[out].dims[1].as_const().filter(|_| matches!(m.bufs[image].place, Place::Temp));
-        return channels.is_some_and(|n| n * depth + depth * PACK > whole(n) * depth + n * TRANSPOSE_COST);
+        // Of planes that run time counts, each element tells. Those of a caller are read where they lie, unless
+        // every other element is left out: each row, which is short then, has a last vector of its own.
+        const ROW: i64 = LANES;
+        let rows = m.bufs[image].dims[2..] != m.bufs[out].dims[2..];
+        let packed = rows || matches!(m.bufs[image].place, Place::Temp);
+        let channels = m.bufs[out].dims[1].as_const().filter(|_| packed);
+        let wasted = if rows { LANES / 2 } else { 0 };
+        return channels.is_some_and(|n| {
+            n * depth * (ROW + wasted) / ROW + depth * PACK > whole(n) * depth + n * TRANSPOSE_COST
+        });
     };
     let (plane, channels) = (to[2..].iter().product::<i64>(), to[1]);
     // A plane is one row of columns, unless the image has a larger one.
@@ -268,7 +275,8 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
             && w.read.1.iter().skip(2).all(|d| loops.iter().any(|l| d.contains(l.0)))
             && m.bufs[w.read.0].dims.len() == 4
             && unknown(w.read.0)
-            && overlaps(&w, &loops))
+            && overlaps(&w, &loops)
+            && !reads_neighbours(&w, &loops))
         .then_some(w.read.0),
         _ => None,
     };
@@ -297,6 +305,15 @@ fn overlaps(w: &form::Window, loops: &[(Sym, Dim)]) -> bool {
             w.taps.iter().map(|t| Some(d.linear_in(t.0)?.0.as_const()? * (t.1.as_const()? - 1))).sum();
         step.is_none_or(|s| reach.is_none_or(|r| r >= s)) && w.taps.iter().any(|t| d.contains(t.0))
     })
+}
+
+/// True for windows of a few elements that step by one along rows: to read them where they lie, in whole
+/// vectors of neighbours, takes less than to copy the image.
+fn reads_neighbours(w: &form::Window, loops: &[(Sym, Dim)]) -> bool {
+    const FEW_TAPS: i64 = 9;
+    let along = |d: &Dim| loops.iter().find_map(|l| d.linear_in(l.0)?.0.as_const().filter(|c| *c != 0));
+    w.read.1.last().and_then(along) == Some(1)
+        && Dim::product(w.taps.iter().map(|t| t.1)).as_const().is_some_and(|n| n <= FEW_TAPS)
 }
 
 /// A contraction that stores channels side by side reads a copy of a residual that the caller has with
