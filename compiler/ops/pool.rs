@@ -244,7 +244,8 @@ impl Pool {
         let before = |end: Dim| (end - start).ceil_div(a.dilation).min(a.kernel).max(0);
         if with_pads { before(input + a.after) } else { before(input) - before(zero) }
     }
-    /// How many elements count, one number for each window along an axis, where that differs and is known.
+    /// How many elements count, one number for each window along an axis, where that differs: a constant, or
+    /// what a small kernel makes where only run time knows the size.
     fn counts(
         &self,
         cx: &mut LowerCx,
@@ -255,13 +256,29 @@ impl Pool {
     ) -> Vec<Option<Buf>> {
         /// Longer lists are computed where they are read.
         const LONGEST: i64 = 1 << 16;
-        let list = |cx: &mut LowerCx, i: usize| -> Option<Buf> {
-            let n = windows[i].as_const().filter(|n| (1..=LONGEST).contains(n) && ty == ElemType::F32)?;
+        let known = |cx: &mut LowerCx, i: usize, n: i64| -> Option<Buf> {
             let values: Option<Vec<f32>> = (0..n)
                 .map(|o| self.count(&axes[i], input[i], o.into()).as_const().map(|c| c as f32))
                 .collect();
             let values = values.filter(|v| v.iter().any(|c| *c != v[0]))?;
             Some(cx.m.constant("counts", Arc::new(ConstData::f32s(vec![n], &values))))
+        };
+        let list = |cx: &mut LowerCx, i: usize| -> Option<Buf> {
+            let n = windows[i];
+            match n.as_const() {
+                _ if ty != ElemType::F32 => None,
+                Some(n) => (1..=LONGEST).contains(&n).then(|| known(cx, i, n))?,
+                None => {
+                    let o = cx.m.syms.loop_var("o", Dim::constant(0), n);
+                    let count = self.count(&axes[i], input[i], o.into());
+                    if cx.m.syms.simplify(count).as_const().is_some() {
+                        return None;
+                    }
+                    let counts = cx.temp("counts", ElemType::F32, vec![n]);
+                    cx.map(counts, |_, at| Expr::count(ty, self.count(&axes[i], input[i], at[0])));
+                    Some(counts)
+                }
+            }
         };
         let averages = matches!(self.kind, Kind::Average { .. });
         (0..axes.len()).map(|i| if averages { list(cx, i) } else { None }).collect()

@@ -153,13 +153,16 @@ enum Cost {
     Dear,
 }
 
-fn cost(m: &Module, e: &Expr) -> Cost {
+fn cost(m: &Module, map: &Map) -> Cost {
+    let e = &map.value;
     if let Expr::Load { .. } = e {
         return Cost::Remap;
     }
     let mut dear = false;
     e.walk(&mut |e| {
         dear |= match e {
+            // Lanes compute it one by one.
+            Expr::Index(d) => map.loops.iter().any(|l| d.contains(l.0) && d.linear_in(l.0).is_none()),
             Expr::Un(op, _) => !matches!(
                 op,
                 UnOp::Neg | UnOp::Abs | UnOp::Not | UnOp::IsNan | UnOp::IsInf | UnOp::Floor | UnOp::Ceil
@@ -211,7 +214,7 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
         // round.
         return same
             && whole
-            && (n_readers == 1 || matches!(cost(m, &map.value), Cost::Remap))
+            && (n_readers == 1 || matches!(cost(m, map), Cost::Remap))
             && c.cover(m).is_some();
     }
     // Elements that a sequential loop reads may be read several times.
@@ -219,7 +222,7 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
     let contraction = m.form(r).contraction().is_some();
     let indices_plain =
         loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
-    match cost(m, &map.value) {
+    match cost(m, map) {
         Cost::Remap => {
             // Inner loops must stay free of divisions.
             indices_plain && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
