@@ -59,19 +59,26 @@ pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
 /// too, since one operation without keeps all of it from being vectors.
 pub(crate) fn suit(m: &Module, body: &[Stmt]) -> bool {
     let mut fits = true;
-    let mut indices = vec![];
+    let (mut indices, mut masked) = (vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
-        if let Expr::With { sym, .. } = e {
+        if let Expr::With { sym, extent, .. } = e {
             indices.push(*sym);
+            // An index out of range becomes 0 before it is reported, unless there may be no element 0.
+            if !m.syms.is_pos(*extent) {
+                masked.push(*sym);
+            }
         }
     });
+    let reads = |at: &[Dim], list: &[Sym]| at.iter().any(|d| list.iter().any(|s| d.contains(*s)));
     visit::walk_exprs(body, &mut |e| {
         fits &= match e {
-            // There are gathers of what has whole bytes.
-            Expr::Load { buf, at } => {
-                matches!(m.bufs[*buf].ty.bits(), 8 | 16 | 32 | 64)
-                    || !at.iter().any(|d| indices.iter().any(|s| d.contains(*s)))
-            }
+            // There are gathers of what has whole bytes. Of single bytes, those that a mask leaves out take longer
+            // than to read them one by one.
+            Expr::Load { buf, at } => match m.bufs[*buf].ty.bits() {
+                8 => !reads(at, &masked),
+                16 | 32 | 64 => true,
+                _ => !reads(at, &indices),
+            },
             Expr::Un(op, a) => unary(*op, m.type_of(a)),
             Expr::Bin(op, a, _) => {
                 binary(*op, m.type_of(a))
