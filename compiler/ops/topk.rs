@@ -95,29 +95,29 @@ impl Operator for TopK {
             cx.define(row.count, runtime::entry(cx, b, 0));
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
-        let short = short::Short::new(cx, &row, &outer);
-        let other = match &short {
-            Some(s) if s.when.is_none() => None,
-            _ => Some(Method::new(cx, &row, &outer)),
+        // A method for all rows, or for those that run time does not find short.
+        let (method, short) = match short::Short::new(cx, &row, &outer) {
+            Some((short, None)) => (Method::Count(short), None),
+            Some((short, Some(when))) => (Method::new(cx, &row, &outer), Some((when, Method::Count(short)))),
+            None => (Method::new(cx, &row, &outer), None),
         };
         cx.kernel(|k| {
-            k.nest(LoopKind::Par, &outer, |k, o| match (&short, &other) {
-                (Some(s), Some(other)) => {
-                    let when = k.let_(s.when.clone().unwrap_or(Expr::bool(true)));
-                    k.if_(when.clone(), |k| self.by_counting(k, &row, o, s));
-                    k.if_(Expr::un(UnOp::Not, when), |k| self.by(k, &row, o, other));
+            k.nest(LoopKind::Par, &outer, |k, o| match &short {
+                Some((when, counting)) => {
+                    let when = k.let_(when.clone());
+                    k.if_(when.clone(), |k| self.by(k, &row, o, counting));
+                    k.if_(Expr::un(UnOp::Not, when), |k| self.by(k, &row, o, &method));
                 }
-                (Some(s), None) => self.by_counting(k, &row, o, s),
-                (None, Some(other)) => self.by(k, &row, o, other),
-                (None, None) => {}
+                None => self.by(k, &row, o, &method),
             });
         });
         Ok(())
     }
 }
 
-/// How rows that are not short are done, with their scratch.
+/// How rows are done, with their scratch.
 enum Method {
+    Count(short::Short),
     Select,
     Merge(Buf, Buf),
     Digits(i64, radix::Lists),
@@ -125,6 +125,7 @@ enum Method {
 }
 
 impl Method {
+    /// For rows that are not short.
     fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Method {
         let keyed = keys::suits(cx, row);
         let few = match row.count.as_const() {
@@ -180,6 +181,7 @@ impl Row {
 impl TopK {
     fn by(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], method: &Method) {
         match method {
+            Method::Count(short) => self.by_counting(k, row, o, short),
             Method::Select => self.select(k, row, o),
             Method::Merge(order, merged) => self.sort(k, row, o, (*order, *merged)),
             Method::Digits(digits, lists) => self.by_digits(k, row, o, *digits, lists),

@@ -26,13 +26,12 @@ pub(super) struct Short {
     places: Buf,
     /// Of the row if it is short, else of its beginning.
     length: Dim,
-    /// True for short rows, where only run time tells.
-    pub when: Option<Expr>,
 }
 
 impl Short {
-    /// Scratch, one for each index of `outer`; `None` if other rows suit better.
-    pub fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Option<Short> {
+    /// Scratch, one for each index of `outer`, and what is true of short rows where only run time tells; `None` if
+    /// another method suits better.
+    pub fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Option<(Short, Option<Expr>)> {
         let most = row.count.as_const().map_or(LONGEST, |c| LONGEST.min(RATIO.saturating_mul(c)));
         // What is asked of the lengths: never less than 0.
         let ratio = row.count.as_const().is_none().then(|| row.count * RATIO - row.n);
@@ -49,7 +48,7 @@ impl Short {
         let length = if when.is_some() { row.n.min(most) } else { row.n };
         let dims: Vec<Dim> = outer.iter().copied().chain([length]).collect();
         let mut buf = |name: &str| cx.temp(name, ElemType::I32, dims.clone());
-        Some(Short { keys: buf("keys"), places: buf("places"), length, when })
+        Some((Short { keys: buf("keys"), places: buf("places"), length }, when))
     }
 }
 
