@@ -9,7 +9,7 @@ use crate::diag::{Result, limits};
 use crate::jit::Loaded;
 use crate::nest::{Buf, Expr, Kernel, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, as_map};
-use crate::passes::nest::fuse::inline_producers;
+use crate::passes::nest::fuse::{drop_dead_kernels, inline_producers};
 use crate::passes::nest::quantize::few_bits;
 use crate::tensor::{ConstData, ElemType, SmallFloat};
 use std::collections::HashSet;
@@ -111,21 +111,13 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
             kernels.push(k);
         }
     }
-    inline_unpacked(m, &uses, &inlined);
+    // Maps that make floats of few-bit weights go into the kernels that read single rows of them.
+    inlined.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
+    if !inlined.is_empty() {
+        drop_dead_kernels::run(m)?;
+    }
     let folded = kernels.is_empty() || evaluate(m, &uses, &kernels, &constant)?;
     Ok(folded && waits)
-}
-
-/// Maps that make floats of few-bit weights go into the kernels that read single rows of them, and vanish
-/// where no other kernel reads their results.
-fn inline_unpacked(m: &mut Module, uses: &Uses, maps: &[(Kernel, Vec<Kernel>)]) {
-    maps.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
-    let is_unread = |k: Kernel, readers: &[Kernel]| {
-        !readers.is_empty()
-            && visit::stores(&m.kernels[k].body).iter().all(|b| uses.readers(*b).len() == readers.len())
-    };
-    let unread: HashSet<Kernel> = maps.iter().filter(|(k, r)| is_unread(*k, r)).map(|(k, _)| *k).collect();
-    visit::drop_calls(&mut m.driver, &|k| unread.contains(&k));
 }
 
 /// Runs kernels, and makes constants of what others read of their results; false if a check fails in them.
@@ -147,7 +139,7 @@ fn evaluate(m: &mut Module, uses: &Uses, kernels: &[Kernel], constant: &HashSet<
         sub.bufs[*b].place = Place::Output(i as u32);
         sub.outputs.push(*b);
     }
-    crate::passes::nest::fuse::drop_dead_kernels::run(&mut sub)?;
+    drop_dead_kernels::run(&mut sub)?;
     crate::passes::nest::memory::place_memory::run(&mut sub)?;
     let mut out: Vec<Vec<u8>> = keep.iter().map(|b| vec![0u8; bytes(m, *b).unwrap_or(0) as usize]).collect();
     let loaded = Loaded::new(&sub, &Interface::of_module(&sub))?;

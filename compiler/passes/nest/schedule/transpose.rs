@@ -337,6 +337,9 @@ fn parts(
 ) -> Vec<(Expr, Vec<Stmt>)> {
     let mut out = vec![];
     let unknown = |s: &Side| s.extent.as_const().is_none();
+    if !unknown(to) && !unknown(from) {
+        return out;
+    }
     let whole = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
     for n in [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART) {
         let p = m.syms.loop_var("p", Dim::constant(0), Dim::constant(2));
