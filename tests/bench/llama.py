@@ -11,6 +11,7 @@ standard input, answers JSON lines on standard output, as in worker.py:
     {"do": "time", "seconds": S}                                   seconds of each call
 """
 import ctypes as ct
+import functools
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ import sys
 
 import numpy as np
 
-from worker import python_samples, until_idle
+from worker import python_samples, serve
 
 
 def write_model(path, s):
@@ -131,26 +132,20 @@ class Llama:
         self.c.llama_memory_seq_rm(self.memory, 0, self.past, -1)
 
 
+def do(llama, job):
+    # Made by a job, so that the answer says which package is missing.
+    llama = llama()
+    if job["do"] == "load":
+        llama.load(job["sizes"], job["threads"], job["positions"])
+    elif job["do"] == "phase":
+        llama.phase(job["tokens"], job["past"])
+    else:
+        return {"samples": list(python_samples(llama.call, job["seconds"]))}
+    return {}
+
+
 def main():
-    # What libraries print goes to standard error; answers have a channel of their own.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    llama = None
-    for line in sys.stdin:
-        job, answer = json.loads(line), {"ok": True}
-        try:
-            llama = llama or Llama(sys.argv[1])
-            if job["do"] == "load":
-                llama.load(job["sizes"], job["threads"], job["positions"])
-            elif job["do"] == "phase":
-                llama.phase(job["tokens"], job["past"])
-            else:
-                answer["samples"] = list(python_samples(llama.call, job["seconds"]))
-        except Exception as e:  # A contestant that fails is a result, not the end of the comparison.
-            answer = {"ok": False, "error": f"{type(e).__name__}: {e}"[:400]}
-        until_idle()
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    serve(lambda: functools.cache(lambda: Llama(sys.argv[1])), do)
 
 
 if __name__ == "__main__":

@@ -235,30 +235,37 @@ def until_idle():
             return
 
 
-def main():
-    kind, work = sys.argv[1:3]
+def serve(contestant, do):
+    """Answers each job with what `do` gives for it and the contestant, which `contestant` makes."""
     # What libraries print goes to standard error; answers have a channel of their own.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    contestant = {"onnxruntime": lambda: OnnxRuntime(), "openvino": lambda: OpenVino(work), "onnxc": lambda: Onnxc(work)}[kind]()
+    contestant = contestant()
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            if job["do"] == "load":
-                with np.load(job["feeds"]) as z:
-                    feeds = {k: z[k].astype(object) if z[k].dtype.kind == "U" else z[k] for k in z.files}
-                outs = contestant.load(job, feeds)
-                np.savez(job["results"], *plain(outs))
-                answer = {"ok": True}
-            else:
-                cpu = time.process_time()
-                s = contestant.samples(job["seconds"])
-                answer = {"ok": True, "cpu": time.process_time() - cpu, "min": float(s.min()), "median": float(np.median(s)), "samples": int(s.size)}
+            answer = {"ok": True, **do(contestant, job)}
         except Exception as e:  # A contestant that fails is a result, not the end of the comparison.
             answer = {"ok": False, "error": f"{type(e).__name__}: {e}"[:400]}
         until_idle()
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def do(contestant, job):
+    if job["do"] == "load":
+        with np.load(job["feeds"]) as z:
+            feeds = {k: z[k].astype(object) if z[k].dtype.kind == "U" else z[k] for k in z.files}
+        np.savez(job["results"], *plain(contestant.load(job, feeds)))
+        return {}
+    cpu = time.process_time()
+    s = contestant.samples(job["seconds"])
+    return {"cpu": time.process_time() - cpu, "min": float(s.min()), "median": float(np.median(s)), "samples": int(s.size)}
+
+
+def main():
+    kind, work = sys.argv[1:3]
+    serve({"onnxruntime": lambda: OnnxRuntime(), "openvino": lambda: OpenVino(work), "onnxc": lambda: Onnxc(work)}[kind], do)
 
 
 if __name__ == "__main__":
