@@ -117,14 +117,7 @@ fn violated(i: &Interface, sizes: &HashMap<Sym, i64>) -> Vec<Condition> {
 
 /// True for a condition that holds, or that only run time decides.
 fn holds(i: &Interface, c: Condition, sizes: &HashMap<Sym, i64>) -> bool {
-    let value = |d: Dim| i.syms.resolve(d).eval(&|s| sizes.get(&s).copied());
-    let [a, b] = c.dims().map(value);
-    let (Some(a), Some(b)) = (a, b) else { return true };
-    match c {
-        Condition::Equal(..) => a == b,
-        Condition::AtMost(..) => a <= b,
-        Condition::Broadcast(..) => a == b || a == 1 || b == 1,
-    }
+    i.syms.holds(c, &|s| sizes.get(&s).copied()) != Some(false)
 }
 
 /// For each input of integers what its elements may be, where they index something or decide a size. Values

@@ -440,6 +440,22 @@ const TASK_EDITS: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// The last vector of a row ends where the row does, which is right for rows of four elements and more.
+const LAST_VECTOR: &str = "\
+nest v1 t stage=scheduled
+dims N
+buf x : f32[N] input 0
+buf y : f32[N] output 0
+kernel y ; Relu (node 0)
+  seq i0 in 0..floordiv(N + 3, 4) {
+    vec(4) l1 in 0..4 {
+      y[min(4*i0, N - 4) + l1] = max(x[min(4*i0, N - 4) + l1], 0.0)
+    }
+  }
+driver
+  call y
+";
+
 /// What the verifier says of a module.
 fn faults(m: &Module, limits: Option<&Limits>) -> String {
     verify::verify_for(m, limits).err().map_or_else(|| "no fault".to_owned(), |e| e.to_string())
@@ -484,7 +500,27 @@ fn broken() -> Vec<(String, String)> {
         faults(&read(SHARED), None),
         "buffers \"a\" and \"b\" share memory and are in use at the same time".into(),
     ));
+    out.push((
+        faults(&read(&SHARED.replacen("workspace 64", "workspace 32", 1)), None),
+        "buffer \"a\": 0..64 is beyond its slot, which ends at 32".into(),
+    ));
+    out.extend(broken_at_small_sizes());
     out
+}
+
+/// Faults that no proof over symbols finds, since the module is right for some sizes.
+fn broken_at_small_sizes() -> Vec<(String, String)> {
+    let grown = SHARED
+        .replace("stage=placed", "stage=placed\ndims N")
+        .replace("f32[16]", "f32[N]")
+        .replace("0..16", "0..N")
+        .replace("buf b : f32[N] at 0 size 64", "buf b : f32[N] at 64 size 4*N")
+        .replace("size 64", "size 4*N")
+        .replace("workspace 64", "workspace 4*N + 64");
+    vec![
+        (faults(&read(LAST_VECTOR), None), "with N = 1: subscript 0 of \"x\" is -3, outside 0..1".into()),
+        (faults(&read(&grown), None), "with N = 17: buffers \"a\" and \"b\" share memory".into()),
+    ]
 }
 
 #[test]
@@ -496,9 +532,18 @@ fn faults_are_found() {
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(
-        faults(&read(&SHARED.replacen("buf b : f32[16] at 0", "buf b : f32[16] at 64", 1)), None),
+        faults(
+            &read(&SHARED.replacen("buf b : f32[16] at 0", "buf b : f32[16] at 64", 1).replacen(
+                "workspace 64",
+                "workspace 128",
+                1
+            )),
+            None
+        ),
         "no fault"
     );
+    let guarded = LAST_VECTOR.replace("dims N", "dims 4<=N");
+    assert_eq!(faults(&read(&guarded), None), "no fault");
     assert_eq!(faults(&read(GOOD), Some(&Limits { lanes: 4, groups: vec![] })), "no fault");
 }
 
@@ -508,7 +553,14 @@ fn every_fault_has_a_test() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("compiler/nest");
     let found: Vec<String> = broken().into_iter().map(|b| b.0).collect();
     let mut missing = vec![];
-    for f in ["check.rs", "verify.rs", "verify/races.rs", "verify/arena.rs", "verify/private.rs"] {
+    for f in [
+        "check.rs",
+        "verify.rs",
+        "verify/races.rs",
+        "verify/arena.rs",
+        "verify/private.rs",
+        "verify/sizes.rs",
+    ] {
         let text = std::fs::read_to_string(dir.join(f)).expect("the verifier");
         for line in text.lines().filter(|l| {
             l.contains("fault(") || l.contains("let text = format!") || l.contains("faults.push(")

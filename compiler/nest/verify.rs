@@ -2,11 +2,12 @@
 //!
 //! Buffers, places and the driver's order are checked here; the body of one kernel (or of the driver) in
 //! `check`, stores of parallel iterations in `races`, scratch of an iteration in `private`, memory that is
-//! shared over time in `arena`.
+//! shared over time in `arena`. `sizes` follows the module with small numbers in place of symbols.
 
 mod arena;
 mod private;
 mod races;
+mod sizes;
 
 use super::check::{Body, Fault};
 use super::facts::Facts;
@@ -50,7 +51,10 @@ pub fn verify_for(m: &Module, limits: Option<&Limits>) -> Result<()> {
     v.kernels();
     v.order(&m.driver);
     if m.stage == Stage::Placed {
-        v.faults.extend(arena::check(m));
+        v.faults.extend(arena::Lives::new(m).faults(&|_| None));
+    }
+    if m.stage != Stage::Built {
+        v.small_sizes();
     }
     // Of an output without elements nothing is left to write.
     for b in m
@@ -296,6 +300,22 @@ impl Verifier<'_> {
         driver.block(&m.driver);
         let (_, faults) = driver.finish();
         self.place_faults("driver", &m.driver, faults);
+    }
+    /// Faults over numbers of what no proof over symbols decides.
+    fn small_sizes(&mut self) {
+        let m = self.m;
+        let mut found = sizes::check(m);
+        self.faults.append(&mut found.buffers);
+        for (kernel, fault) in found.statements {
+            match kernel {
+                Some(k) => self.place_faults(
+                    &format!("kernel {}", m.kernels[k].name),
+                    &m.kernels[k].body,
+                    vec![fault],
+                ),
+                None => self.place_faults("driver", &m.driver, vec![fault]),
+            }
+        }
     }
     fn place_faults(&mut self, whose: &str, body: &[Stmt], faults: Vec<Fault>) {
         if faults.is_empty() {

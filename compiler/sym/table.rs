@@ -387,6 +387,16 @@ impl SymTable {
         }
         out
     }
+    /// Whether a condition holds for these sizes; `None` if it depends on others.
+    pub fn holds(&self, c: Condition, value: &dyn Fn(Sym) -> Option<i64>) -> Option<bool> {
+        let [a, b] = c.dims().map(|d| self.resolve(d).eval(value));
+        let (a, b) = (a?, b?);
+        Some(match c {
+            Condition::Equal(..) => a == b,
+            Condition::AtMost(..) => a <= b,
+            Condition::Broadcast(..) => a == b || a == 1 || b == 1,
+        })
+    }
     /// With the definitions of derived symbols put in: an expression over params. Poison if that is too
     /// large.
     pub fn expanded(&self, d: Dim) -> Dim {
