@@ -123,7 +123,7 @@ pub struct NodeData {
     pub op: Op,
     /// Name, version in force, types.
     pub schema: &'static Schema,
-    /// Attributes as they stood in the file, for printing; graphs are in `subgraphs`.
+    /// Attributes as the file has them, for printing; graphs are in `subgraphs`.
     pub attrs: Vec<(String, AttrValue)>,
     /// Inputs; `None` where an optional one is left out.
     pub inputs: Vec<Option<Value>>,

@@ -64,7 +64,7 @@ impl Verifier {
         let mut live = HashSet::new();
         for n in &g.order {
             if !live.insert(*n) {
-                self.fault(format!("1: {n} stands twice in the order"));
+                self.fault(format!("1: {n} is twice in the order"));
                 continue;
             }
             self.node(g, *n, &mut defined);

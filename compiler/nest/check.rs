@@ -21,7 +21,7 @@ pub(super) struct Fault {
 #[derive(Clone, Copy)]
 enum Def<'a> {
     Value,
-    /// `loops` stood around its definition.
+    /// `loops` were around its definition.
     Acc {
         lanes: u32,
         shape: &'a [u32],

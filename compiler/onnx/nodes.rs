@@ -279,7 +279,7 @@ impl Import {
                     .at(origin);
                     self.findings.push(e.help(
                         "xs, zs and y must be inputs, initializers or earlier results \
-                        of the graph that the node stands in",
+                        of the node's graph",
                     ));
                 }
             }

@@ -153,7 +153,7 @@ impl Einsum {
             let letters: Vec<char> = o.letters().collect();
             for (i, c) in letters.iter().enumerate() {
                 if letters[..i].contains(c) || !inputs.iter().any(|t| t.letters().any(|x| x == *c)) {
-                    return Err(format!("the result's '{c}' must stand there once, and in an operand"));
+                    return Err(format!("the result's '{c}' must be there once, and in an operand"));
                 }
             }
         }

@@ -164,7 +164,7 @@ impl Operator for Encode {
         }
         let Some((order, nan, table)) = self.table(ty).and_then(|t| sorted(&t).map(|(o, nan)| (o, nan, t)))
         else {
-            return cx.bug("a key stands twice");
+            return cx.bug("a key is given twice");
         };
         let n = order.len() as u64;
         let keys = take(&table.keys, &order);

@@ -1,4 +1,4 @@
-//! MaxUnpool: puts the maxima of a pooling back to where they stood; everything else is 0.
+//! MaxUnpool: puts the maxima of a pooling back to their positions; everything else is 0.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__MaxUnpool.html>. Versions 11 and 22 add types.
 //!

@@ -299,7 +299,7 @@ impl Pool {
             });
         });
     }
-    /// MaxPool with `Indices`: the maximum and where it stands first, read from the unpadded input.
+    /// MaxPool with `Indices`: the maximum and its first position, read from the unpadded input.
     fn with_indices(&self, cx: &mut LowerCx, x: Buf, axes: &[Axis], indices: Buf) {
         let (out, dims, shape, ty) = (cx.output_opt(0), cx.dims(x), cx.dims(indices), cx.elem(x).compute());
         let kernel: Vec<Dim> = axes.iter().map(|a| a.kernel.into()).collect();

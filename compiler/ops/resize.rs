@@ -42,7 +42,7 @@ pub enum Aspect {
     NotSmaller,
 }
 
-/// Where the scales stand.
+/// Which input the scales are.
 #[derive(Clone, Debug, PartialEq)]
 enum Scales {
     Attribute(Vec<f64>),
@@ -251,7 +251,7 @@ impl Operator for Resize {
             .try_fold(1i64, |n, t| n.checked_mul(t?))
             .is_some_and(|n| n <= UNROLLED);
         // Lanes read elements one by one where run time knows which: as few as there are before rows are
-        // multiplied, unless all channels of a pixel stand side by side.
+        // multiplied, unless all channels of a pixel are contiguous.
         let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < CHANNELS);
         let one_by_one = few && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed(cx));
         let groups: Vec<Vec<Plan>> = match whole || plans.is_empty() {

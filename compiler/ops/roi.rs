@@ -104,7 +104,7 @@ impl Operator for Roi {
             });
             return Ok(());
         };
-        // Samples are where they stand for all channels.
+        // Samples have the same positions in all channels.
         let batches = cx.input(2);
         let bins = cx.temp("bins", ty, vec![out[0], out[2], out[3], out[1]]);
         cx.kernel(|k| {

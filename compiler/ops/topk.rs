@@ -272,7 +272,7 @@ impl TopK {
         k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
         self.in_order(k, row, o, order);
     }
-    /// True if value `a` stands before `b` wherever they are.
+    /// True if value `a` comes before `b` whatever their positions.
     fn before(&self, ty: ElemType, a: Expr, b: Expr) -> Expr {
         let (a, b) = if self.largest { (a, b) } else { (b, a) };
         let more = Expr::bin(BinOp::Gt, a.clone(), b.clone());

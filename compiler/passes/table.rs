@@ -409,7 +409,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "read_panels",
         group: Group::Memory,
-        holds: "Tensors whose rows are looked up, and which are multiplied, stand in the object once.",
+        holds: "Tensors whose rows are looked up, and which are multiplied, are in the object once.",
         why: "Schedules made the panels that products read.",
         run: |m, _| nest::memory::read_panels::run(m),
         ..PER_LEVEL

@@ -92,7 +92,7 @@ const fn riscv_cpu(name: &'static str, needs: u32, bits: u32) -> Known {
 ///
 /// Levels of aarch64 are spelled as compilers spell them for `-march`. A level needs what its code may use,
 /// no more: a CPU that lacks other parts of Armv8.6-A, but has I8MM and BF16, runs that one. Names of CPUs
-/// stand behind the levels.
+/// follow the levels.
 pub const LEVELS: &[Known] = &[
     Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], caps: Caps::SSE2, ..LEVEL },
     Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, caps: Caps::SSE2, ..LEVEL },

@@ -48,7 +48,7 @@ pub struct KernelCode {
 pub struct NoTile {
     /// Its variable.
     pub var: Sym,
-    /// What stands in the way.
+    /// What prevents it.
     pub reason: tile::Misfit,
 }
 

@@ -222,7 +222,7 @@ impl Order<'_> {
             }
         }
     }
-    /// Emits chains abreast, behind everything else that stands before the last one ends; false if that would
+    /// Emits chains abreast, behind everything else that is before the end of the last one; false if that would
     /// change the order of accesses to memory.
     fn side_by_side(&mut self, chains: &[Vec<usize>]) -> bool {
         let own: Set<usize> = chains.iter().flatten().copied().collect();

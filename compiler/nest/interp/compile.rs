@@ -165,7 +165,7 @@ impl Compiler<'_> {
                 let c = self.truth(cond)?;
                 Op::If(c, self.scope(then)?, self.scope(els)?)
             }
-            Stmt::Tile { .. } => return msg("a tile that stands in no list"),
+            Stmt::Tile { .. } => return msg("a tile that is in no list"),
             Stmt::While { cond, body } => {
                 let c = self.truth(cond)?;
                 Op::While(c, self.scope(body)?)

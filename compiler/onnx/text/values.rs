@@ -247,7 +247,7 @@ impl Parser<'_> {
             let mut v = AttributeProto::default();
             p.attribute_value(&mut v, one)?;
             if v.ref_attr_name.is_some() {
-                return Err(p.c.error_at(at, "a reference to an attribute can not stand in a list"));
+                return Err(p.c.error_at(at, "a list can not have a reference to an attribute"));
             }
             list.push((at, v));
             Ok(())

@@ -151,7 +151,7 @@ pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) 
     });
 }
 
-/// One direction's recurrence weights. Constant ones stand alone: what rearranges them takes no more than it
+/// One direction's recurrence weights. Constant ones have a buffer of their own: what rearranges them takes no more than it
 /// needs.
 fn recurrence(cx: &mut LowerCx, r: Buf, d: usize) -> (Buf, Vec<Dim>) {
     let alone = cx.constant(2).filter(|c| c.dims()[0] > 1).and_then(|c| {

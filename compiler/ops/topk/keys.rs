@@ -162,7 +162,7 @@ impl TopK {
             }
         }
     }
-    /// An i32 that is larger for what stands before.
+    /// An i32 that is larger for what comes first.
     fn key(&self, k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
         let key = ordered(k, ty, v);
         if self.largest { key } else { Expr::un(UnOp::BitNot, key) }
@@ -273,7 +273,7 @@ impl TopK {
             k.range(LoopKind::Seq, "i", 0, row.n.modulo(BLOCK), |k, i| consider(k, blocks * BLOCK + i));
         }
     }
-    /// The largest key of a block. Its loop stands in one of its own: a list of statements that are vectors
+    /// The largest key of a block. Its loop is in a statement list of its own: a list of statements that are vectors
     /// all of them.
     fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], first: Dim, to: Buf) {
         k.range(LoopKind::Seq, "once", 0, 1, |k, _| {

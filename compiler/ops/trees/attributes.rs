@@ -105,7 +105,7 @@ impl Attributes {
                 Target::Node(n_branches - 1)
             };
             if places.insert((trees[i], ids[i]), t).is_some() {
-                return a.error(format!("node {} of tree {} stands twice", ids[i], trees[i])).fail();
+                return a.error(format!("node {} of tree {} is given twice", ids[i], trees[i])).fail();
             }
         }
         let find = |a: &Attrs, tree: i64, id: i64| match places.get(&(tree, id)) {

@@ -352,7 +352,7 @@ impl Translate<'_> {
     fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
         let mut k = self.b.lanes() as u8 / 2;
         let words = if is_long(v.ty) { 2 } else { 1 };
-        // Others move 32 bits, whatever stands in them.
+        // Others move 32 bits, whatever is in them.
         let typed = self.b.has(Op::Un(Un::Swap(k * words), Bits::B64));
         let bits = if typed { bits_of(v.ty) } else { Bits::B32 };
         let mut r = v;

@@ -15,7 +15,7 @@
 //! together: row 2i with row 2i + 1, a panel of 32 columns with the next. So what a row holds reaches its
 //! neighbour only, and threads share the work by pairs of panels. An odd last row has itself as its
 //! neighbour. A kernel of its own makes V, since all panels read it. Sums of weights are made where they are
-//! multiplied, once for all rows of a tile: units that add stand idle there. Weights stay packed as
+//! multiplied, once for all rows of a tile: units that add are idle there. Weights stay packed as
 //! contractions have them, so that a few rows, which this does not pay for, use the same ones: where run time
 //! counts the rows, the driver chooses (`worth`).
 //!

@@ -1,7 +1,7 @@
 //! fuse_epilogues: an elementwise or permuting kernel that alone reads the result of another kernel moves
 //! into that kernel's store. Bias, activation, residual and transposition then happen in registers.
 //!
-//! The producer moves down to where the consumer stood, so that everything the consumer reads is there.
+//! The producer moves down to the place of the consumer, so that everything the consumer reads is there.
 //!
 //! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself,
 //! and small kernels fill what is around it. What comes from the caller is copied by a kernel without

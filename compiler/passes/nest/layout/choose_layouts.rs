@@ -225,7 +225,7 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     row % LANES != 0 && along_planes > along_channels
 }
 
-/// Pooling of an image that stands with channels innermost does the same.
+/// Pooling of an image with channels innermost does the same.
 fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };

@@ -285,7 +285,7 @@ impl Relayout {
         let [d] = with[..] else { return None };
         let (step, rest) = at[d].linear_in(self.var)?;
         let step = step.as_const().filter(|s| *s > 0)?;
-        // Of the dimension, what vectors leave out stands before what they run along.
+        // Of the dimension, what vectors leave out comes before what they run along.
         let kept: Vec<usize> = (0..at.len()).filter(|i| *i != d).collect();
         let phase = (step > 1).then(|| m.syms.simplify(rest.modulo(step)));
         let along = Dim::sym(self.var) + rest.floor_div(step);

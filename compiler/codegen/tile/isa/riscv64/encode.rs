@@ -1,5 +1,5 @@
 //! Allocated functions -> words: frame, moves, branches, the type of vectors. The code is a leaf function: it
-//! calls nothing and reaches its literals, which stand behind it, relative to the instruction; it needs no
+//! calls nothing and reaches its literals, which follow it, relative to the instruction; it needs no
 //! relocation.
 
 use super::code::{Code, Label};
@@ -78,7 +78,7 @@ impl Emit<'_> {
     fn step(&mut self, s: Step) {
         self.steps.push((self.code.len() * 4, s));
     }
-    /// Where a stack parameter stands.
+    /// Offset of a stack parameter.
     pub(super) fn stack_param(&self, k: u32) -> (u32, i64) {
         (SP, i64::from(self.frame + self.kept() + 8 * k))
     }

@@ -35,7 +35,7 @@ impl Emit<'_> {
             }
         }
     }
-    /// Elements as they stand in memory, to or from a vector.
+    /// Elements as they are in memory, to or from a vector.
     fn move_elements(&mut self, e: Elements, store: bool, v: u32) {
         let word = table::vector_access(Width::bytes(e.form.bytes()), e.step.is_some(), store);
         let word = if e.masked { table::masked(word) } else { word };

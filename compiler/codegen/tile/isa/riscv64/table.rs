@@ -23,7 +23,7 @@ const fn v(function: u32, of: Of) -> u32 {
     function << 26 | 1 << 25 | (of as u32) << 12 | 0x57
 }
 
-/// The same with one vector, whose function stands in the field of the other one.
+/// The same with one vector, whose function is in the field of the other one.
 const fn un_word(function: u32, of: Of, more: u32) -> u32 {
     v(function, of) | more << 15
 }
@@ -212,7 +212,7 @@ pub(super) fn fma231(neg: bool) -> u32 {
     v(if neg { 0b101111 } else { 0b101100 }, Of::Fvv)
 }
 
-/// d = d * a + b, or b - d * a. The fields stand in the reverse order: b is the first vector.
+/// d = d * a + b, or b - d * a. The fields are in reverse order: b is the first vector.
 pub(super) fn fma213(neg: bool) -> u32 {
     v(if neg { 0b101011 } else { 0b101000 }, Of::Fvv)
 }

@@ -9,7 +9,7 @@ use crate::sym::{Dim, Sym};
 
 /// Such a contraction.
 pub(crate) struct Flat {
-    /// Where it stands.
+    /// Its position.
     pub kernel: Kernel,
     parts: Contraction,
     /// The loop along a row.

@@ -1,5 +1,5 @@
 //! Weights of few bits that are gathered, too (tied embeddings): kernels that read elements of them by an
-//! index read the packed words, scales and zero points, so that the weights stand once in the object.
+//! index read the packed words, scales and zero points, so that the object has the weights once.
 
 use super::WIDTH;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, visit};

@@ -197,7 +197,7 @@ impl Shared {
             Expr::With { sym, value, extent, body } => {
                 let value = self.take(*value);
                 let mut inside = lanes64::depends(&value, self.var) || extent.contains(self.var);
-                // Values that have a name stand inside.
+                // Values that have a name are inside.
                 let mut own = vec![];
                 value.walk(&mut |e| match e {
                     Expr::Let { reg, .. } => own.push(*reg),
@@ -353,7 +353,7 @@ fn side_by_side(
         if rest.as_const().is_some() {
             out.extend(body);
         } else {
-            // A loop that runs once or not at all: a branch could not stand in one tile with the blocks.
+            // A loop that runs once or not at all: a branch could not be in one tile with the blocks.
             let some = m.syms.simplify(rest.min(1));
             let once = m.syms.loop_var("e", zero, some);
             out.push(Stmt::seq(once, some, body));

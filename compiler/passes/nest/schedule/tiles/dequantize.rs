@@ -324,7 +324,7 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
         }
         body.extend(each_word(m, span, per, &mut |m, word, count| {
             let mut out = vec![];
-            // Fields that stand beside each other, and the elements in them.
+            // Adjacent fields, and the elements in them.
             for j in (0..per).step_by(fields as usize) {
                 let here: Vec<(i64, i64)> =
                     (0..fields).map(|f| (f, element(w.bits, j + f))).filter(|(_, e)| *e < count).collect();

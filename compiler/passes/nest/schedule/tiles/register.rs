@@ -253,7 +253,7 @@ impl Sum<'_> {
         self.depth.last().map_or(Dim::constant(1), |d| d.1.floor_div(self.each))
     }
     /// The innermost loop. `reads`: what its last steps prefetch for the epilogue, a row every few: what is
-    /// prefetched at the beginning stands in the way of the sum's own lines.
+    /// prefetched at the beginning delays the sum's own lines.
     fn innermost(&self, m: &mut Module, reads: &[(Sym, Stmt)]) -> Vec<Stmt> {
         let (p, zero) = (self.block.p, Dim::constant(0));
         let (each, most) = (self.each, p.product.steps());

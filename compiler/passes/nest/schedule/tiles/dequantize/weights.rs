@@ -115,7 +115,7 @@ impl Nest {
     }
 }
 
-/// The number of format `f` whose code stands in a word from bit `low` on, as a float.
+/// The number of format `f` whose code is in a word from bit `low` on, as a float.
 ///
 /// With the exponent of the format moved to that of f32, `u` is the number wherever the exponent is not 0.
 /// Else it is `2^-bias (1 + m)` where `2^(1 - bias) m = 2 u - 2^(1 - bias)` is wanted. The smaller of both is
