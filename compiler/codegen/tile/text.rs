@@ -16,7 +16,7 @@
 //!
 //! An instruction is its result with its class, the operation with what belongs to it between dots, its
 //! operands, its memory operand, a constant that is read from behind the code, and behind the last one of a
-//! block where it goes with which values. `tile WIDTH [long] [in_order] [halves]` says what
+//! block where it goes with which values. `tile WIDTH [long] [in_order] [halves] [in_words]` says what
 //! [`Func`] does.
 
 use super::ir::{
@@ -143,6 +143,9 @@ names!(Op {
     "fma_halves" FmaHalves { lane }
     "dot" Dot(bytes)
     "dot_lane" DotLane { bytes, swapped, lane }
+    "mul_bytes" MulBytes { bytes, upper }
+    "add_pairs" AddPairs(bytes)
+    "bytes_from" BytesFrom
     "dot8" Dot8 { of, swapped }
     "matrix_dot" MatrixDot { of, swapped }
     "lanes_swapped" LanesSwapped(k, bits)
@@ -226,6 +229,7 @@ pub fn print(f: &Func) -> String {
     s += if f.long { " long" } else { "" };
     s += if f.in_order { " in_order" } else { "" };
     s += if f.halves { " halves" } else { "" };
+    s += if f.in_words { " in_words" } else { "" };
     let _ = writeln!(s, "{}", list(&f.params, name));
     for (i, b) in f.blocks.iter().enumerate() {
         let _ = writeln!(s, "block {i}{}", list(&b.params, typed));
@@ -266,6 +270,7 @@ pub fn parse(text: &str) -> Result<Func, String> {
         long: false,
         in_order: false,
         halves: false,
+        in_words: false,
         params: vec![],
         classes: vec![],
         blocks: vec![],
@@ -314,6 +319,7 @@ impl<'a> Words<'a> {
         self.f.long = self.eat("long");
         self.f.in_order = self.eat("in_order");
         self.f.halves = self.eat("halves");
+        self.f.in_words = self.eat("in_words");
         self.f.params = self.list(|l| l.value(Some(Class::Int)))?;
         self.words.next().is_none().then_some(())
     }

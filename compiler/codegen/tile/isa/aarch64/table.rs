@@ -172,6 +172,19 @@ pub(super) fn dot_lane(bytes: Bytes, swapped: bool, lane: u8) -> u32 {
     word | (lane & 1) << 21 | (lane >> 1) << 11
 }
 
+/// d = the products of eight bytes of n and m, of their lower or upper halves, in 16 bits: SMULL, UMULL.
+pub(super) fn mul_bytes(bytes: Bytes, upper: bool) -> u32 {
+    0x0e20_c000 | u32::from(bytes == Bytes::Unsigned) << 29 | u32::from(upper) << 30
+}
+
+/// d += the two integers of 16 bits of n in each lane: SADALP, UADALP.
+pub(super) fn add_pairs(bytes: Bytes) -> u32 {
+    0x4e60_6800 | u32::from(bytes == Bytes::Unsigned) << 29
+}
+
+/// The bytes of n that those of m say.
+pub(super) const TBL: u32 = 0x4e00_0000;
+
 /// d, two rows of two sums, += two rows of eight bytes of n times two of m as columns; of mixed signs, those
 /// of n are unsigned: SMMLA, UMMLA, USMMLA. Or rows and columns of four bf16: BFMMLA.
 pub(super) fn matrix_dot(of: Factors) -> u32 {
@@ -363,6 +376,7 @@ pub(super) fn has_op(op: Op) -> bool {
             form != crate::codegen::tile::ir::Form::NearU8
         }
         Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot2 => false,
+        Op::MulBytes { bytes: Bytes::Mixed, .. } | Op::AddPairs(Bytes::Mixed) => false,
         op => !op.is_of_riscv(),
     }
 }
