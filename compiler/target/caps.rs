@@ -56,15 +56,14 @@ impl Caps {
         by_scalar: false,
         in_order: false,
     };
-    pub(super) const NEON: Caps =
-        Caps {
-            tiles: Tiles::Neon,
-            short_floats: true,
-            long_lanes: true,
-            dot: Dot::QuadsInWords,
-            by_lane: true,
-            ..Caps::CRANELIFT
-        };
+    pub(super) const NEON: Caps = Caps {
+        tiles: Tiles::Neon,
+        short_floats: true,
+        long_lanes: true,
+        dot: Dot::QuadsInWords,
+        by_lane: true,
+        ..Caps::CRANELIFT
+    };
     pub(super) const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     pub(super) const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, halves: true, ..Caps::NEON };
     pub(super) const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, bf16: true, ..Caps::NEON_DOT };

@@ -210,6 +210,9 @@ pub enum Bytes {
     Mixed,
     /// FEAT_DotProd.
     Signed,
+    /// The same with sums of two products in 16 bits ([`DotKind::NarrowBytes`](crate::nest::DotKind::NarrowBytes)):
+    /// put together only ([`Func::in_words`]).
+    Narrow,
     /// FEAT_DotProd.
     Unsigned,
 }
@@ -380,6 +383,13 @@ pub enum Op {
     /// The products of eight bytes of both arguments, as integers of 16 bits: of the lower halves, or the upper ones.
     /// Not of mixed signs. 128 bits only.
     MulBytes {
+        /// Signs.
+        bytes: Bytes,
+        /// Upper halves.
+        upper: bool,
+    },
+    /// The first argument and such products of the others, added modulo 2^16; it overwrites the first. 128 bits only.
+    AddMulBytes {
         /// Signs.
         bytes: Bytes,
         /// Upper halves.

@@ -77,7 +77,7 @@ names!(Class { "int" Int "vector" Vector "mask" Mask });
 names!(Bits { "b32" B32 "b64" B64 });
 names!(Number { "word" Word(x) "long" Long(x) });
 names!(Pred { "eq" Eq "lt" Lt "le" Le "unordered" Unordered "ne" Ne });
-names!(Bytes { "mixed" Mixed "signed" Signed "unsigned" Unsigned });
+names!(Bytes { "mixed" Mixed "signed" Signed "narrow" Narrow "unsigned" Unsigned });
 names!(Factors { "bytes" Bytes(of) "halves" Halves });
 names!(Form {
     "b64" B64 "b32" B32 "f16" F16 "i8" I8 "u8" U8 "i16" I16 "u16" U16 "near_u8" NearU8
@@ -144,6 +144,7 @@ names!(Op {
     "dot" Dot(bytes)
     "dot_lane" DotLane { bytes, swapped, lane }
     "mul_bytes" MulBytes { bytes, upper }
+    "add_mul_bytes" AddMulBytes { bytes, upper }
     "add_pairs" AddPairs(bytes)
     "bytes_from" BytesFrom
     "dot8" Dot8 { of, swapped }

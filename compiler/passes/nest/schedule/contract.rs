@@ -38,15 +38,18 @@ fn facts_of(product: ProductKind, facts: Facts) -> Facts {
     }
 }
 
-/// Registers of products of bytes that are put together: both factors with their halves apart, products of 16 bits.
-const WORDS_APART: u32 = 8;
+/// Registers of products of bytes that are put together: elements of rows, tables, products of 16 bits.
+const WORDS_APART: u32 = 11;
 
-/// The same for what is left to tiles, whose panels are those of levels with other registers.
+/// The same for tiles in panels, which are those of levels with instructions for the product. Where it is put
+/// together, elements of rows are vectors of their own.
 fn facts_of_tiles(product: ProductKind, facts: Facts) -> Facts {
     match product {
-        ProductKind::Dot { group, .. } if group.is_bytes() && facts.caps.dot == Dot::QuadsInWords => {
-            Facts { registers: facts.registers - WORDS_APART, ..facts }
-        }
+        ProductKind::Dot { group, .. } if group.is_bytes() && facts.caps.dot == Dot::QuadsInWords => Facts {
+            registers: facts.registers - WORDS_APART,
+            caps: Caps { by_lane: false, ..facts.caps },
+            ..facts
+        },
         _ => facts,
     }
 }

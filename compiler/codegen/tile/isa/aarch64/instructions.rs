@@ -168,6 +168,9 @@ impl Emit<'_> {
                 self.code.three(table::dot_lane(bytes, swapped, lane), d, r[1], r[2])
             }
             Op::MulBytes { bytes, upper } => self.code.three(table::mul_bytes(bytes, upper), d, r[0], r[1]),
+            Op::AddMulBytes { bytes, upper } => {
+                self.code.three(table::add_mul_bytes(bytes, upper), d, r[1], r[2])
+            }
             Op::AddPairs(bytes) => self.code.two(table::add_pairs(bytes), d, r[1]),
             Op::BytesFrom => self.code.three(table::TBL, d, r[0], r[1]),
             // Rows first; of unsigned and signed bytes, what is unsigned.

@@ -5,18 +5,23 @@
 //! in the upper half (TBL): a product of the lower halves then has the two products of a lane side by side, as one
 //! of the upper halves has the other two. Both are exact, and so is what adds their pairs to sums of 32 bits. A
 //! vector is rearranged once for all products of a block, so that this takes four instructions for sixteen products,
-//! which are as many as four of floats make. Panels are those of levels that have dot products.
+//! which are as many as four of floats make. Where both products fit 16 bits together ([`Bytes::Narrow`]) the second
+//! is added to the first (SMLAL), and their sum to that of 32 bits: three instructions. Panels are those of levels
+//! that have dot products.
 
 use crate::codegen::math::Table;
-use crate::codegen::tile::ir::{Block, Bytes, Class, Form, Func, Line, Mem, Node, Op, Value};
+use crate::codegen::tile::ir::{Block, Bytes, Class, Form, Func, Line, Node, Op, Value};
 use crate::codegen::{Map, Set};
+use std::collections::VecDeque;
 
 /// Where the bytes of a rearranged vector come from.
 static PARTS: Table = bytes([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15]);
 /// The same of a group in the first lane that stands for all.
 static PARTS_OF_FIRST: Table = bytes([0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3]);
-/// Dot products whose products are made before their sums: cores that wait find something to do.
-const ABREAST: usize = 2;
+/// Dot products that are reached before one begins, so that its factors have arrived.
+const LATE: usize = 2;
+/// Dot products that begin between one and its second and third steps: cores that wait find something to do.
+const BETWEEN: [usize; 2] = [1, 3];
 
 const fn bytes(b: [u8; 16]) -> Table {
     let mut t = [0; 16];
@@ -37,10 +42,8 @@ pub(super) fn products(f: &mut Func) {
     let firsts = elements(&f.blocks);
     let mut table = |t: &'static Table| {
         let def = fresh(&mut f.classes);
-        let line = Line::default();
-        let node = Node { op: Op::Table(t), args: vec![], mem: None, literal: None, def: Some(def), line };
         // The first instruction receives the arguments.
-        f.blocks[0].nodes.insert(1, node);
+        f.blocks[0].nodes.insert(1, instruction(Op::Table(t), vec![], def, Line::default()));
         def
     };
     let tables = [table(&PARTS), table(&PARTS_OF_FIRST)];
@@ -51,7 +54,9 @@ pub(super) fn products(f: &mut Func) {
             firsts: &firsts,
             classes: &mut f.classes,
             parts: Map::default(),
-            waiting: vec![],
+            count: 0,
+            begun: VecDeque::new(),
+            steps: vec![],
             out: vec![],
         };
         nodes.into_iter().for_each(|n| r.node(n));
@@ -81,8 +86,17 @@ fn elements(blocks: &[Block]) -> Set<Value> {
     found
 }
 
-/// A dot product whose sum has not been made: the sum before, the products, the sum, signs, line.
-type Waiting = (Value, [Value; 2], Value, Bytes, Line);
+/// A dot product whose factors are rearranged.
+struct Begun {
+    bytes: Bytes,
+    factors: Vec<Value>,
+    /// The sum before, and the sum.
+    sums: (Value, Value),
+    line: Line,
+}
+
+/// A step of a dot product, and the number of the one from which on it is taken.
+type Step = (usize, Node);
 
 /// A block that is being rewritten.
 struct Rewrite<'a> {
@@ -91,34 +105,30 @@ struct Rewrite<'a> {
     classes: &'a mut Vec<Class>,
     /// Vectors that have been rearranged.
     parts: Map<Value, Value>,
-    waiting: Vec<Waiting>,
+    /// Dot products that have begun to multiply.
+    count: usize,
+    begun: VecDeque<Begun>,
+    steps: Vec<Step>,
     out: Vec<Node>,
 }
 
 impl Rewrite<'_> {
     fn push(&mut self, op: Op, args: Vec<Value>, line: Line) -> Value {
         let def = fresh(self.classes);
-        self.out.push(Node { op, args, mem: None, literal: None, def: Some(def), line });
+        self.out.push(instruction(op, args, def, line));
         def
     }
     fn node(&mut self, mut n: Node) {
-        let reads = |v: &Value| -> bool {
-            let of = |m: &Mem| m.base == *v || m.index.is_some_and(|i| i.0 == *v);
-            n.args.contains(v) || n.mem.as_ref().is_some_and(of)
-        };
         let leaves = matches!(n.op, Op::Jump | Op::BranchLess(_) | Op::Ret | Op::RetAny);
-        if leaves || self.waiting.iter().any(|w| reads(&w.2)) {
-            self.sums();
+        if leaves || self.reads_unfinished(&n) {
+            self.multiply(0);
+            self.take_steps(usize::MAX);
         }
         match (n.op, n.args.as_slice(), n.def) {
-            (Op::Dot(bytes), &[c, x, y], Some(def)) => {
-                if self.waiting.len() == ABREAST {
-                    self.sums();
-                }
-                let args = vec![self.parts(x, n.line), self.parts(y, n.line)];
-                let products = [false, true]
-                    .map(|upper| self.push(Op::MulBytes { bytes, upper }, args.clone(), n.line));
-                self.waiting.push((c, products, def, bytes, n.line));
+            (Op::Dot(bytes), &[c, x, y], Some(sum)) => {
+                let factors = vec![self.parts(x, n.line), self.parts(y, n.line)];
+                self.begun.push_back(Begun { bytes, factors, sums: (c, sum), line: n.line });
+                self.multiply(LATE);
             }
             _ => {
                 if n.def.is_some_and(|d| self.firsts.contains(&d)) {
@@ -127,6 +137,11 @@ impl Rewrite<'_> {
                 self.out.push(n);
             }
         }
+    }
+    /// True if an instruction reads a sum that has not been made.
+    fn reads_unfinished(&self, n: &Node) -> bool {
+        let reads = |v: Option<Value>| v.is_some_and(|v| n.args.contains(&v));
+        self.begun.iter().any(|b| reads(Some(b.sums.1))) || self.steps.iter().any(|s| reads(s.1.def))
     }
     /// A factor with its halves apart.
     fn parts(&mut self, v: Value, line: Line) -> Value {
@@ -138,16 +153,36 @@ impl Rewrite<'_> {
         self.parts.insert(v, p);
         p
     }
-    /// The sums of what waits, one product of each after the other.
-    fn sums(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
-        let mut first = vec![];
-        for (c, [low, _], _, bytes, line) in &waiting {
-            first.push(self.push(Op::AddPairs(*bytes), vec![*c, *low], *line));
-        }
-        for ((_, [_, high], def, bytes, line), sum) in waiting.into_iter().zip(first) {
-            let args = vec![sum, high];
-            self.out.push(Node { op: Op::AddPairs(bytes), args, mem: None, literal: None, def: Some(def), line });
+    /// Multiplies what has begun, but for the last ones.
+    fn multiply(&mut self, left: usize) {
+        while self.begun.len() > left {
+            let Some(b) = self.begun.pop_front() else { return };
+            let (lower, line) = (Op::MulBytes { bytes: b.bytes, upper: false }, b.line);
+            let product = self.push(lower, b.factors.clone(), line);
+            let between = fresh(self.classes);
+            let ((before, sum), [second, third]) = (b.sums, BETWEEN.map(|n| self.count + n));
+            let add =
+                |args: [Value; 2], def: Value| instruction(Op::AddPairs(b.bytes), args.to_vec(), def, line);
+            if b.bytes == Bytes::Narrow {
+                let op = Op::AddMulBytes { bytes: b.bytes, upper: true };
+                let args = [product].into_iter().chain(b.factors).collect();
+                self.steps.push((second, instruction(op, args, between, line)));
+                self.steps.push((third, add([before, between], sum)));
+            } else {
+                let other = self.push(Op::MulBytes { bytes: b.bytes, upper: true }, b.factors, line);
+                self.steps.push((second, add([before, product], between)));
+                self.steps.push((third, add([between, other], sum)));
+            }
+            self.take_steps(self.count);
+            self.count += 1;
         }
     }
+    /// Takes the steps that have waited until dot product number `now`.
+    fn take_steps(&mut self, now: usize) {
+        self.out.extend(self.steps.extract_if(.., |s| s.0 <= now).map(|s| s.1));
+    }
+}
+
+fn instruction(op: Op, args: Vec<Value>, def: Value, line: Line) -> Node {
+    Node { op, args, mem: None, literal: None, def: Some(def), line }
 }

@@ -368,6 +368,7 @@ pub(super) fn has_op(op: Op) -> bool {
         | Op::Dot8 { .. }
         | Op::MatrixDot { .. }
         | Op::MulBytes { .. }
+        | Op::AddMulBytes { .. }
         | Op::AddPairs(_)
         | Op::BytesFrom
         | Op::FmaLane { .. }

@@ -149,6 +149,8 @@ fn encoded() -> Vec<(String, u32)> {
     for (sign, bytes) in [("s", Bytes::Signed), ("u", Bytes::Unsigned)] {
         all.push((format!("{sign}mull v1.8h, v2.8b, v3.8b"), three(mul_bytes(bytes, false))));
         all.push((format!("{sign}mull2 v1.8h, v2.16b, v3.16b"), three(mul_bytes(bytes, true))));
+        all.push((format!("{sign}mlal v1.8h, v2.8b, v3.8b"), three(add_mul_bytes(bytes, false))));
+        all.push((format!("{sign}mlal2 v1.8h, v2.16b, v3.16b"), three(add_mul_bytes(bytes, true))));
         all.push((format!("{sign}adalp v1.4s, v2.8h"), two(add_pairs(bytes))));
     }
     all.push(("tbl v1.16b, { v2.16b }, v3.16b".to_owned(), three(TBL)));
