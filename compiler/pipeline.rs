@@ -244,6 +244,7 @@ pub fn limits(level: &Level) -> Limits {
         (DotKind::Words, matches!(caps.dot, Dot::Pairs | Dot::Quads)),
         (DotKind::Bytes, caps.dot.mixes_signs()),
         (DotKind::SignedBytes, caps.dot.keeps_signs()),
+        (DotKind::NarrowBytes, caps.dot == Dot::QuadsInWords),
         (DotKind::UnsignedBytes, caps.dot.keeps_signs()),
         (DotKind::PairedBytes, caps.pairs_bytes()),
         (DotKind::Halves, caps.bf16 && !caps.dot.has_matrices()),

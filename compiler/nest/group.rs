@@ -9,6 +9,9 @@ pub enum DotKind {
     Bytes,
     /// Four signed bytes each.
     SignedBytes,
+    /// The same, but the sum of the first and the third product is an integer of 16 bits, modulo 2^16, as is that of
+    /// the others: they are exact where one factor has no byte of -128.
+    NarrowBytes,
     /// Four unsigned bytes each.
     UnsignedBytes,
     /// As [`DotKind::Bytes`], but the sum is two signed integers of 16 bits, modulo 2^16: each gets the products of
@@ -30,9 +33,10 @@ pub enum DotKind {
 
 impl DotKind {
     /// All of them.
-    pub const ALL: [DotKind; 10] = [
+    pub const ALL: [DotKind; 11] = [
         DotKind::Bytes,
         DotKind::SignedBytes,
+        DotKind::NarrowBytes,
         DotKind::UnsignedBytes,
         DotKind::PairedBytes,
         DotKind::Words,
@@ -47,6 +51,7 @@ impl DotKind {
         match self {
             DotKind::Bytes => "dot4",
             DotKind::SignedBytes => "dot4s",
+            DotKind::NarrowBytes => "dot4n",
             DotKind::UnsignedBytes => "dot4u",
             DotKind::PairedBytes => "dot4p",
             DotKind::Words => "dot2i",
@@ -71,6 +76,7 @@ impl DotKind {
             DotKind::Words | DotKind::Halves => 2,
             DotKind::Bytes
             | DotKind::SignedBytes
+            | DotKind::NarrowBytes
             | DotKind::UnsignedBytes
             | DotKind::PairedBytes
             | DotKind::LongHalves => 4,
@@ -89,7 +95,7 @@ impl DotKind {
     pub fn signs(self) -> Option<(bool, bool)> {
         match self {
             DotKind::Bytes | DotKind::LongBytes => Some((false, true)),
-            DotKind::SignedBytes | DotKind::LongSignedBytes => Some((true, true)),
+            DotKind::SignedBytes | DotKind::NarrowBytes | DotKind::LongSignedBytes => Some((true, true)),
             DotKind::UnsignedBytes | DotKind::LongUnsignedBytes => Some((false, false)),
             DotKind::PairedBytes | DotKind::Words | DotKind::Halves | DotKind::LongHalves => None,
         }

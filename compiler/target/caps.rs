@@ -56,8 +56,14 @@ impl Caps {
         by_scalar: false,
         in_order: false,
     };
-    pub(super) const NEON: Caps =
-        Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
+    pub(super) const NEON: Caps = Caps {
+        tiles: Tiles::Neon,
+        short_floats: true,
+        long_lanes: true,
+        dot: Dot::QuadsInWords,
+        by_lane: true,
+        ..Caps::CRANELIFT
+    };
     pub(super) const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     pub(super) const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, halves: true, ..Caps::NEON };
     pub(super) const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, bf16: true, ..Caps::NEON_DOT };
@@ -127,7 +133,9 @@ pub enum Dot {
     Pairs,
     /// Four products of bytes and a sum, unsigned by signed ones: AVX512-VNNI, AVX-VNNI.
     Quads,
-    /// The same of bytes of one sign: FEAT_DotProd.
+    /// The same of bytes of one sign, put together from products of 16 bits: Advanced SIMD.
+    QuadsInWords,
+    /// By one instruction: FEAT_DotProd.
     QuadsOfOneSign,
     /// Of bytes of any signs, and products of matrices of bytes, eight of each row: FEAT_I8MM.
     QuadsOfAnySign,
@@ -140,7 +148,7 @@ impl Dot {
     }
     /// True for dot products of signed bytes, and of unsigned ones.
     pub fn keeps_signs(self) -> bool {
-        matches!(self, Dot::QuadsOfOneSign | Dot::QuadsOfAnySign)
+        matches!(self, Dot::QuadsInWords | Dot::QuadsOfOneSign | Dot::QuadsOfAnySign)
     }
     /// True for products of matrices of bytes.
     pub fn has_matrices(self) -> bool {

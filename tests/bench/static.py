@@ -36,6 +36,7 @@ MODELS = {
         "(float16[512,512] a, float16[512,512] b) => (float16[512,512] y)", "y = MatMul (a, b)", 17,
         "armv8.2-a+dotprod+fp16", "--math", "fast"),
     "gemm of f64": ("(double[512,512] a, double[512,512] b) => (double[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
+    "gemm of int8": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "generic"),
     "gemm of int8, sdot": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.2-a+dotprod+fp16"),
     "gemm of int8, in order": ("(int8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "cortex-a55"),
     "gemm of uint8, usmmla": ("(uint8[512,512] a) => (int32[512,512] y)", BYTES % ("512, 512", "int8") + "y = MatMulInteger (a, w)", 17, "armv8.6-a+i8mm+bf16"),
@@ -71,6 +72,8 @@ def macs(line):
     if op in ("sdot", "udot", "usdot", "sudot", "bfmmla"):
         return 16
     if op == "bfdot":
+        return 8
+    if re.fullmatch(r"[su]m(ul|la)l2?", op):
         return 8
     if op not in ("fmla", "fmls"):
         return 0

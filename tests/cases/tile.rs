@@ -1,4 +1,5 @@
-//! Cases of the tile backend: a function of the tile IR as text, and what each machine selects for it.
+//! Cases of the tile backend: a function of the tile IR as text, and what each machine selects for it; with a line
+//! `; words` its code as well, in words of 32 bits.
 
 use super::snapshot;
 use onnxc::codegen::tile::ir::Width;
@@ -34,6 +35,10 @@ pub fn case(path: &Path) -> Result<(), String> {
         let selected = select(&f).map_err(|e| e.to_string())?;
         let code = compile(&f).map_err(|e| e.to_string())?;
         let _ = write!(out, "{}; {} bytes of code\n\n", text::print(&selected), code.bytes.len());
+        if head.contains("; words\n") {
+            let words = code.bytes.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
+            words.for_each(|w| _ = writeln!(out, "{w:08x}"));
+        }
     }
     snapshot(path, &stem, "selected", &out)
 }

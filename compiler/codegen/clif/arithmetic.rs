@@ -24,6 +24,7 @@ impl Emit<'_, '_> {
     /// Of words in vectors and scalars; part by part, of scalars, where only tiles have the instruction.
     pub(super) fn dot(&mut self, g: DotKind, a: Val, b: Val, c: Val) -> Val {
         match (g, g.signs()) {
+            (DotKind::NarrowBytes, _) => self.dot_of_narrow_bytes(a, b, c),
             (_, Some((first, second))) => self.dot_of_bytes((a, first), (b, second), c, g.size()),
             (DotKind::PairedBytes, _) => self.dot_of_paired_bytes(a, b, c),
             (DotKind::Words, _) => self.dot_of_words(a, b, c),
@@ -60,6 +61,25 @@ impl Emit<'_, '_> {
             let p = self.b.ins().imul(x, y);
             let p = if size == 8 { self.b.ins().ireduce(I32, p) } else { p };
             sum = self.b.ins().iadd(sum, p);
+        }
+        Val { v: sum, ..c }
+    }
+    fn dot_of_narrow_bytes(&mut self, a: Val, b: Val, c: Val) -> Val {
+        let mut sum = c.v;
+        for i in [0, 1] {
+            let mut product = |i: i64| {
+                let mut part = |x: Val| {
+                    let x = self.b.ins().ishl_imm_u(x.v, 24 - 8 * i);
+                    self.b.ins().sshr_imm_u(x, 24)
+                };
+                let (x, y) = (part(a), part(b));
+                self.b.ins().imul(x, y)
+            };
+            let (x, y) = (product(i), product(i + 2));
+            let x = self.b.ins().iadd(x, y);
+            let x = self.b.ins().ishl_imm_u(x, 16);
+            let x = self.b.ins().sshr_imm_u(x, 16);
+            sum = self.b.ins().iadd(sum, x);
         }
         Val { v: sum, ..c }
     }

@@ -62,6 +62,7 @@ impl Builder {
                 long,
                 in_order,
                 halves: false,
+                in_words: false,
                 params: vec![],
                 classes: vec![],
                 blocks: vec![Block::default()],
@@ -79,6 +80,10 @@ impl Builder {
     /// Products of f16 may be added up as f16 ([`Func::halves`]).
     pub(super) fn allow_halves(&mut self) {
         self.f.halves = true;
+    }
+    /// Dot products of bytes are put together ([`Func::in_words`]).
+    pub(super) fn sum_in_words(&mut self) {
+        self.f.in_words = true;
     }
     /// Vector length.
     pub fn width(&self) -> Width {

@@ -210,6 +210,9 @@ pub enum Bytes {
     Mixed,
     /// FEAT_DotProd.
     Signed,
+    /// The same with sums of two products in 16 bits ([`DotKind::NarrowBytes`](crate::nest::DotKind::NarrowBytes)):
+    /// put together only ([`Func::in_words`]).
+    Narrow,
     /// FEAT_DotProd.
     Unsigned,
 }
@@ -377,6 +380,26 @@ pub enum Op {
         /// The lane of the last factor.
         lane: u8,
     },
+    /// The products of eight bytes of both arguments, as integers of 16 bits: of the lower halves, or the upper ones.
+    /// Not of mixed signs. 128 bits only.
+    MulBytes {
+        /// Signs.
+        bytes: Bytes,
+        /// Upper halves.
+        upper: bool,
+    },
+    /// The first argument and such products of the others, added modulo 2^16; it overwrites the first. 128 bits only.
+    AddMulBytes {
+        /// Signs.
+        bytes: Bytes,
+        /// Upper halves.
+        upper: bool,
+    },
+    /// First argument plus the two integers of 16 bits of the second in each lane; it overwrites the first. 128
+    /// bits only.
+    AddPairs(Bytes),
+    /// The bytes of the first argument that those of the second say. 128 bits only.
+    BytesFrom,
     /// First argument plus the products of eight bytes or four bf16 a lane: of the second, whose halves are
     /// alike, and of eight bytes of memory for each lane in the third (lanes 0 and 1) and the fourth (2 and
     /// 3). It overwrites the first; selection makes [`Op::MatrixDot`] of it. 128 bits only.
@@ -548,6 +571,8 @@ pub struct Func {
     pub in_order: bool,
     /// Products of f16 may be added up as f16, up to [`HALVES`](crate::nest::HALVES) of them.
     pub halves: bool,
+    /// The machine has no dot products of bytes: they are put together.
+    pub in_words: bool,
     /// Parameters in order; the first ones arrive in registers (`Width::register_params`).
     pub params: Vec<Value>,
     /// Classes of all values.

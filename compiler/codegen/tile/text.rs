@@ -16,7 +16,7 @@
 //!
 //! An instruction is its result with its class, the operation with what belongs to it between dots, its
 //! operands, its memory operand, a constant that is read from behind the code, and behind the last one of a
-//! block where it goes with which values. `tile WIDTH [long] [in_order] [halves]` says what
+//! block where it goes with which values. `tile WIDTH [long] [in_order] [halves] [in_words]` says what
 //! [`Func`] does.
 
 use super::ir::{
@@ -77,7 +77,7 @@ names!(Class { "int" Int "vector" Vector "mask" Mask });
 names!(Bits { "b32" B32 "b64" B64 });
 names!(Number { "word" Word(x) "long" Long(x) });
 names!(Pred { "eq" Eq "lt" Lt "le" Le "unordered" Unordered "ne" Ne });
-names!(Bytes { "mixed" Mixed "signed" Signed "unsigned" Unsigned });
+names!(Bytes { "mixed" Mixed "signed" Signed "narrow" Narrow "unsigned" Unsigned });
 names!(Factors { "bytes" Bytes(of) "halves" Halves });
 names!(Form {
     "b64" B64 "b32" B32 "f16" F16 "i8" I8 "u8" U8 "i16" I16 "u16" U16 "near_u8" NearU8
@@ -143,6 +143,10 @@ names!(Op {
     "fma_halves" FmaHalves { lane }
     "dot" Dot(bytes)
     "dot_lane" DotLane { bytes, swapped, lane }
+    "mul_bytes" MulBytes { bytes, upper }
+    "add_mul_bytes" AddMulBytes { bytes, upper }
+    "add_pairs" AddPairs(bytes)
+    "bytes_from" BytesFrom
     "dot8" Dot8 { of, swapped }
     "matrix_dot" MatrixDot { of, swapped }
     "lanes_swapped" LanesSwapped(k, bits)
@@ -226,6 +230,7 @@ pub fn print(f: &Func) -> String {
     s += if f.long { " long" } else { "" };
     s += if f.in_order { " in_order" } else { "" };
     s += if f.halves { " halves" } else { "" };
+    s += if f.in_words { " in_words" } else { "" };
     let _ = writeln!(s, "{}", list(&f.params, name));
     for (i, b) in f.blocks.iter().enumerate() {
         let _ = writeln!(s, "block {i}{}", list(&b.params, typed));
@@ -266,6 +271,7 @@ pub fn parse(text: &str) -> Result<Func, String> {
         long: false,
         in_order: false,
         halves: false,
+        in_words: false,
         params: vec![],
         classes: vec![],
         blocks: vec![],
@@ -314,6 +320,7 @@ impl<'a> Words<'a> {
         self.f.long = self.eat("long");
         self.f.in_order = self.eat("in_order");
         self.f.halves = self.eat("halves");
+        self.f.in_words = self.eat("in_words");
         self.f.params = self.list(|l| l.value(Some(Class::Int)))?;
         self.words.next().is_none().then_some(())
     }

@@ -238,6 +238,8 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::Dot(_) | Op::DotLane { .. } | Op::Dot2 | Op::MatrixDot { .. } => (&[V, V, V], vector),
         Op::Dot8 { .. } => (&[V, V, V, V], vector),
         Op::Zip { .. } | Op::Unzip { .. } => (&[V, V], vector),
+        Op::AddMulBytes { .. } => (&[V, V, V], vector),
+        Op::MulBytes { .. } | Op::AddPairs(_) | Op::BytesFrom => (&[V, V], vector),
         Op::Cmp(..) | Op::ICmp(..) => (&[V, V], mask),
         Op::MaskAnd | Op::MaskOr | Op::MaskXor => (&[M, M], mask),
         Op::Select(_) | Op::SelectInto(..) => (&[V, V, M], vector),

@@ -231,7 +231,11 @@ fn dot(g: DotKind, a: u64, b: u64, c: u32) -> u32 {
     if let Some((first, second)) = g.signs() {
         let byte = |x: u8, signed: bool| if signed { i32::from(x as i8) } else { i32::from(x) };
         let parts = a.to_le_bytes().into_iter().zip(b.to_le_bytes()).take(g.size() as usize);
-        let products = parts.map(|(x, y)| byte(x, first) * byte(y, second));
+        let mut products = parts.map(|(x, y)| byte(x, first) * byte(y, second));
+        if g == DotKind::NarrowBytes {
+            let [p, q, r, s] = std::array::from_fn(|_| products.next().unwrap_or(0));
+            return [p + r, q + s].iter().fold(c as i32, |c, x| c.wrapping_add(i32::from(*x as i16))) as u32;
+        }
         return products.fold(c as i32, i32::wrapping_add) as u32;
     }
     if g == DotKind::LongHalves {

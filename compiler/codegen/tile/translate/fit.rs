@@ -6,6 +6,7 @@ use super::{Fit, Misfit, NOT_INSIDE};
 use crate::codegen::tile::Vectors;
 use crate::codegen::{Map, Set};
 use crate::nest::{DotKind, Expr, LoopKind, Module, Reg, Stmt, visit};
+use crate::target::Dot;
 use std::collections::HashSet;
 
 const NO_DOT: Misfit = "a dot product of bytes on a level that has none";
@@ -96,6 +97,7 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
         Expr::Dot(DotKind::SignedBytes | DotKind::UnsignedBytes, ..) if !vectors.caps.dot.keeps_signs() => {
             Err(NO_DOT)
         }
+        Expr::Dot(DotKind::NarrowBytes, ..) if vectors.caps.dot != Dot::QuadsInWords => Err(NO_DOT),
         Expr::Dot(DotKind::PairedBytes, ..) if !vectors.caps.pairs_bytes() => Err(NO_DOT),
         Expr::Dot(g, ..) if g.is_long() && !vectors.caps.dot.has_matrices() => Err(NO_DOT),
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),

@@ -32,6 +32,7 @@ use crate::nest::bounds::Bounds;
 use crate::nest::print::Lines;
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
 use crate::sym::{Answer, Dim, Sym};
+use crate::target::Dot;
 use crate::tensor::ElemType;
 use access::{Site, Stream};
 use expr::{bits_of, is_long};
@@ -189,6 +190,9 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     t.b.tables = m.math != Math::Strict;
     if m.math == Math::Fast && vectors.caps.halves {
         t.b.allow_halves();
+    }
+    if vectors.caps.dot == Dot::QuadsInWords {
+        t.b.sum_in_words();
     }
     t.b.rounds_to_bf16 = m.math == Math::Fast && vectors.caps.bf16 && t.b.has(Op::Un(Un::Brain, Bits::B32));
     let checks = !t.withs.is_empty();

@@ -106,7 +106,7 @@ pub fn variant(m: &Module, facts: &Facts) -> u32 {
         _ if !suit(m, facts) => 0,
         Dot::Pairs => 1,
         Dot::Quads => 2,
-        Dot::QuadsOfOneSign => 3,
+        Dot::QuadsInWords | Dot::QuadsOfOneSign => 3,
         Dot::QuadsOfAnySign => 4,
     }
 }

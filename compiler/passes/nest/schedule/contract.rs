@@ -21,7 +21,7 @@ use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Panels, Plane, Tile, Wanted};
 use crate::passes::nest::schedule::{Plan, Request, Within, clip, pack};
 use crate::sym::{Answer, Dim, Sym, SymKind};
-use crate::target::{Caps, Facts};
+use crate::target::{Caps, Dot, Facts};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use loops::{collapse_columns, collapse_rows, joined, split_phases};
 use std::sync::Arc;
@@ -34,6 +34,22 @@ fn facts_of(product: ProductKind, facts: Facts) -> Facts {
             Facts { registers: facts.registers / facts.lanes, ..facts }
         }
         ProductKind::Double => Facts { lanes: facts.lanes / 2, ..facts },
+        _ => facts,
+    }
+}
+
+/// Registers of products of bytes that are put together: elements of rows, tables, products of 16 bits.
+const WORDS_APART: u32 = 11;
+
+/// The same for tiles in panels, which are those of levels with instructions for the product. Where it is put
+/// together, elements of rows are vectors of their own.
+fn facts_of_tiles(product: ProductKind, facts: Facts) -> Facts {
+    match product {
+        ProductKind::Dot { group, .. } if group.is_bytes() && facts.caps.dot == Dot::QuadsInWords => Facts {
+            registers: facts.registers - WORDS_APART,
+            caps: Caps { by_lane: false, ..facts.caps },
+            ..facts
+        },
         _ => facts,
     }
 }
@@ -103,6 +119,7 @@ impl Axes {
             nr = Plane { rows, columns }.panel(unit, facts);
         }
         let columns = Columns { n, extent, nr };
+        let facts = facts_of_tiles(p.product, facts);
         Some(Axes { p, columns, batch, rows, row, several, most, facts })
     }
     /// Tiles that read B so.

@@ -167,6 +167,12 @@ impl Emit<'_> {
             Op::DotLane { bytes, swapped, lane } => {
                 self.code.three(table::dot_lane(bytes, swapped, lane), d, r[1], r[2])
             }
+            Op::MulBytes { bytes, upper } => self.code.three(table::mul_bytes(bytes, upper), d, r[0], r[1]),
+            Op::AddMulBytes { bytes, upper } => {
+                self.code.three(table::add_mul_bytes(bytes, upper), d, r[1], r[2])
+            }
+            Op::AddPairs(bytes) => self.code.two(table::add_pairs(bytes), d, r[1]),
+            Op::BytesFrom => self.code.three(table::TBL, d, r[0], r[1]),
             // Rows first; of unsigned and signed bytes, what is unsigned.
             Op::MatrixDot { of, swapped: false } => self.code.three(table::matrix_dot(of), d, r[2], r[1]),
             Op::MatrixDot { of, swapped: true } => self.code.three(table::matrix_dot(of), d, r[1], r[2]),

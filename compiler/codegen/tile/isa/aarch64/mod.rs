@@ -9,6 +9,7 @@ mod memory;
 mod registers;
 mod select;
 pub(in crate::codegen) mod table;
+mod words;
 
 use super::{Machine, Reach};
 use crate::codegen::tile::Code;
@@ -23,6 +24,9 @@ pub(super) struct Aarch64;
 impl Machine for Aarch64 {
     fn select(&self, f: &mut Func) {
         matrix::products(f);
+        if f.in_words {
+            words::products(f);
+        }
         if f.halves {
             halves::sums(f);
         }

@@ -77,6 +77,8 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
             | Op::FmaHalves { .. }
             | Op::Dot(_)
             | Op::DotLane { .. }
+            | Op::AddMulBytes { .. }
+            | Op::AddPairs(_)
             | Op::MatrixDot { .. } => Operand::reg_reuse_def(reg(d), 0),
             Op::SelectInto(_, k) => Operand::reg_reuse_def(reg(d), usize::from(k)),
             _ => Operand::reg_def(reg(d)),

@@ -154,7 +154,7 @@ pub(super) fn fma_halves(lane: u8) -> u32 {
 /// d += the products of four bytes of n and m; of mixed signs, those of n are unsigned: SDOT, UDOT, USDOT.
 pub(super) fn dot(bytes: Bytes) -> u32 {
     match bytes {
-        Bytes::Signed => 0x4e80_9400,
+        Bytes::Signed | Bytes::Narrow => 0x4e80_9400,
         Bytes::Unsigned => 0x6e80_9400,
         Bytes::Mixed => 0x4e80_9c00,
     }
@@ -163,7 +163,7 @@ pub(super) fn dot(bytes: Bytes) -> u32 {
 /// The same with four bytes of m; `swapped`: of mixed signs, these are the unsigned ones (SUDOT).
 pub(super) fn dot_lane(bytes: Bytes, swapped: bool, lane: u8) -> u32 {
     let word = match bytes {
-        Bytes::Signed => 0x4f80_e000,
+        Bytes::Signed | Bytes::Narrow => 0x4f80_e000,
         Bytes::Unsigned => 0x6f80_e000,
         Bytes::Mixed if swapped => 0x4f00_f000,
         Bytes::Mixed => 0x4f80_f000,
@@ -172,11 +172,29 @@ pub(super) fn dot_lane(bytes: Bytes, swapped: bool, lane: u8) -> u32 {
     word | (lane & 1) << 21 | (lane >> 1) << 11
 }
 
+/// d = the products of eight bytes of n and m, of their lower or upper halves, in 16 bits: SMULL, UMULL.
+pub(super) fn mul_bytes(bytes: Bytes, upper: bool) -> u32 {
+    0x0e20_c000 | u32::from(bytes == Bytes::Unsigned) << 29 | u32::from(upper) << 30
+}
+
+/// The same added to d: SMLAL, UMLAL.
+pub(super) fn add_mul_bytes(bytes: Bytes, upper: bool) -> u32 {
+    mul_bytes(bytes, upper) & !0x4000
+}
+
+/// d += the two integers of 16 bits of n in each lane: SADALP, UADALP.
+pub(super) fn add_pairs(bytes: Bytes) -> u32 {
+    0x4e60_6800 | u32::from(bytes == Bytes::Unsigned) << 29
+}
+
+/// The bytes of n that those of m say.
+pub(super) const TBL: u32 = 0x4e00_0000;
+
 /// d, two rows of two sums, += two rows of eight bytes of n times two of m as columns; of mixed signs, those
 /// of n are unsigned: SMMLA, UMMLA, USMMLA. Or rows and columns of four bf16: BFMMLA.
 pub(super) fn matrix_dot(of: Factors) -> u32 {
     match of {
-        Factors::Bytes(Bytes::Signed) => 0x4e80_a400,
+        Factors::Bytes(Bytes::Signed | Bytes::Narrow) => 0x4e80_a400,
         Factors::Bytes(Bytes::Unsigned) => 0x6e80_a400,
         Factors::Bytes(Bytes::Mixed) => 0x4e80_ac00,
         Factors::Halves => 0x6e40_ec00,
@@ -363,6 +381,10 @@ pub(super) fn has_op(op: Op) -> bool {
             form != crate::codegen::tile::ir::Form::NearU8
         }
         Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot2 => false,
+        // Only put together, which selection does.
+        Op::MulBytes { bytes: Bytes::Mixed, .. }
+        | Op::AddMulBytes { bytes: Bytes::Mixed, .. }
+        | Op::AddPairs(Bytes::Mixed) => false,
         op => !op.is_of_riscv(),
     }
 }

@@ -367,6 +367,10 @@ pub(super) fn has_op(op: Op) -> bool {
         | Op::DotLane { .. }
         | Op::Dot8 { .. }
         | Op::MatrixDot { .. }
+        | Op::MulBytes { .. }
+        | Op::AddMulBytes { .. }
+        | Op::AddPairs(_)
+        | Op::BytesFrom
         | Op::FmaLane { .. }
         | Op::FmaHalves { .. }
         | Op::Zip { .. }

@@ -2,7 +2,7 @@
 
 use crate::nest::{Buf, DotKind, Layout, Module, Place};
 use crate::target::Dot;
-use crate::tensor::ElemType;
+use crate::tensor::{ConstData, ElemType};
 
 /// How dot products take activations and weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,13 @@ pub(super) fn are_weights(m: &Module, dot: Dot, b: Buf) -> bool {
     values(m, b).is_some_and(|(signed, _)| signed || dot != Dot::Quads)
 }
 
+/// Products of signed bytes, of which the weights may have no -128.
+fn of_signed(m: &Module, dot: Dot, w: Buf) -> DotKind {
+    let least = |c: &ConstData| c.elem() == ElemType::I8 && c.bytes().contains(&0x80);
+    let narrow = matches!(&m.bufs[w].place, Place::Const(c) if !least(c));
+    if dot == Dot::QuadsInWords && narrow { DotKind::NarrowBytes } else { DotKind::SignedBytes }
+}
+
 /// Dot products of activations and constant weights, if there are any.
 pub(super) fn of_constant(m: &Module, dot: Dot, x: Buf, w: Buf) -> Option<Way> {
     let (signed, unsigned) = values(m, w)?;
@@ -43,8 +50,8 @@ pub(super) fn of_constant(m: &Module, dot: Dot, x: Buf, w: Buf) -> Option<Way> {
         (Dot::Quads, _) => way(DotKind::Bytes, !is_unsigned),
         (Dot::QuadsOfAnySign, true) if signed => way(DotKind::Bytes, false),
         (_, true) if unsigned => way(DotKind::UnsignedBytes, false),
-        (_, true) => way(DotKind::SignedBytes, true),
-        (_, false) if signed => way(DotKind::SignedBytes, false),
+        (_, true) => way(of_signed(m, dot, w), true),
+        (_, false) if signed => way(of_signed(m, dot, w), false),
         (_, false) => way(DotKind::UnsignedBytes, true),
     }
 }

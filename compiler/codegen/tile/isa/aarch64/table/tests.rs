@@ -146,6 +146,14 @@ fn encoded() -> Vec<(String, u32)> {
     }
     let [upper, _] = super::un(Un::Whole { upper: true }, Bits::B32).expect("an instruction");
     all.push(("fcvtl2 v1.4s, v2.8h".to_owned(), two(upper)));
+    for (sign, bytes) in [("s", Bytes::Signed), ("u", Bytes::Unsigned)] {
+        all.push((format!("{sign}mull v1.8h, v2.8b, v3.8b"), three(mul_bytes(bytes, false))));
+        all.push((format!("{sign}mull2 v1.8h, v2.16b, v3.16b"), three(mul_bytes(bytes, true))));
+        all.push((format!("{sign}mlal v1.8h, v2.8b, v3.8b"), three(add_mul_bytes(bytes, false))));
+        all.push((format!("{sign}mlal2 v1.8h, v2.16b, v3.16b"), three(add_mul_bytes(bytes, true))));
+        all.push((format!("{sign}adalp v1.4s, v2.8h"), two(add_pairs(bytes))));
+    }
+    all.push(("tbl v1.16b, { v2.16b }, v3.16b".to_owned(), three(TBL)));
     for (k, upper) in [(1, false), (2, true)] {
         for (t, bits) in [("4s", Bits::B32), ("2d", Bits::B64)] {
             all.push((format!("zip{k} v1.{t}, v2.{t}, v3.{t}"), three(zip(bits, upper))));

@@ -1,0 +1,188 @@
+//! Dot products of bytes where the machine has no instruction for them: products of 16 bits, whose pairs are added
+//! to the sum (SMULL, SADALP).
+//!
+//! Of each group of four bytes the two factors have the first two in the lower half of a register, and the last two
+//! in the upper half (TBL): a product of the lower halves then has the two products of a lane side by side, as one
+//! of the upper halves has the other two. Both are exact, and so is what adds their pairs to sums of 32 bits. A
+//! vector is rearranged once for all products of a block, so that this takes four instructions for sixteen products,
+//! which are as many as four of floats make. Where both products fit 16 bits together ([`Bytes::Narrow`]) the second
+//! is added to the first (SMLAL), and their sum to that of 32 bits: three instructions. Panels are those of levels
+//! that have dot products.
+
+use crate::codegen::math::Table;
+use crate::codegen::tile::ir::{Block, Bytes, Class, Form, Func, Line, Node, Op, Value};
+use crate::codegen::{Map, Set};
+use std::collections::VecDeque;
+
+/// Where the bytes of a rearranged vector come from.
+static PARTS: Table = bytes([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15]);
+/// The same of a group in the first lane that stands for all.
+static PARTS_OF_FIRST: Table = bytes([0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3]);
+/// Dot products that are reached before one begins, so that its factors have arrived.
+const LATE: usize = 2;
+/// Dot products that begin between one and its second and third steps: cores that wait find something to do.
+const BETWEEN: [usize; 2] = [1, 3];
+
+const fn bytes(b: [u8; 16]) -> Table {
+    let mut t = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        t[i / 4] |= (b[i] as u32) << (8 * (i % 4));
+        i += 1;
+    }
+    t
+}
+
+/// Puts the dot products of bytes of a function together.
+pub(super) fn products(f: &mut Func) {
+    let is_one = |n: &Node| matches!(n.op, Op::Dot(_));
+    if !f.blocks.iter().flat_map(|b| &b.nodes).any(is_one) {
+        return;
+    }
+    let firsts = elements(&f.blocks);
+    let mut table = |t: &'static Table| {
+        let def = fresh(&mut f.classes);
+        // The first instruction receives the arguments.
+        f.blocks[0].nodes.insert(1, instruction(Op::Table(t), vec![], def, Line::default()));
+        def
+    };
+    let tables = [table(&PARTS), table(&PARTS_OF_FIRST)];
+    for b in &mut f.blocks {
+        let nodes = std::mem::take(&mut b.nodes);
+        let mut r = Rewrite {
+            tables,
+            firsts: &firsts,
+            classes: &mut f.classes,
+            parts: Map::default(),
+            count: 0,
+            begun: VecDeque::new(),
+            steps: vec![],
+            out: vec![],
+        };
+        nodes.into_iter().for_each(|n| r.node(n));
+        b.nodes = r.out;
+    }
+}
+
+fn fresh(classes: &mut Vec<Class>) -> Value {
+    classes.push(Class::Vector);
+    Value(classes.len() as u32 - 1)
+}
+
+/// Groups of memory in all lanes that nothing but dot products reads: one lane is enough.
+fn elements(blocks: &[Block]) -> Set<Value> {
+    let nodes = || blocks.iter().flat_map(|b| &b.nodes);
+    let whole = |n: &&Node| n.op == Op::Broadcast(Form::B32) && n.args.is_empty();
+    let mut found: Set<Value> = nodes().filter(whole).filter_map(|n| n.def).collect();
+    for n in nodes() {
+        let read = if let Op::Dot(_) = n.op { &n.args[..1] } else { &n.args[..] };
+        read.iter().for_each(|v| {
+            found.remove(v);
+        });
+    }
+    blocks.iter().flat_map(|b| &b.jump_args).for_each(|v| {
+        found.remove(v);
+    });
+    found
+}
+
+/// A dot product whose factors are rearranged.
+struct Begun {
+    bytes: Bytes,
+    factors: Vec<Value>,
+    /// The sum before, and the sum.
+    sums: (Value, Value),
+    line: Line,
+}
+
+/// A step of a dot product, and the number of the one from which on it is taken.
+type Step = (usize, Node);
+
+/// A block that is being rewritten.
+struct Rewrite<'a> {
+    tables: [Value; 2],
+    firsts: &'a Set<Value>,
+    classes: &'a mut Vec<Class>,
+    /// Vectors that have been rearranged.
+    parts: Map<Value, Value>,
+    /// Dot products that have begun to multiply.
+    count: usize,
+    begun: VecDeque<Begun>,
+    steps: Vec<Step>,
+    out: Vec<Node>,
+}
+
+impl Rewrite<'_> {
+    fn push(&mut self, op: Op, args: Vec<Value>, line: Line) -> Value {
+        let def = fresh(self.classes);
+        self.out.push(instruction(op, args, def, line));
+        def
+    }
+    fn node(&mut self, mut n: Node) {
+        let leaves = matches!(n.op, Op::Jump | Op::BranchLess(_) | Op::Ret | Op::RetAny);
+        if leaves || self.reads_unfinished(&n) {
+            self.multiply(0);
+            self.take_steps(usize::MAX);
+        }
+        match (n.op, n.args.as_slice(), n.def) {
+            (Op::Dot(bytes), &[c, x, y], Some(sum)) => {
+                let factors = vec![self.parts(x, n.line), self.parts(y, n.line)];
+                self.begun.push_back(Begun { bytes, factors, sums: (c, sum), line: n.line });
+                self.multiply(LATE);
+            }
+            _ => {
+                if n.def.is_some_and(|d| self.firsts.contains(&d)) {
+                    n.op = Op::LoadFirst(Form::B32, 1);
+                }
+                self.out.push(n);
+            }
+        }
+    }
+    /// True if an instruction reads a sum that has not been made.
+    fn reads_unfinished(&self, n: &Node) -> bool {
+        let reads = |v: Option<Value>| v.is_some_and(|v| n.args.contains(&v));
+        self.begun.iter().any(|b| reads(Some(b.sums.1))) || self.steps.iter().any(|s| reads(s.1.def))
+    }
+    /// A factor with its halves apart.
+    fn parts(&mut self, v: Value, line: Line) -> Value {
+        if let Some(p) = self.parts.get(&v) {
+            return *p;
+        }
+        let table = self.tables[usize::from(self.firsts.contains(&v))];
+        let p = self.push(Op::BytesFrom, vec![v, table], line);
+        self.parts.insert(v, p);
+        p
+    }
+    /// Multiplies what has begun, but for the last ones.
+    fn multiply(&mut self, left: usize) {
+        while self.begun.len() > left {
+            let Some(b) = self.begun.pop_front() else { return };
+            let (lower, line) = (Op::MulBytes { bytes: b.bytes, upper: false }, b.line);
+            let product = self.push(lower, b.factors.clone(), line);
+            let between = fresh(self.classes);
+            let ((before, sum), [second, third]) = (b.sums, BETWEEN.map(|n| self.count + n));
+            let add =
+                |args: [Value; 2], def: Value| instruction(Op::AddPairs(b.bytes), args.to_vec(), def, line);
+            if b.bytes == Bytes::Narrow {
+                let op = Op::AddMulBytes { bytes: b.bytes, upper: true };
+                let args = [product].into_iter().chain(b.factors).collect();
+                self.steps.push((second, instruction(op, args, between, line)));
+                self.steps.push((third, add([before, between], sum)));
+            } else {
+                let other = self.push(Op::MulBytes { bytes: b.bytes, upper: true }, b.factors, line);
+                self.steps.push((second, add([before, product], between)));
+                self.steps.push((third, add([between, other], sum)));
+            }
+            self.take_steps(self.count);
+            self.count += 1;
+        }
+    }
+    /// Takes the steps that have waited until dot product number `now`.
+    fn take_steps(&mut self, now: usize) {
+        self.out.extend(self.steps.extract_if(.., |s| s.0 <= now).map(|s| s.1));
+    }
+}
+
+fn instruction(op: Op, args: Vec<Value>, def: Value, line: Line) -> Node {
+    Node { op, args, mem: None, literal: None, def: Some(def), line }
+}
