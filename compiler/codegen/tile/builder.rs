@@ -2,6 +2,7 @@
 //! block with several successors to one with several predecessors are split here.
 
 mod control;
+mod hoist;
 
 use crate::codegen::math::Table;
 use crate::codegen::tile::ir::{

@@ -73,6 +73,8 @@ impl Builder {
     }
     /// Closes a loop with what its carried values become; returns them as they are afterwards.
     pub fn close_loop(&mut self, l: Loop, step: i64, after: &[Value]) -> Vec<Value> {
+        let mut after = after.to_vec();
+        self.hoist(l.head, &mut after);
         let next = self.add_imm(l.i, step);
         let tail = self.branch_less(next, l.end);
         let latch = self.new_block();
@@ -83,8 +85,8 @@ impl Builder {
         let out = self.new_block();
         self.edge(tail, out);
         match l.around {
-            None => after.to_vec(),
-            Some((before, carried)) => self.join(before, out, &carried, after),
+            None => after,
+            Some((before, carried)) => self.join(before, out, &carried, &after),
         }
     }
     /// Opens a part that runs only if `n > 0`; hand what this returns to [`Builder::close_if`].

@@ -162,6 +162,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         outer: substitute,
         put: Map::default(),
         active: vec![],
+        trips: vec![],
         deeper: vec![],
         locals,
         lanes_of_one,
@@ -252,6 +253,8 @@ struct Translate<'a> {
     put: Map<Sym, Dim>,
     /// Loops that run, with their counters.
     active: Vec<(Sym, Value)>,
+    /// How often the counted loops around run.
+    trips: Vec<Dim>,
     /// Loops inside the one that is being opened: their terms do not matter yet.
     deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
