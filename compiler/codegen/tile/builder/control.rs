@@ -25,6 +25,7 @@ impl Builder {
     }
     fn new_block(&mut self) -> usize {
         self.made.clear();
+        self.counted.clear();
         self.f.blocks.push(Block::default());
         self.f.blocks.len() - 1
     }

@@ -6,9 +6,10 @@ use super::Builder;
 use crate::codegen::tile::ir::{Node, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// Cheap, without effects, and made again and again where vectors have run-time ends.
+/// Cheap, without effects, and made again and again where vectors have run-time ends. Not what combines masks:
+/// a gather clears its own copy of one.
 fn moves(op: Op) -> bool {
-    matches!(op, Op::Splat(_) | Op::ICmp(..) | Op::MaskAnd | Op::MaskOr | Op::MaskXor)
+    matches!(op, Op::Splat(_) | Op::ICmp(..))
 }
 
 impl Builder {

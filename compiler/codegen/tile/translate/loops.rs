@@ -74,7 +74,7 @@ impl Translate<'_> {
             let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;
             let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
             if single && masks && self.runs_for(trip) {
-                return self.masked(n, |t| t.block(body));
+                return self.masked(trip, n, |t| t.block(body));
             }
             let whole = if single { n } else { self.b.and_imm(n, -(lanes as i32)) };
             let streams = if single {
@@ -114,6 +114,8 @@ impl Translate<'_> {
                     None => Some(self.b.first_lanes(Count::Run(rest))),
                 };
                 let outer = std::mem::replace(&mut self.rest, self.mask.map(|m| (m, rest)));
+                let left = if single { trip } else { trip.modulo(lanes) };
+                let outer_of = std::mem::replace(&mut self.rest_of, left);
                 if !single {
                     self.active.push((var, whole));
                 }
@@ -122,7 +124,7 @@ impl Translate<'_> {
                     self.active.pop();
                 }
                 (self.streams, self.loaded, self.mask) = saved;
-                self.rest = outer;
+                (self.rest, self.rest_of) = (outer, outer_of);
                 self.forget(body);
                 let through = self.acc_values(&before);
                 let merged = self.b.close_if(opened, &around, &through);
@@ -162,11 +164,12 @@ impl Translate<'_> {
         self.trips.contains(&once)
     }
     /// Runs `f` for the first `n` lanes.
-    fn masked(&mut self, n: Value, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
+    fn masked(&mut self, trip: Dim, n: Value, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
         let mask = self.b.first_lanes(Count::Run(n));
-        let outer = (self.mask.replace(mask), self.rest.replace((mask, n)));
+        let outer =
+            (self.mask.replace(mask), self.rest.replace((mask, n)), std::mem::replace(&mut self.rest_of, trip));
         let r = f(self);
-        (self.mask, self.rest) = outer;
+        (self.mask, self.rest, self.rest_of) = outer;
         r
     }
     /// A branch that all lanes take together, inside a loop: around everything it is Cranelift's.
