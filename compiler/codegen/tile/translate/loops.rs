@@ -166,8 +166,11 @@ impl Translate<'_> {
     /// Runs `f` for the first `n` lanes.
     fn masked(&mut self, trip: Dim, n: Value, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
         let mask = self.b.first_lanes(Count::Run(n));
-        let outer =
-            (self.mask.replace(mask), self.rest.replace((mask, n)), std::mem::replace(&mut self.rest_of, trip));
+        let outer = (
+            self.mask.replace(mask),
+            self.rest.replace((mask, n)),
+            std::mem::replace(&mut self.rest_of, trip),
+        );
         let r = f(self);
         (self.mask, self.rest, self.rest_of) = outer;
         r
