@@ -90,6 +90,38 @@ fn short_elements(lanes: u32) -> Vec<Case> {
     out
 }
 
+/// Indices of a row whose length run time knows: neighbours that rise from lane to lane, and others.
+fn neighbours(lanes: u32) -> Vec<Case> {
+    let mut out = vec![];
+    let l = (lanes / 2).max(4);
+    for t in [T::F32, T::F64, T::I64] {
+        for (n, size) in [(19, 1), (5, 2), (16, 5), (19, 8), (40, 9), (16, 17), (40, 33)] {
+            let limited = "min(max((a1[i1] + idx(-1)), 0:i64), idx(N - 1))";
+            for (index, apart, value) in [
+                ("rising", 2, limited),
+                ("falling", -2, limited),
+                ("far", 21, limited),
+                ("any", 21, "a1[i1]"),
+            ] {
+                let mut c = of_sizes(
+                    format!("{t}: {index} indices below {size}, {n} in vectors of {l}"),
+                    &[size],
+                    &[(t, "4, N", 4 * size), (T::I64, &format!("{n}"), n)],
+                    &[(t, &format!("4, {n}"))],
+                    &format!(
+                        "  par i0 in 0..4 {{\n    vec({l}) i1 in 0..{n} {{\n      y0[i0, i1] = (with x2 = {value} < N in a0[i0, x2])\n    }}\n  }}"
+                    ),
+                );
+                let at =
+                    |i: i64| if apart == 21 { i * 21 % size } else { (size * (2 - apart) / 4) + i / apart };
+                c.data[1] = (0..n).flat_map(|i| at(i).to_le_bytes()).collect();
+                out.push(c);
+            }
+        }
+    }
+    out
+}
+
 /// All of them, for a level whose vectors have so many lanes of 32 bits.
 pub fn cases(lanes: u32) -> Vec<Case> {
     let mut out = vec![];
@@ -149,6 +181,7 @@ pub fn cases(lanes: u32) -> Vec<Case> {
         }
     }
     out.extend(short_elements(lanes));
+    out.extend(neighbours(lanes));
     // Sizes that may be anything, as numbers and beside indices; elements whose distance they do not tell.
     for n in [1, 5, 16, 33, 70] {
         let l = lanes;

@@ -2,6 +2,7 @@
 //! block with several successors to one with several predecessors are split here.
 
 mod control;
+mod hoist;
 
 use crate::codegen::math::Table;
 use crate::codegen::tile::ir::{
@@ -41,6 +42,8 @@ pub struct Builder {
     known: Map<Op, Value>,
     /// What operations on two vectors made in this block: unrolled loops compute it again.
     made: Map<(Op, Value, Value), Value>,
+    /// The same of operations on integers, and of what is made of them in lanes.
+    counted: Map<(Op, Vec<Value>), Value>,
     conditions: Set<Value>,
     /// Vectors and masks whose lanes are all alike.
     uniform: Set<Value>,
@@ -51,6 +54,23 @@ pub struct Builder {
     pub(super) rounds_to_bf16: bool,
     /// The line of what is being translated.
     pub(super) line: Line,
+}
+
+/// True for operations on integers and on what is made of them in lanes: places and masks that accesses have
+/// in common.
+fn counts(op: Op) -> bool {
+    matches!(
+        op,
+        Op::Int(_)
+            | Op::Add
+            | Op::AddImm(_)
+            | Op::MulImm(_)
+            | Op::AndImm(_)
+            | Op::Lesser
+            | Op::Greater
+            | Op::Splat(_)
+            | Op::ICmp(..)
+    )
 }
 
 impl Builder {
@@ -70,6 +90,7 @@ impl Builder {
             hoisted: vec![],
             known: Map::default(),
             made: Map::default(),
+            counted: Map::default(),
             conditions: Set::default(),
             uniform: Set::default(),
             tables: false,
@@ -129,9 +150,16 @@ impl Builder {
         self.f.blocks[b].nodes.push(Node { op, args, mem, literal: None, def, line });
     }
     fn value(&mut self, op: Op, args: &[Value], mem: Option<Mem>, class: Class) -> Value {
+        let again = mem.is_none() && counts(op);
+        if again && let Some(v) = self.counted.get(&(op, args.to_vec())) {
+            return *v;
+        }
         let def = self.fresh(class);
         self.node(op, args, mem, Some(def));
         self.note_uniform(op, args, def);
+        if again {
+            self.counted.insert((op, args.to_vec()), def);
+        }
         def
     }
     fn note_uniform(&mut self, op: Op, args: &[Value], def: Value) {
@@ -260,6 +288,10 @@ impl Builder {
     /// The lesser of two integers.
     pub(super) fn lesser(&mut self, x: Value, y: Value) -> Value {
         self.value(Op::Lesser, &[x, y], None, Class::Int)
+    }
+    /// The greater of two integers.
+    pub(super) fn greater(&mut self, x: Value, y: Value) -> Value {
+        self.value(Op::Greater, &[x, y], None, Class::Int)
     }
     /// 1 if x is a number, else 0 or less.
     pub(super) fn equals(&mut self, x: Value, n: i64) -> Value {

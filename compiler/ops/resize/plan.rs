@@ -21,7 +21,8 @@ pub struct Plan {
     /// Sources of one element.
     pub taps: Dim,
     first: First,
-    /// Shape [period, taps]; none where the one source is copied.
+    /// Shape [period, taps], or [taps, size] where run time computes them: elements have neighbours along the
+    /// axis. None where the one source is copied.
     pub weights: Option<Buf>,
     /// Weights repeat after so many elements.
     period: Option<i64>,
@@ -364,7 +365,7 @@ impl Resize {
             })
         });
         let wty = weight_type(cx);
-        let weights = cx.temp("weights", wty, vec![out, taps]);
+        let weights = cx.temp("weights", wty, vec![taps, out]);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[out], |k, o| {
                 let total = k.acc(Expr::num(f64s, 0.0));
@@ -378,7 +379,7 @@ impl Resize {
                 k.nest(LoopKind::Seq, &[taps], |k, t| {
                     let v = k.load(raw, &[o[0], t[0]]);
                     let v = if self.antialias || self.exclude_outside { v / total } else { v };
-                    k.store(weights, &[o[0], t[0]], Expr::cast(f64s, wty, v));
+                    k.store(weights, &[t[0], o[0]], Expr::cast(f64s, wty, v));
                 });
             });
         });
@@ -422,5 +423,6 @@ pub fn source(
 /// Weight of source number `t` of element `o`.
 pub fn weight(k: &KernelBuilder, p: &Plan, w: Buf, o: Dim, t: Dim, ty: ElemType) -> Expr {
     let row = p.period.map_or(o, |m| o.modulo(m));
-    Expr::cast(k.m.bufs[w].ty, ty, k.load(w, &[row, t]))
+    let at = if k.m.is_constant(w) { [row, t] } else { [t, row] };
+    Expr::cast(k.m.bufs[w].ty, ty, k.load(w, &at))
 }

@@ -25,6 +25,7 @@ impl Builder {
     }
     fn new_block(&mut self) -> usize {
         self.made.clear();
+        self.counted.clear();
         self.f.blocks.push(Block::default());
         self.f.blocks.len() - 1
     }
@@ -73,6 +74,8 @@ impl Builder {
     }
     /// Closes a loop with what its carried values become; returns them as they are afterwards.
     pub fn close_loop(&mut self, l: Loop, step: i64, after: &[Value]) -> Vec<Value> {
+        let mut after = after.to_vec();
+        self.hoist(l.head, &mut after);
         let next = self.add_imm(l.i, step);
         let tail = self.branch_less(next, l.end);
         let latch = self.new_block();
@@ -83,8 +86,8 @@ impl Builder {
         let out = self.new_block();
         self.edge(tail, out);
         match l.around {
-            None => after.to_vec(),
-            Some((before, carried)) => self.join(before, out, &carried, after),
+            None => after,
+            Some((before, carried)) => self.join(before, out, &carried, &after),
         }
     }
     /// Opens a part that runs only if `n > 0`; hand what this returns to [`Builder::close_if`].

@@ -5,10 +5,11 @@
 //! remembers it. The tile returns whether that mask has a lane.
 
 use super::access::Access;
+use super::near::Near;
 use super::{Arg, Fit, Translate, Val, outside};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Un, Value};
-use crate::nest::{Expr, Module, Reg};
+use crate::nest::{BinOp, Expr, Module, Reg};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -16,15 +17,18 @@ use crate::tensor::ElemType;
 #[derive(Clone, Copy)]
 pub(super) struct Bound {
     /// As lanes count.
-    value: Value,
+    pub(super) value: Value,
     /// As an integer, where all lanes agree.
     first: Option<Value>,
+    /// What tells that lanes may read near each other.
+    pub(super) near: Option<Near>,
 }
 
 impl Translate<'_> {
     /// Binds an index for an expression.
     pub(super) fn with_index(&mut self, sym: Sym, value: &Expr, extent: Dim, body: &Expr) -> Fit<Val> {
         let some = self.m.syms.is_pos(extent);
+        let (raw, clamped) = (extent, matches!(value, Expr::Bin(BinOp::Min | BinOp::Max, ..)));
         let index = self.value(value)?;
         let uniform = self.b.is_uniform(index.v) || !self.varies(value);
         let to = if self.b.is_long() { ElemType::I64 } else { ElemType::I32 };
@@ -54,7 +58,7 @@ impl Translate<'_> {
             self.accs.entry(outside()).and_modify(|a| a.values = vec![v]);
         }
         let first = uniform.then(|| self.b.first(value));
-        self.bound.insert(sym, Bound { value, first });
+        let mut near = self.near_of(sym, (raw, extent, limit), clamped, body).filter(|_| !uniform);
         // What was read at another index is something else.
         let before = self.loaded.clone();
         let outer = self.mask;
@@ -67,6 +71,10 @@ impl Translate<'_> {
             };
             self.mask = Some(self.b.condition(inside));
         }
+        if let Some(near) = &mut near {
+            near.mask = self.mask;
+        }
+        self.bound.insert(sym, Bound { value, first, near });
         let r = self.value(body);
         self.mask = outer;
         self.loaded = before;
@@ -172,6 +180,9 @@ impl Translate<'_> {
         let Some(index) = index else { return Err(NO_INDEX) };
         if form.bytes() < 4 {
             return self.short_gather(a, form, index, mem);
+        }
+        if let Some(v) = self.gathered_near(a, form, (index, mem))? {
+            return Ok(v);
         }
         Ok(self.b.gather(form, index, mem, self.mask))
     }

@@ -37,7 +37,10 @@ impl Translate<'_> {
             (LoopKind::Seq | LoopKind::Par, _) => self.shifted(var, lo, |t| {
                 let end = t.count(trip)?;
                 let guard = !t.m.syms.is_pos(trip);
-                t.counted(var, end, guard, (1, 1), body)
+                t.trips.push(trip);
+                let r = t.counted(var, end, guard, (1, 1), body);
+                t.trips.pop();
+                r
             }),
             (LoopKind::Vec(n), _) => {
                 if self.lane.is_some() {
@@ -69,6 +72,10 @@ impl Translate<'_> {
             let Count::Run(n) = self.count(trip)? else { return Err("a size that is no register") };
             // A single vector at most: no loop.
             let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;
+            let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
+            if single && masks && self.runs_for(trip) {
+                return self.masked(trip, n, |t| t.block(body));
+            }
             let whole = if single { n } else { self.b.and_imm(n, -(lanes as i32)) };
             let streams = if single {
                 vec![]
@@ -81,7 +88,6 @@ impl Translate<'_> {
             }
             // What is left, where the loop has stopped.
             let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
-            let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
             // Without masks each number of lanes has code of its own.
             let counts: Vec<Option<i64>> = match (full, masks) {
                 (true, _) => vec![Some(lanes)],
@@ -108,6 +114,8 @@ impl Translate<'_> {
                     None => Some(self.b.first_lanes(Count::Run(rest))),
                 };
                 let outer = std::mem::replace(&mut self.rest, self.mask.map(|m| (m, rest)));
+                let left = if single { trip } else { trip.modulo(lanes) };
+                let outer_of = std::mem::replace(&mut self.rest_of, left);
                 if !single {
                     self.active.push((var, whole));
                 }
@@ -116,7 +124,7 @@ impl Translate<'_> {
                     self.active.pop();
                 }
                 (self.streams, self.loaded, self.mask) = saved;
-                self.rest = outer;
+                (self.rest, self.rest_of) = (outer, outer_of);
                 self.forget(body);
                 let through = self.acc_values(&before);
                 let merged = self.b.close_if(opened, &around, &through);
@@ -149,6 +157,23 @@ impl Translate<'_> {
             r?;
         }
         Ok(())
+    }
+    /// True if a loop around runs only for so many elements, one at least.
+    fn runs_for(&self, trip: Dim) -> bool {
+        let once = self.m.syms.simplify(trip.min(1));
+        self.trips.contains(&once)
+    }
+    /// Runs `f` for the first `n` lanes.
+    fn masked(&mut self, trip: Dim, n: Value, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
+        let mask = self.b.first_lanes(Count::Run(n));
+        let outer = (
+            self.mask.replace(mask),
+            self.rest.replace((mask, n)),
+            std::mem::replace(&mut self.rest_of, trip),
+        );
+        let r = f(self);
+        (self.mask, self.rest, self.rest_of) = outer;
+        r
     }
     /// A branch that all lanes take together, inside a loop: around everything it is Cranelift's.
     pub(super) fn branch(&mut self, cond: &Expr, then: &[Stmt], els: &[Stmt]) -> Fit<()> {

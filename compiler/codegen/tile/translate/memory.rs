@@ -173,18 +173,33 @@ impl Translate<'_> {
             let args: Vec<Value> = std::iter::once(step).chain(self.mask).collect();
             return Ok(self.b.vector(Op::LoadStrided(form), &args, Some(mem)));
         }
-        let (Some(n), false, true) = (self.used_lanes(), self.b.is_long(), form == Form::B32) else {
-            return Err(LANES);
+        let bits = match (form, self.b.is_long()) {
+            (Form::B32, false) => Bits::B32,
+            (Form::B64, true) if self.b.width() == Width::Avx512 => Bits::B64,
+            _ => return Err(LANES),
         };
         let Count::Run(step) = self.count(a.step * i64::from(form.bytes()))? else { return Err(LANES) };
         let mem = self.mem(a)?;
         let mut base = self.b.address(mem);
+        let (n, last) = match (self.used_lanes(), self.mask, self.rest) {
+            (Some(n), ..) => (n, None),
+            // Lanes that do not exist read what the last one does that exists.
+            (None, Some(k), Some((rest, _))) if k == rest => {
+                let far = self.count(a.step * (self.rest_of - 1) * i64::from(form.bytes()))?;
+                let Count::Run(far) = far else { return Err(LANES) };
+                (self.b.lanes(), Some(self.b.add(base, far)))
+            }
+            _ => return Err(LANES),
+        };
         let mut all = self.b.broadcast(form, Mem { base, index: None, disp: 0 });
         for lane in 1..n {
             base = self.b.add(base, step);
+            if let Some(last) = last {
+                base = self.b.lesser(base, last);
+            }
             let one = self.b.broadcast(form, Mem { base, index: None, disp: 0 });
             let from_here = self.b.some_lanes(u32::MAX << lane);
-            all = self.b.select(from_here, one, all, Bits::B32);
+            all = self.b.select(from_here, one, all, bits);
         }
         Ok(all)
     }

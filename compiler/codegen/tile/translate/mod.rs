@@ -17,6 +17,7 @@ mod index;
 mod lanes64;
 mod loops;
 mod memory;
+mod near;
 mod permuted_loads;
 mod reciprocal_division;
 mod transpose;
@@ -163,6 +164,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         outer: substitute,
         put: Map::default(),
         active: vec![],
+        trips: vec![],
         deeper: vec![],
         locals,
         lanes_of_one,
@@ -183,6 +185,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         lane: None,
         mask: None,
         rest: None,
+        rest_of: Dim::constant(0),
         windows: Map::default(),
         compared: Map::default(),
         bounds: Bounds::of_sums(m, body),
@@ -256,6 +259,8 @@ struct Translate<'a> {
     put: Map<Sym, Dim>,
     /// Loops that run, with their counters.
     active: Vec<(Sym, Value)>,
+    /// How often the counted loops around run.
+    trips: Vec<Dim>,
     /// Loops inside the one that is being opened: their terms do not matter yet.
     deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
@@ -288,6 +293,8 @@ struct Translate<'a> {
     pub mask: Option<Value>,
     /// The mask of a last, partial vector whose lanes only run time counts, and how many there are.
     rest: Option<(Value, Value)>,
+    /// The same number as an expression.
+    rest_of: Dim,
     /// Places within windows, by what stands for their variables, lanes and the block that computed them.
     windows: Map<(Dim, Option<Value>, usize), windows::Window>,
     /// Indices that were compared, in the block that did.

@@ -86,7 +86,7 @@ impl Tasks {
             };
         }
         if let Some((short, row)) = ways.short {
-            body = vec![Stmt::If { cond: short.condition(lo), then: short.block(m, &row, lo), els: body }];
+            body = short.or(m, &row, lo, body);
         }
         nest.loops.push((c, pieces));
         parallel(m, &nest.loops, body)

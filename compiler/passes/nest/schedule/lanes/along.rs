@@ -372,17 +372,24 @@ fn waits(body: &[Stmt]) -> bool {
     body.iter().any(long)
 }
 
-/// Innermost loops of few iterations are unrolled where a vector stands by itself: nothing else hides what it
-/// takes to run them.
+/// Loops of few iterations are unrolled where a vector stands by itself, innermost ones and those of so few
+/// terms around them: nothing else hides what it takes to run them.
 fn short_taps(s: Stmt) -> Stmt {
     const MOST: i64 = 4;
     match s {
         Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
-            let innermost = !body.iter().any(|s| matches!(s, Stmt::For { .. }));
-            let short = (hi - lo).as_const().is_some_and(|n| (2..=MOST).contains(&n));
+            let body: Vec<Stmt> = body.into_iter().map(short_taps).collect();
+            let trips = |s: &Stmt| match s {
+                Stmt::For { kind: LoopKind::Unroll, lo, hi, .. } => (*hi - *lo).as_const(),
+                Stmt::For { .. } => None,
+                _ => Some(1),
+            };
+            let inside = body.iter().map(trips).try_fold(1, |most: i64, n| Some(most.max(n?)));
+            let n = (hi - lo).as_const().filter(|n| *n >= 2);
+            let short = n.zip(inside).is_some_and(|(n, inside)| n.saturating_mul(inside) <= MOST);
             let constant = lo.as_const().is_some() && hi.as_const().is_some();
-            let kind = if innermost && short && constant { LoopKind::Unroll } else { LoopKind::Seq };
-            Stmt::For { kind, var, lo, hi, body: body.into_iter().map(short_taps).collect() }
+            let kind = if short && constant { LoopKind::Unroll } else { LoopKind::Seq };
+            Stmt::For { kind, var, lo, hi, body }
         }
         s => s,
     }

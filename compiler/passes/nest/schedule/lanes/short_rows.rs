@@ -24,32 +24,39 @@ pub(crate) struct ShortRows {
     row: Sym,
     rows: Dim,
     lengths: Vec<Dim>,
+    /// Masks tell which rows of the last block exist; else it must be whole.
+    partial: bool,
 }
 
 /// Rows in lanes, for a nest that has vectors along its rows where they are longer.
 pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<ShortRows> {
     let (row, rows) = nest.loops.last().copied()?;
-    let lanes = vectors.lanes;
+    let form = form::rows(&nest.body).filter(Rows::reduces)?;
+    let lengths = lengths(m, &form);
+    let stores = form.elements().any(form::Elements::stores);
+    let needs = Needs::of(m, &nest.body);
+    // Vectors of 256 bits have four lanes of 64.
+    if needs.long && vectors.lanes < 16 {
+        return None;
+    }
+    let lanes = vectors.of(&needs).lanes;
     if rows.as_const().is_some_and(|n| n < lanes) {
         return None;
     }
-    let form = form::rows(&nest.body).filter(Rows::reduces)?;
-    let lengths = lengths(&form);
-    let stores = form.elements().any(form::Elements::stores);
-    let needs = Needs::of(m, &nest.body);
-    if lengths.is_empty() || needs.long || needs.conditional || !needs.may_run_along(row) {
+    if lengths.is_empty() || needs.conditional || !needs.may_run_along(row) {
         return None;
     }
-    let mut fits = true;
-    let mut apart = false;
+    let bits = if needs.long { 64 } else { 32 };
+    let (mut fits, mut apart, mut stored_apart) = (true, false, false);
     let mut access = |buf: Buf, at: &[Dim], stored: bool| {
         let step = m.linear(buf, at).linear_in(row).map(|s| s.0);
-        fits &= m.bufs[buf].ty.bits() == 32
+        fits &= m.bufs[buf].ty.bits() == bits
             && match step.map(|s| (s, s.as_const())) {
                 Some((_, Some(n))) => n == 1 || n == 0 && !stored,
                 // A distance of rows that the caller's sizes give.
                 Some((s, None)) => {
                     apart = true;
+                    stored_apart |= stored;
                     s.syms().iter().all(|s| m.syms.loop_range(*s).is_none())
                 }
                 None => false,
@@ -69,14 +76,19 @@ pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<Sho
         row,
         rows,
         lengths,
+        partial: vectors.caps.masks && !stored_apart,
     })
 }
 
-/// How many elements its loops have that run time knows.
-fn lengths(rows: &Rows) -> Vec<Dim> {
+/// How many elements its loops have that run time knows: those that lie together, which vectors would run
+/// along.
+fn lengths(m: &Module, rows: &Rows) -> Vec<Dim> {
     let mut out: Vec<Dim> = vec![];
     for e in rows.elements() {
-        let n = Dim::product(e.loops.iter().map(|l| l.1));
+        let n = match &e.loops[..] {
+            [.., last] if e.loops.len() > 1 && !is_one_run(m, e) => last.1,
+            loops => Dim::product(loops.iter().map(|l| l.1)),
+        };
         if n.as_const().is_none() && !out.contains(&n) {
             out.push(n);
         }
@@ -84,17 +96,39 @@ fn lengths(rows: &Rows) -> Vec<Dim> {
     out
 }
 
+/// True if the loops over elements run through memory as one would.
+fn is_one_run(m: &Module, e: &form::Elements) -> bool {
+    let mut one = true;
+    visit::each_load(&e.body, &mut |buf, at| {
+        let at = m.linear(buf, at);
+        let step = |s: Sym| at.linear_in(s).map(|l| l.0);
+        one &= e.loops.windows(2).all(|l| match (step(l[0].0), step(l[1].0)) {
+            (Some(outer), Some(inner)) => outer == l[1].1 * inner,
+            _ => false,
+        });
+    });
+    one
+}
+
 impl ShortRows {
-    /// True in the block from row `first` on: all of its rows exist, and they are short.
-    pub fn condition(&self, first: Dim) -> Expr {
+    /// In place of `rows`, the rows from `first` on: a block of them where they are short, all lanes of it or,
+    /// behind the last whole one, as many as there are.
+    pub fn or(&self, m: &mut Module, body: &[Stmt], first: Dim, rows: Vec<Stmt>) -> Vec<Stmt> {
+        let lanes = Dim::constant(self.lanes);
         let short = self.lengths.iter().map(|n| Expr::cmp_index(BinOp::Le, *n, self.most));
-        let whole = Expr::cmp_index(BinOp::Le, first + self.lanes, self.rows);
-        short.fold(whole, |all, e| Expr::bin(BinOp::And, all, e))
+        let Some(short) = short.reduce(|a, b| Expr::bin(BinOp::And, a, b)) else { return rows };
+        let whole = Expr::cmp_index(BinOp::Le, first + lanes, self.rows);
+        let then = self.block(m, body, first, lanes);
+        let mut els = rows;
+        if self.partial && self.rows.modulo(self.lanes).as_const() != Some(0) {
+            let then = self.block(m, body, first, lanes.min(self.rows - first));
+            els = vec![Stmt::If { cond: short.clone(), then, els }];
+        }
+        vec![Stmt::If { cond: Expr::bin(BinOp::And, whole, short), then, els }]
     }
-    /// The rows from `first` on.
-    pub fn block(&self, m: &mut Module, body: &[Stmt], first: Dim) -> Vec<Stmt> {
+    fn block(&self, m: &mut Module, body: &[Stmt], first: Dim, used: Dim) -> Vec<Stmt> {
         let body = lets_as_accs(m, body.to_vec());
         let body = fresh_regs(m, &body);
-        in_lanes(m, &body, self.row, first, 1, (self.lanes, Dim::constant(self.lanes)))
+        in_lanes(m, &body, self.row, first, 1, (self.lanes, used))
     }
 }

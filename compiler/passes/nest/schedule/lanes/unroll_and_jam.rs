@@ -1,7 +1,7 @@
 //! Several rows at once: a step of a running sum waits for the one before, and what follows a reduction waits
 //! for it, but not for those of other rows.
 
-use crate::nest::{Module, Stmt};
+use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::form::{self, Rows};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
@@ -13,19 +13,27 @@ const ROWS: i64 = 4;
 const STATEMENTS: usize = 4;
 
 /// The body of rows that are a scan each, for as many of them as are interleaved; the innermost of the loops
-/// around is shorter then.
+/// around is shorter then. Rows that are too few for that follow one by one.
 pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     let Some((var, extent)) = loops.last().copied() else { return body };
-    let Some(n) = extent.as_const().filter(|n| n % ROWS == 0 && *n >= 2 * ROWS) else { return body };
-    if form::scan(&body).is_none_or(|s| s.step.len() > STATEMENTS) {
+    let few = extent.as_const().is_some_and(|n| n < 2 * ROWS);
+    if few || form::scan(&body).is_none_or(|s| s.step.len() > STATEMENTS) {
         return body;
     }
-    let zero = Dim::constant(0);
-    let block = m.syms.loop_var("b", zero, Dim::constant(n / ROWS));
+    let blocks = extent.ceil_div(ROWS);
+    let block = m.syms.loop_var("b", Dim::constant(0), blocks);
     if let Some(l) = loops.last_mut() {
-        *l = (block, Dim::constant(n / ROWS));
+        *l = (block, blocks);
     }
-    interleave(m, &body, var, Dim::sym(block) * ROWS, ROWS)
+    let first = Dim::sym(block) * ROWS;
+    let several = interleave(m, &body, var, first, ROWS);
+    if extent.modulo(ROWS).as_const() == Some(0) {
+        return several;
+    }
+    let hi = extent.min(first + ROWS);
+    m.syms.set_loop_range(var, first, hi);
+    let each = vec![Stmt::For { kind: LoopKind::Seq, var, lo: first, hi, body }];
+    vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + ROWS, extent), then: several, els: each }]
 }
 
 /// The statements of so many rows, from row `first` on, as those of one.

@@ -1,0 +1,58 @@
+//! What no iteration of a loop changes is made once, before the loop: sizes in all lanes, and the masks of last,
+//! partial vectors whose lanes run time counts. A loop of few steps over rows of few elements would spend
+//! more on them than on its work.
+
+use super::Builder;
+use crate::codegen::tile::ir::{Node, Op, Value};
+use crate::codegen::{Map, Set};
+
+/// Cheap, without effects, and made again and again where vectors have run-time ends. Not what combines masks:
+/// a gather clears its own copy of one.
+fn moves(op: Op) -> bool {
+    matches!(op, Op::Splat(_) | Op::ICmp(..))
+}
+
+impl Builder {
+    /// Moves such operations out of the loop that begins with block `head` and ends with the current one,
+    /// equal ones as one. `after` is renamed along.
+    pub(super) fn hoist(&mut self, head: usize, after: &mut [Value]) {
+        let Some(before) = self.f.blocks[head].preds.first().copied() else { return };
+        let (mut out, mut known): (Vec<Node>, Map<(Op, Vec<Value>), Value>) = Default::default();
+        let (mut inside, mut same): (Set<Value>, Map<Value, Value>) = Default::default();
+        for b in &mut self.f.blocks[head..] {
+            inside.extend(&b.params);
+            if !b.nodes.iter().any(|n| moves(n.op)) {
+                inside.extend(b.nodes.iter().filter_map(|n| n.def));
+                continue;
+            }
+            let mut kept = Vec::with_capacity(b.nodes.len());
+            for mut n in std::mem::take(&mut b.nodes) {
+                let Some(def) = n.def else {
+                    kept.push(n);
+                    continue;
+                };
+                n.args.iter_mut().for_each(|v| *v = same.get(v).copied().unwrap_or(*v));
+                if !moves(n.op) || n.args.iter().any(|v| inside.contains(v)) {
+                    inside.insert(def);
+                    kept.push(n);
+                } else if let Some(v) = known.get(&(n.op, n.args.clone())) {
+                    same.insert(def, *v);
+                } else {
+                    known.insert((n.op, n.args.clone()), def);
+                    out.push(n);
+                }
+            }
+            b.nodes = kept;
+        }
+        if !same.is_empty() {
+            let own = |v: &mut Value| *v = same.get(v).copied().unwrap_or(*v);
+            for b in &mut self.f.blocks[head..] {
+                b.nodes.iter_mut().flat_map(|n| &mut n.args).chain(&mut b.jump_args).for_each(own);
+            }
+            after.iter_mut().for_each(own);
+        }
+        let nodes = &mut self.f.blocks[before].nodes;
+        let jump = nodes.len().saturating_sub(1);
+        nodes.splice(jump..jump, out);
+    }
+}
