@@ -24,6 +24,9 @@ pub(super) struct Bound {
 impl Translate<'_> {
     /// Binds an index for an expression.
     pub(super) fn with_index(&mut self, sym: Sym, value: &Expr, extent: Dim, body: &Expr) -> Fit<Val> {
+        if let Some(v) = self.entry((sym, value), extent, body)? {
+            return Ok(v);
+        }
         let some = self.m.syms.is_pos(extent);
         let index = self.value(value)?;
         let uniform = self.b.is_uniform(index.v) || !self.varies(value);
