@@ -111,6 +111,11 @@ impl Bounds {
                 };
                 fit(ty, r)
             }
+            // No more than either operand without a sign.
+            Expr::Bin(BinOp::And, a, b) if ty.is_int() => {
+                let most = [a, b].into_iter().filter_map(|e| self.of(m, e)).filter(|r| r.0 >= 0.0);
+                most.map(|r| r.1).reduce(f64::min).map_or(of_type(ty), |hi| Some((0.0, hi)))
+            }
             Expr::Bin(op, a, b) => {
                 let Some((a, b)) = both(a, b) else { return of_type(ty) };
                 let r = match op {

@@ -7,20 +7,21 @@
 //! 8 bits, one scale for each of the blocks (`KernelData::narrow`); the other levels allow less than f32 and
 //! are not needed.
 //!
-//! `g_idx` gives each row of the weights the scale of another block. Where it only puts rows into another
-//! order (GPTQ's act_order: every block has its rows), the weights are stored in the order of their blocks,
-//! and the input is read so.
+//! `g_idx` gives each row of the weights the scale of another block. Constant weights are stored in the order of their
+//! groups, and the input is read so (`groups`).
 //!
 //! The weights are a map of their own, transposed for the product, which is written as in `matmul`. Constant
 //! ones never become floats in memory: pass `few_bits` moves the map into the product.
 
+mod groups;
+
 use super::support::bits::{Fields, number};
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Place};
+use crate::nest::{Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
-use crate::tensor::{ConstData, ElemType};
-use std::sync::Arc;
+use crate::tensor::ElemType;
+use groups::Groups;
 
 /// Sizes and number of bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,29 +127,63 @@ impl Operator for NBits {
         Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
-        let (mut a, y) = (cx.input(0), cx.output(0));
+        let operands = Operands {
+            a: cx.input(0),
+            b: cx.input(1),
+            scales: cx.input(2),
+            zeros: cx.input_opt(3),
+            groups: cx.input_opt(4),
+        };
+        match self.ordered(cx, &operands) {
+            Some((n, operands)) => n.product(cx, operands),
+            None => self.product(cx, operands),
+        }
+        Ok(())
+    }
+}
+
+/// What a product reads.
+#[derive(Clone, Copy)]
+struct Operands {
+    a: Buf,
+    b: Buf,
+    scales: Buf,
+    zeros: Option<Buf>,
+    groups: Option<Buf>,
+}
+
+impl NBits {
+    /// The product with rows in the order of their groups, if there are groups and all that has to be put in order is
+    /// constant.
+    fn ordered(&self, cx: &mut LowerCx, from: &Operands) -> Option<(NBits, Operands)> {
+        let blocks = self.blocks();
+        let order = Groups::of(cx, from.groups?, (blocks, self.block), self.bits)?;
+        if order.is_plain() && order.block == self.block {
+            return Some((self.clone(), Operands { groups: None, ..*from }));
+        }
+        let (row, zero_row) = (blocks * self.block * self.bits / 8, self.zero_bytes());
+        let b = order.weights(cx, from.b, (self.bits, row))?;
+        let scales = order.table(cx, from.scales, blocks)?;
+        let zeros = match from.zeros {
+            Some(z) if cx.elem(z) == ElemType::U8 => Some(order.codes(cx, z, (self.bits, zero_row))?),
+            Some(z) => Some(order.table(cx, z, blocks)?),
+            None => None,
+        };
+        let a = order.ordered(cx, from.a)?;
+        let n = NBits { depth: order.depth(), block: order.block, ..self.clone() };
+        Some((n, Operands { a, b, scales, zeros, groups: None }))
+    }
+    fn product(&self, cx: &mut LowerCx, Operands { a, b, scales, zeros, groups }: Operands) {
+        let y = cx.output(0);
         let (columns, depth) = (Dim::constant(self.columns), Dim::constant(self.depth));
         let flat = |cx: &mut LowerCx, b: Buf, dims: &[i64]| {
             cx.m.view(b, dims.iter().map(|d| Dim::constant(*d)).collect::<Vec<_>>())
         };
-        let b = cx.input(1);
-        let s = cx.input(2);
-        let scales = flat(cx, s, &[self.columns, self.blocks()]);
-        let zeros = cx.input_opt(3).map(|z| {
+        let scales = flat(cx, scales, &[self.columns, self.blocks()]);
+        let zeros = zeros.map(|z| {
             let row = if cx.elem(z) == ElemType::U8 { self.zero_bytes() } else { self.blocks() };
             flat(cx, z, &[self.columns, row])
         });
-        let mut groups = cx.input_opt(4);
-        let mut b = b;
-        if let Some(order) = groups.and_then(|g| self.order(cx, g)) {
-            let plain = order.iter().enumerate().all(|(i, r)| i as i64 == *r);
-            if plain {
-                groups = None;
-            } else if let Some(turned) = self.reordered(cx, b, &order) {
-                (b, groups) = (turned, None);
-                a = in_order(cx, a, &order);
-            }
-        }
         let padded = self.blocks() * self.block;
         let b = flat(cx, b, &[self.columns, padded * self.bits / 8]);
         let elements = Fields::new(cx, b, self.bits);
@@ -191,57 +226,5 @@ impl Operator for NBits {
             });
         });
         cx.m.kernels[product].narrow = self.narrow;
-        Ok(())
     }
-}
-
-impl NBits {
-    /// The rows of the weights in the order of their blocks, if constant groups give each block as many rows
-    /// as it has.
-    fn order(&self, cx: &LowerCx, groups: Buf) -> Option<Vec<i64>> {
-        let Place::Const(g) = &cx.m.bufs[cx.m.storage(groups)].place else { return None };
-        let g = g.to_i64s()?;
-        let mut rows: Vec<i64> = (0..self.depth).collect();
-        rows.sort_by_key(|r| g.get(*r as usize));
-        let fits = g.len() as i64 == self.depth
-            && rows.iter().enumerate().all(|(i, r)| g[*r as usize] == i as i64 / self.block);
-        fits.then_some(rows)
-    }
-    /// Constant weights with their rows in another order.
-    fn reordered(&self, cx: &mut LowerCx, b: Buf, order: &[i64]) -> Option<Buf> {
-        let Place::Const(c) = &cx.m.bufs[cx.m.storage(b)].place else { return None };
-        let (from, name) = (c.bytes(), cx.m.bufs[b].name.clone());
-        let (per, row) = ((8 / self.bits) as usize, (self.blocks() * self.block * self.bits / 8) as usize);
-        let mut to = vec![0u8; from.len()];
-        let mask = ((1u16 << self.bits) - 1) as u8;
-        for (from, to) in from.chunks_exact(row).zip(to.chunks_exact_mut(row)) {
-            for (i, r) in order.iter().enumerate() {
-                let r = *r as usize;
-                let field = from[r / per] >> (r % per * self.bits as usize) & mask;
-                to[i / per] |= field << (i % per * self.bits as usize);
-            }
-        }
-        let dims = cx.dims(b);
-        let turned =
-            ConstData::new(ElemType::U8, dims.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>()?, to)?;
-        Some(cx.m.constant(format!("{name}.ordered"), Arc::new(turned)))
-    }
-}
-
-/// `a` with the elements of its last dimension in another order.
-fn in_order(cx: &mut LowerCx, a: Buf, order: &[i64]) -> Buf {
-    let bytes: Vec<u8> = order.iter().flat_map(|r| r.to_le_bytes()).collect();
-    let Some(places) = ConstData::new(ElemType::I64, vec![order.len() as i64], bytes) else { return a };
-    let places = cx.m.constant("order", Arc::new(places));
-    let (dims, elem, name) = (cx.dims(a), cx.elem(a), format!("{}.ordered", cx.m.bufs[a].name));
-    let depth = Dim::constant(order.len() as i64);
-    let out = cx.temp(&name, elem, dims);
-    cx.map(out, |k, at| {
-        let Some((last, row)) = at.split_last() else { return k.load(a, at) };
-        k.with_index(k.load(places, &[*last]), depth, |k, r| {
-            let at: Vec<Dim> = row.iter().copied().chain([r]).collect();
-            k.load(a, &at)
-        })
-    });
-    out
 }

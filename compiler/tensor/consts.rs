@@ -192,6 +192,20 @@ impl ConstData {
             _ => None,
         }
     }
+    /// Member `i` along the first dimension, without a copy; `None` for what is rearranged, for strings, and where
+    /// it is no whole bytes.
+    pub fn member(&self, i: i64) -> Option<Self> {
+        let (n, rest) = self.dims.split_first()?;
+        let Store::Bytes(b) = &self.store else { return None };
+        let bits = count(rest)?.checked_mul(u64::from(self.elem.bits()))?;
+        if !(0..*n).contains(&i) || bits % 8 != 0 {
+            return None;
+        }
+        let size = usize::try_from(bits / 8).ok()?;
+        let first = usize::try_from(i).ok()?.checked_mul(size)?;
+        (first + size <= b.len())
+            .then(|| ConstData::new(self.elem, rest.to_vec(), b.slice(first..first + size)))?
+    }
     /// All bytes. Aliases the model file where it can; evaluates a rearrangement. Strings: see
     /// `onnxc_runtime::texts`.
     pub fn bytes(&self) -> Bytes {

@@ -27,6 +27,9 @@ pub struct Words {
     /// The highest bit of each element is turned: signed elements become unsigned ones that are larger by as
     /// much.
     pub flip: bool,
+    /// The source has the first of two elements of 4 bits in the high bits of a byte: element `i` is its
+    /// number `i ^ 1`.
+    pub high_first: bool,
 }
 
 /// The field of a word, from its low bits on, that holds element `e` of it.
@@ -69,14 +72,19 @@ impl Words {
     /// True if all elements lie inside `count` of them.
     pub(super) fn fits(&self, count: u64) -> bool {
         let small = |v: i64| (0..1 << 40).contains(&v);
-        let sane = matches!(self.bits, 2 | 4 | 8) && self.columns > 0 && self.elements > 0 && self.width > 0;
+        let sane = matches!(self.bits, 2 | 4 | 8)
+            && (self.bits == 4 || !self.high_first)
+            && self.columns > 0
+            && self.elements > 0
+            && self.width > 0;
         let all = [self.columns, self.elements, self.width, self.offset, self.column, self.depth];
-        let last = || {
+        let end = || {
             i128::from(self.offset)
                 + i128::from(self.column) * i128::from(self.columns - 1)
                 + i128::from(self.depth) * i128::from(self.elements - 1)
         };
-        sane && all.into_iter().all(small) && last() < i128::from(count)
+        let last = |i: i128| if self.high_first { i | 1 } else { i };
+        sane && all.into_iter().all(small) && last(end()) < i128::from(count)
     }
     /// Hands all words to `sink`, a panel at a time.
     pub(super) fn write(&self, src: &ConstData, sink: &mut dyn FnMut(&[u8])) {
@@ -86,8 +94,10 @@ impl Words {
         // Elements of a column that follow each other in memory, in whole words.
         let whole = self.depth == 1 && (self.offset * bits) % 32 == 0 && (self.column * bits) % 32 == 0;
         let mask = (1u32 << self.bits) - 1;
+        let low = 0x0f0f_0f0f;
+        let in_order = |w: u32| if self.high_first { (w & low) << 4 | w >> 4 & low } else { w };
         let field = |i: i64| {
-            let bit = i * bits;
+            let bit = if self.high_first { i ^ 1 } else { i } * bits;
             u32::from(data.get((bit / 8) as usize).copied().unwrap_or(0)) >> (bit % 8) & mask
         };
         let turned = if self.flip { (0..per).fold(0u32, |m, i| m | 1 << (i * bits + bits - 1)) } else { 0 };
@@ -101,7 +111,9 @@ impl Words {
                     let at = (first * bits / 8) as usize;
                     let word = match data.get(at..at + 4) {
                         _ if n >= self.columns => 0,
-                        Some(w) if whole => placed(u32::from_le_bytes([w[0], w[1], w[2], w[3]]), bits),
+                        Some(w) if whole => {
+                            placed(in_order(u32::from_le_bytes([w[0], w[1], w[2], w[3]])), bits)
+                        }
                         _ => {
                             let here = per.min(self.elements - group * per);
                             (0..here).fold(0, |word, i| {
@@ -127,18 +139,19 @@ mod tests {
     #[test]
     fn fields_are_elements() {
         let data: Vec<u8> = (0..7 * 24).map(|i| (i * 37 % 251) as u8).collect();
-        for bits in [2u32, 4, 8] {
+        for (bits, high_first) in [(2u32, false), (4, false), (4, true), (8, false)] {
             let count = data.len() as i64 * 8 / i64::from(bits);
             let src = Arc::new(ConstData::new(ElemType::U8, vec![data.len() as i64], data.clone()).unwrap());
             let (columns, elements) = (7, count / 7);
             for (column, depth, flip) in [(elements, 1, false), (1, columns, true)] {
-                let w = Words { bits, columns, elements, width: 4, offset: 0, column, depth, flip };
+                let w =
+                    Words { bits, columns, elements, width: 4, offset: 0, column, depth, flip, high_first };
                 let made = ConstData::words(src.clone(), w.clone()).unwrap();
                 let bytes = made.bytes();
                 let per = w.per();
                 for n in 0..columns {
                     for k in 0..elements {
-                        let i = offset_of(&w, n, k) * i64::from(bits);
+                        let i = (offset_of(&w, n, k) ^ i64::from(high_first)) * i64::from(bits);
                         let want = data[(i / 8) as usize] >> (i % 8) & (0xffu32 >> (8 - bits)) as u8;
                         let at = ((n / 4 * w.dims()[1] + k / per) * 4 + n % 4) as usize * 4;
                         let word = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());

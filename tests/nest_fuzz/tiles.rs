@@ -122,6 +122,28 @@ fn neighbours(lanes: u32) -> Vec<Case> {
     out
 }
 
+/// Positions compared with integers of 64 bits that lanes share, among them those that no position comes near and those
+/// whose sums wrap.
+fn shared_integers(lanes: u32) -> Vec<Case> {
+    let mut out = vec![];
+    for n in [1, 16, 40] {
+        for op in ["<=", "<", ">=", "==", "!="] {
+            let mut c = case(
+                format!("positions {op} integers, {n} in vectors of {lanes}"),
+                &[(T::I64, "6", 6), (T::F32, &format!("6, {n}"), 6 * n)],
+                &[(T::F32, &format!("6, {n}")), (T::F32, &format!("6, {n}"))],
+                &format!(
+                    "  par i0 in 0..6 {{\n    vec({lanes}) i1 in 0..{n} {{\n      y0[i0, i1] = (let %0 = a0[i0] in select((idx(2*i1 + 1) {op} (%0 + idx(i0))), a1[i0, i1], 0.0))\n      y1[i0, i1] = select(((a0[i0] - idx(3)) {op} idx(i1)), a1[i0, i1], 0.0)\n    }}\n  }}"
+                ),
+            );
+            let values = [i64::MIN, -1, 7, 1 << 33, i64::MAX - 1, 21];
+            c.data[0] = values.iter().flat_map(|v: &i64| v.to_le_bytes()).collect();
+            out.push(c);
+        }
+    }
+    out
+}
+
 /// All of them, for a level whose vectors have so many lanes of 32 bits.
 pub fn cases(lanes: u32) -> Vec<Case> {
     let mut out = vec![];
@@ -182,6 +204,7 @@ pub fn cases(lanes: u32) -> Vec<Case> {
     }
     out.extend(short_elements(lanes));
     out.extend(neighbours(lanes));
+    out.extend(shared_integers(lanes));
     // Sizes that may be anything, as numbers and beside indices; elements whose distance they do not tell.
     for n in [1, 5, 16, 33, 70] {
         let l = lanes;

@@ -207,6 +207,18 @@ impl Builder {
         self.note_uniform(op, &[], def);
         def
     }
+    /// A vector of a constant in memory, which a parameter points to: loaded once, at the entry.
+    pub(super) fn load_at_entry(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
+        let args: Vec<Value> = mask.into_iter().collect();
+        let same = |n: &&Node| n.op == Op::Load(form) && n.mem == Some(mem) && n.args == args;
+        if let Some(v) = self.hoisted.iter().find(same).and_then(|n| n.def) {
+            return v;
+        }
+        let def = self.fresh(Class::Vector);
+        let (mem, line) = (Some(mem), self.line);
+        self.hoisted.push(Node { op: Op::Load(form), args, mem, literal: None, def: Some(def), line });
+        def
+    }
     /// 32 bits in all lanes.
     pub fn bits(&mut self, x: u32) -> Value {
         self.constant(Op::Const(Number::Word(x)), Class::Vector)
@@ -438,6 +450,10 @@ impl Builder {
     pub(super) fn first(&mut self, x: Value) -> Value {
         self.value(Op::First(self.index_bits()), &[x], None, Class::Int)
     }
+    /// The first lane of 64 bits.
+    pub(super) fn first_long(&mut self, x: Value) -> Value {
+        self.value(Op::First(Bits::B64), &[x], None, Class::Int)
+    }
     /// Elements at distances that lanes say; see [`Op::Gather`].
     pub(super) fn gather(&mut self, form: Form, index: Value, mem: Mem, mask: Option<Value>) -> Value {
         let base = self.address(mem);
@@ -526,6 +542,10 @@ impl Builder {
     pub fn not(&mut self, mask: Value) -> Value {
         let all = self.all_lanes(true);
         self.masks(Op::MaskXor, mask, all)
+    }
+    /// A mask that an operation makes.
+    pub(super) fn mask(&mut self, op: Op, args: &[Value]) -> Value {
+        self.value(op, args, None, Class::Mask)
     }
     /// Combines masks (`MaskAnd`, `MaskOr`, `MaskXor`).
     pub fn masks(&mut self, op: Op, a: Value, b: Value) -> Value {

@@ -149,6 +149,11 @@ impl Translate<'_> {
                 if let (Expr::Index(x), Expr::Index(y), true) = (&**a, &**b, op.is_comparison()) {
                     return self.compare_indices(*op, *x, *y);
                 }
+                if op.is_comparison()
+                    && let Some(v) = self.compare_with_shared(*op, a, b)?
+                {
+                    return Ok(v);
+                }
                 let constant = |e: &Expr| matches!(e, Expr::Const(c) if !c.to_f64().is_nan());
                 let (known, a, b) = (constant(b), self.value(a)?, self.value(b)?);
                 self.binary(*op, a, b, known)
@@ -200,6 +205,10 @@ impl Translate<'_> {
             Expr::Cast(to, a) => {
                 let a = self.value(a)?;
                 self.cast(*to, a)
+            }
+            Expr::Let { reg, value, body } if self.is_shared(self.m.regs[*reg].ty) => {
+                self.define_shared(*reg, value)?;
+                self.value(body)
             }
             Expr::Let { reg, value, body } => {
                 let v = self.value(value)?;

@@ -27,6 +27,9 @@ pub(super) struct Bound {
 impl Translate<'_> {
     /// Binds an index for an expression.
     pub(super) fn with_index(&mut self, sym: Sym, value: &Expr, extent: Dim, body: &Expr) -> Fit<Val> {
+        if let Some(v) = self.entry((sym, value), extent, body)? {
+            return Ok(v);
+        }
         let some = self.m.syms.is_pos(extent);
         let (raw, clamped) = (extent, matches!(value, Expr::Bin(BinOp::Min | BinOp::Max, ..)));
         let index = self.value(value)?;

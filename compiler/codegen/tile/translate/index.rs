@@ -10,13 +10,13 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
 /// Lane numbers times this are far from the limits of 32 bits.
-const MOST_STEP: u64 = 1 << 24;
+pub(super) const MOST_STEP: u64 = 1 << 24;
 
 /// An index taken apart: counters with what they count for, what a lane counts for, and what no loop changes.
 pub(super) struct Parts {
-    counters: Vec<(Value, i64)>,
-    lane: i64,
-    rest: Dim,
+    pub counters: Vec<(Value, i64)>,
+    pub lane: i64,
+    pub rest: Dim,
 }
 
 impl Translate<'_> {

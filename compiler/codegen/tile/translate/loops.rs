@@ -349,7 +349,7 @@ impl Translate<'_> {
             }
         });
         let reads = visit::any_expr(body, &mut |e| matches!(e, Expr::With { .. }));
-        if reads {
+        if reads && self.accs.contains_key(&outside()) {
             v.push(outside());
         }
         v

@@ -127,7 +127,7 @@ impl Translate<'_> {
         runs && !self.prefetched.contains(&a.storage)
             && matches!(&self.m.bufs[a.storage].place, NestPlace::Const(c) if far(c))
     }
-    fn mask_is_condition(&self) -> bool {
+    pub(super) fn mask_is_condition(&self) -> bool {
         // Remainders of vector loops have at least one lane; conditions may have none.
         self.mask.is_some_and(|k| self.b.is_condition(k))
     }

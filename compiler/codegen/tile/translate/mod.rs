@@ -9,6 +9,7 @@
 mod access;
 mod convert;
 mod dot;
+mod entries;
 mod expr;
 mod fit;
 mod floats;
@@ -20,6 +21,7 @@ mod memory;
 mod near;
 mod permuted_loads;
 mod reciprocal_division;
+mod shared_ints;
 mod transpose;
 mod unroll;
 mod windows;
@@ -175,6 +177,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         accs: Map::default(),
         short: fit::short_sums(body, i64::from(vectors.width.lanes()) / if long { 2 } else { 1 }),
         regs: Map::default(),
+        shared: Map::default(),
         args: vec![],
         params: vec![],
         streams: Map::default(),
@@ -198,7 +201,12 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         t.b.sum_in_words();
     }
     t.b.rounds_to_bf16 = m.math == Math::Fast && vectors.caps.bf16 && t.b.has(Op::Un(Un::Brain, Bits::B32));
-    let checks = !t.withs.is_empty();
+    let mut checks = false;
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::With { value, extent, .. } = e {
+            checks |= !t.is_inside(value, *extent);
+        }
+    });
     if checks {
         let none = t.b.all_lanes(false);
         t.accs.insert(outside(), Acc { values: vec![none], shape: vec![], lanes: 1, ty: ElemType::Bool });
@@ -278,6 +286,8 @@ struct Translate<'a> {
     /// Accumulators of which nobody looks at more lanes than the least that are set.
     short: Set<Reg>,
     pub regs: Map<Reg, Val>,
+    /// Integers of 64 bits that lanes of 32 bits share.
+    shared: Map<Reg, Value>,
     args: Vec<Arg>,
     params: Vec<Value>,
     streams: Map<Stream, Place>,
@@ -324,6 +334,9 @@ impl Translate<'_> {
         }
         match s {
             Stmt::For { kind, var, lo, hi, body } => self.for_(*kind, *var, *lo, *hi, body),
+            Stmt::Let { reg, value } if self.is_shared(self.m.regs[*reg].ty) => {
+                self.define_shared(*reg, value)
+            }
             Stmt::Let { reg, value } => {
                 let v = self.value(value)?;
                 self.regs.insert(*reg, v);

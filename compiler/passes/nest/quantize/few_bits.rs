@@ -1,6 +1,6 @@
 //! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, integers or floats,
 //! with scales and zero points that change from block to block along the reduction (MatMulNBits, blocked
-//! DequantizeLinear).
+//! DequantizeLinear), or places in a constant of as many floats as there are codes (MatMulBnb4).
 //!
 //! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the
 //! contraction. Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy
@@ -167,7 +167,7 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
         return None;
     }
     let value = instance(m, &map.value, &|s| of.iter().find(|o| o.0 == s).map(|o| o.1));
-    let weights = Weights::of(m, &value, n, depth, elements)?;
+    let weights = Weights::of(m, &value, (n, columns), (depth, elements))?;
     Some(Found { parts: p, map: w, n: (n, columns), weights })
 }
 
@@ -221,7 +221,17 @@ fn rewrite(
     let (w, (n, columns)) = (&f.weights, f.n);
     let (source, bits, code) = &w.elements;
     let signed = matches!(code, Code::Signed);
-    let float = if let Code::Float(f) = code { Some(*f) } else { None };
+    let code = match code {
+        // A permutation is less than the arithmetic of a small format.
+        Code::Float(f) if *bits == 4 && facts.caps.shuffles => {
+            let all: Vec<f32> = (0..16).map(|c| f.decode(c)).collect();
+            let all = Arc::new(ConstData::f32s(vec![16], &all));
+            dequantize::Code::Place(m.constant("values", all))
+        }
+        Code::Float(f) => dequantize::Code::Float(*f),
+        Code::Place(values) => dequantize::Code::Place(*values),
+        Code::Signed | Code::Unsigned => dequantize::Code::Integer,
+    };
     let [offset, column, depth] = w.at;
     let words = Words {
         bits: *bits,
@@ -232,6 +242,7 @@ fn rewrite(
         column,
         depth,
         flip: signed,
+        high_first: w.high_first,
     };
     let Some(data) = ConstData::words(source.clone(), words) else { return false };
     let blocks = (w.reduction + w.block - 1) / w.block;
@@ -273,7 +284,8 @@ fn rewrite(
         Math::Fast => true,
         _ => m.kernels[k].narrow,
     };
-    let bytes = if let (Some(group), None, true) = (group, float, narrow)
+    let integers = matches!(code, dequantize::Code::Integer);
+    let bytes = if let (Some(group), true, true) = (group, integers, narrow)
         && w.block <= activations::LONGEST
     {
         let number = match &zero {
@@ -293,13 +305,17 @@ fn rewrite(
         None
     };
     // Rows of the constants that are columns of the product.
-    let mut note = |from: Buf, [offset, row, step]: [i64; 3], elements: i64, kind: gathered::Kind| {
-        if offset == 0 && (step == 1 || elements == 1) && row >= elements {
+    let mut note = |from: Option<Buf>, [offset, row, step]: [i64; 3], elements: i64, kind: gathered::Kind| {
+        if let Some(from) = from
+            && offset == 0
+            && (step == 1 || elements == 1)
+            && row >= elements
+        {
             packed.push(gathered::Packed { from, row, columns, elements, kind });
         }
     };
     note(
-        w.from,
+        (!w.high_first).then_some(w.from),
         w.at,
         w.reduction,
         gathered::Kind::Words { to: words, bits: i64::from(*bits), flip: signed },
@@ -319,7 +335,7 @@ fn rewrite(
         outer: rows,
         words,
         bits: i64::from(*bits),
-        float,
+        code,
         scale,
         zero,
         block: w.block,

@@ -1,11 +1,13 @@
 //! MoE and QMoE: each row goes through a few of the experts, which a router chooses. Each expert takes the
-//! rows that are its own out of all, and adds its results to them.
+//! rows that are its own out of all, and adds its results to them. Constant weights of an expert are constants of
+//! their own, parts of what the model has for all.
 
 use super::Contrib;
 use crate::diag::Result;
 use crate::graph::Value;
-use crate::ops::AttrValue;
+use crate::ops::{AttrValue, Known};
 use crate::tensor::ElemType;
+use std::sync::Arc;
 
 /// Experts beyond which code is not written for each.
 const MOST: i64 = 1024;
@@ -64,8 +66,8 @@ impl Contrib<'_> {
         let (size, zero) = (self.op("Shape", &[x])?, self.make.number(ElemType::F32, 0.0)?);
         let mut sum = self.op("Expand", &[zero, size])?;
         for e in 0..experts {
-            let e = self.make.integer(e);
-            let share = self.make.with("Gather", vec![("axis", AttrValue::Int(1))], &[routes, e])?;
+            let number = self.make.integer(e);
+            let share = self.make.with("Gather", vec![("axis", AttrValue::Int(1))], &[routes, number])?;
             let own = self.op("NonZero", &[share])?;
             let own = self.op("Reshape", &[own, all])?;
             let (share, v) = (self.op("Gather", &[share, own])?, self.op("Gather", &[x, own])?);
@@ -111,7 +113,7 @@ impl Contrib<'_> {
         let none = self.op("Expand", &[zero, size])?;
         self.make.with("ScatterElements", vec![("axis", axis)], &[none, which, share])
     }
-    fn expert(&mut self, x: Value, e: Value) -> Result<Value> {
+    fn expert(&mut self, x: Value, e: i64) -> Result<Value> {
         let fused = self.int("swiglu_fusion", 0);
         let activation = self.text("activation_type", "relu");
         let v = self.dense(x, e, self.layer(1))?;
@@ -185,9 +187,16 @@ impl Contrib<'_> {
         self.op("Mul", &[v, other])
     }
     /// A layer of expert `e`.
-    fn dense(&mut self, x: Value, e: Value, layer: Layer) -> Result<Value> {
+    fn dense(&mut self, x: Value, e: i64, layer: Layer) -> Result<Value> {
         let of = |s: &mut Self, i: usize| -> Result<Option<Value>> {
             let Some(v) = s.given(i) else { return Ok(None) };
+            if let Some(Known::Const(c)) = s.operands.get(i).and_then(|o| o.as_ref()).map(|o| &o.known)
+                && let Some(own) = c.member(e)
+            {
+                let name = format!("{}.{e}", s.make.g.values[v].name);
+                return Ok(Some(s.make.g.add_const(name, Arc::new(own))));
+            }
+            let e = s.make.integer(e);
             s.op("Gather", &[v, e]).map(Some)
         };
         let bias = of(self, layer.bias)?;
@@ -237,9 +246,11 @@ impl Contrib<'_> {
                 zeros = Some(spread(self, z)?);
             }
         }
-        let attrs = [("K", depth), ("N", columns), ("bits", layer.bits), ("block_size", block)]
+        let level = self.int("accuracy_level", 0);
+        let sizes = [("K", depth), ("N", columns), ("bits", layer.bits), ("block_size", block)];
+        let attrs = (sizes.into_iter().chain([("accuracy_level", level)]))
             .map(|(n, v)| (n.to_owned(), AttrValue::Int(v)))
-            .to_vec();
+            .collect::<Vec<_>>();
         if let Some(b) = bias {
             let from = self.make.elem(self.x(layer.bias)?)?;
             let b = self.make.cast(b, from, ElemType::F32)?;

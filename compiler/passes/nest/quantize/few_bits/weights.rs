@@ -14,6 +14,8 @@ pub(super) struct Weights {
     pub from: Buf,
     /// Position of element (k, n): offset, and steps along columns and reduction.
     pub at: [i64; 3],
+    /// That is the position with the elements of each pair exchanged ([`crate::tensor::Words::high_first`]).
+    pub high_first: bool,
     pub zero: Zero,
     /// A scale for each block and column.
     pub scale: Option<Table>,
@@ -30,6 +32,8 @@ pub(super) enum Code {
     Signed,
     /// A finite number of a small format.
     Float(SmallFloat),
+    /// The place of a number in a constant of so many as there are codes.
+    Place(Buf),
 }
 
 pub(super) enum Zero {
@@ -41,14 +45,19 @@ pub(super) enum Zero {
 /// Values by block and column: offset, and steps along columns and blocks.
 pub(super) struct Table {
     pub data: Arc<ConstData>,
-    /// The buffer that holds them, with as many elements.
-    pub from: Buf,
+    /// The buffer that holds them, with as many elements; `None` where `data` repeats some of them.
+    pub from: Option<Buf>,
     pub at: [i64; 3],
 }
 
 impl Weights {
     /// Takes `(element - zero) * scale` apart.
-    pub fn of(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> Option<Weights> {
+    pub fn of(
+        m: &mut Module,
+        value: &Expr,
+        (n, columns): (Sym, i64),
+        (depth, elements): (Sym, i64),
+    ) -> Option<Weights> {
         use ElemType::{BF16, F8E8M0, F16, F32};
         let is_scale =
             |e: &Expr| e.loaded().is_some_and(|b| matches!(m.bufs[b].ty, F32 | F16 | BF16 | F8E8M0));
@@ -62,14 +71,21 @@ impl Weights {
             Expr::Bin(BinOp::Sub, x, z) => (uncast(x), Some(uncast(z))),
             x => (x, None),
         };
-        let Expr::Load { buf, at } = element else { return None };
-        let (ty, data) = (m.bufs[*buf].ty, constant(m, *buf)?);
+        let (buf, at, values) = coded(m, element)?;
+        let (ty, data) = (m.bufs[buf].ty, constant(m, buf)?);
         let code = match ty {
+            ElemType::U2 | ElemType::U4 if let Some(v) = values => Code::Place(v),
+            _ if values.is_some() => return None,
             ElemType::U2 | ElemType::U4 | ElemType::U8 => Code::Unsigned,
             ElemType::I2 | ElemType::I4 | ElemType::I8 => Code::Signed,
             _ => Code::Float(SmallFloat::of(ty).filter(|f| matches!(ty.bits(), 4 | 8) && finite(&data, *f))?),
         };
-        let of_element = affine(m, *buf, at, n, depth)?;
+        let d = m.syms.simplify(m.linear(buf, at));
+        let (of_element, high_first) = match linear(d, n, depth) {
+            Some(found) => (found, false),
+            None if ty.bits() == 4 => (exchanged(m, d, n, depth)?, true),
+            None => return None,
+        };
         // Tables that hang on blocks: of one length for all of them.
         let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero]
             .into_iter()
@@ -89,14 +105,15 @@ impl Weights {
         blocks.sort();
         let whole = std::iter::once(elements);
         let (block, at_block) = whole.chain(blocks.into_iter().rev()).find_map(|b| {
-            let all: Option<Vec<[i64; 3]>> =
-                tables.iter().map(|(buf, at)| by_block(m, *buf, at, n, depth, elements, b)).collect();
+            let all: Option<Vec<ByBlock>> =
+                tables.iter().map(|(buf, at)| by_block(m, (*buf, at), (n, depth), (elements, b))).collect();
             Some((b, all?))
         })?;
         let table = |m: &Module, e: &Expr| -> Option<Table> {
             let Expr::Load { buf, at } = e else { return None };
             let i = tables.iter().position(|t| t.0 == *buf && t.1 == *at)?;
-            Some(Table { data: whole_bytes(m, *buf)?, from: m.storage(*buf), at: at_block[i] })
+            let blocks = (elements + block - 1) / block;
+            Table::of(m, *buf, at_block.get(i)?, (n, columns), blocks)
         };
         let scale = match scale {
             Some(s) => Some(table(m, s)?),
@@ -108,17 +125,36 @@ impl Weights {
             Some(Expr::Const(c)) => Zero::Number(c.to_i64() as f32),
             Some(e) => Zero::Table(table(m, e)?),
         };
-        let from = m.storage(*buf);
+        let from = m.storage(buf);
         Some(Weights {
             elements: (data, ty.bits(), code),
             from,
             at: of_element,
+            high_first,
             zero,
             scale,
             block,
             reduction: elements,
         })
     }
+}
+
+/// The element of few bits that an expression reads, and the constant that has a number for each code if it is the
+/// place in one.
+fn coded<'e>(m: &Module, e: &'e Expr) -> Option<(Buf, &'e [Dim], Option<Buf>)> {
+    let (sym, mut code, extent, body) = match e {
+        Expr::Load { buf, at } => return Some((*buf, at, None)),
+        Expr::With { sym, value, extent, body } => (*sym, &**value, extent.as_const()?, &**body),
+        _ => return None,
+    };
+    while let Expr::Cast(ElemType::I64 | ElemType::I32, x) = code {
+        code = x;
+    }
+    let (Expr::Load { buf, at }, Expr::Load { buf: values, at: place }) = (code, body) else { return None };
+    let all = m.bufs[*buf].ty.bits() <= 4 && extent == 1 << m.bufs[*buf].ty.bits();
+    let plain = m.bufs[*values].ty == ElemType::F32 && m.linear(*values, place) == Dim::sym(sym);
+    let fits = constant(m, *values)?.count() == extent as u64;
+    (all && plain && fits).then_some((*buf, at, Some(*values)))
 }
 
 /// True if no code of `data` is infinite or no number.
@@ -181,11 +217,21 @@ fn whole_bytes(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     ConstData::new(ty.compute(), vec![bytes.len() as i64], bytes).map(Arc::new)
 }
 
-/// Position of an element as offset + a * column + b * reduction.
-fn affine(m: &Module, buf: Buf, at: &[Dim], n: Sym, depth: Sym) -> Option<[i64; 3]> {
-    linear(m.syms.simplify(m.linear(buf, at)), n, depth)
+/// What is `linear` in a position whose lowest bit is turned.
+fn exchanged(m: &Module, d: Dim, n: Sym, depth: Sym) -> Option<[i64; 3]> {
+    let at = |column: i64, element: i64| {
+        let of = |s: Sym| [(n, column), (depth, element)].into_iter().find(|x| x.0 == s).map(|x| x.1);
+        Some(d.eval(&of)? ^ 1)
+    };
+    let offset = at(0, 0)?;
+    let [column, step] = [at(1, 0)? - offset, at(0, 1)? - offset];
+    let i = Dim::constant(offset) + Dim::sym(n) * column + Dim::sym(depth) * step;
+    let turned = i.floor_div(2) * 2 + 1 - i.modulo(2);
+    let same = m.syms.simplify(turned - d).as_const() == Some(0);
+    (same && [offset, column, step].iter().all(|v| *v >= 0)).then_some([offset, column, step])
 }
 
+/// Position of an element as offset + a * column + b * reduction.
 fn linear(d: Dim, n: Sym, depth: Sym) -> Option<[i64; 3]> {
     let (column, rest) = d.linear_in(n)?;
     let (step, offset) = rest.linear_in(depth)?;
@@ -193,28 +239,49 @@ fn linear(d: Dim, n: Sym, depth: Sym) -> Option<[i64; 3]> {
     found.iter().all(|v| *v >= 0).then_some(found)
 }
 
-/// The same for what is one for each block of elements; the last step is from block to block.
+/// The position of what is one for each block of elements, in terms of the column and the block.
+struct ByBlock {
+    position: Dim,
+    block: Sym,
+}
+
+/// That position, if no element of a block has another one.
 fn by_block(
     m: &mut Module,
-    buf: Buf,
-    at: &[Dim],
-    n: Sym,
-    depth: Sym,
-    elements: i64,
-    block: i64,
-) -> Option<[i64; 3]> {
+    (buf, at): (Buf, &[Dim]),
+    (n, depth): (Sym, Sym),
+    (elements, block): (i64, i64),
+) -> Option<ByBlock> {
     let d = m.syms.simplify(m.linear(buf, at));
     let zero = Dim::constant(0);
     let b = m.syms.loop_var("b", zero, Dim::constant((elements + block - 1) / block));
     let i = m.syms.loop_var("i", zero, Dim::constant(block));
     let within = Dim::sym(b) * block + i;
-    let d = m.syms.simplify(
+    let position = m.syms.simplify(
         d.subst(&mut |s| (s == depth).then_some(if block == elements { Dim::sym(i) } else { within })),
     );
-    if d.contains(i) { None } else { linear(d, n, b) }
+    let known = |s: Sym| (s == n || s == b).then_some(0);
+    (!position.contains(i) && position.eval(&known).is_some()).then_some(ByBlock { position, block: b })
 }
 
 impl Table {
+    /// The values at such positions of a constant. Positions that are not linear are looked up here.
+    fn of(m: &Module, buf: Buf, at: &ByBlock, (n, columns): (Sym, i64), blocks: i64) -> Option<Table> {
+        let data = whole_bytes(m, buf)?;
+        if let Some(at) = linear(at.position, n, at.block) {
+            return Some(Table { data, from: Some(m.storage(buf)), at });
+        }
+        let bytes = data.bytes();
+        let size = data.elem().bytes()? as usize;
+        let mut out = Vec::with_capacity((columns * blocks) as usize * size);
+        for (column, block) in (0..columns).flat_map(|c| (0..blocks).map(move |b| (c, b))) {
+            let of = |s: Sym| [(n, column), (at.block, block)].into_iter().find(|x| x.0 == s).map(|x| x.1);
+            let first = usize::try_from(at.position.eval(&of)?).ok()?.checked_mul(size)?;
+            out.extend_from_slice(bytes.get(first..first + size)?);
+        }
+        let data = Arc::new(ConstData::new(data.elem(), vec![columns * blocks], out)?);
+        Some(Table { data, from: None, at: [0, blocks, 1] })
+    }
     /// `[panel][block][column]`.
     pub fn packed(&self, columns: i64, blocks: i64) -> Option<ConstData> {
         let count = i64::try_from(self.data.count()).ok()?;

@@ -21,7 +21,7 @@ use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
 use crate::tensor::words::element;
-pub(crate) use weights::{Nest, Scale, Zero};
+pub(crate) use weights::{Code, Nest, Scale, Zero};
 
 /// Rows up to which elements become floats in registers.
 const FEW: i64 = 8;
@@ -77,8 +77,10 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     };
     let panel = m.syms.loop_var("p", zero, panels);
     let work = Dim::product([all_rows, Dim::constant(w.columns), Dim::constant(w.reduction)]).floor_div(4);
-    // A row takes about as long as converting its weights does.
-    let work = work + (w.columns * w.reduction / 8).max(1);
+    // A row takes about as long as converting its weights does; where there may be none (rows of an expert), neither
+    // does anything.
+    let some = if m.syms.is_pos(all_rows) { Dim::constant(1) } else { all_rows.min(1) };
+    let work = work + some * (w.columns * w.reduction / 8).max(1);
     if w.bytes.is_some() {
         return (byte_dots::rows(m, p, w, &few, (panel, panels), (rows, all_rows)), work.floor_div(4));
     }
@@ -257,7 +259,7 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
     // the word, a power of two too large, and is not shifted. Otherwise sums are split as long as they would
     // wait for each other.
     let fields = (16 / w.bits).min(4);
-    let in_place = w.float.is_none() && (fields + 1) * mr * nv + 6 <= t.registers;
+    let in_place = matches!(w.code, Code::Integer) && (fields + 1) * mr * nv + 6 <= t.registers;
     let mut split = 1;
     while !in_place && split < fields && mr * nv * split < 8 && 4 * mr * nv * split < t.registers {
         split *= 2;

@@ -14,6 +14,17 @@ pub(crate) enum Zero {
     Table(Buf, f32),
 }
 
+/// What the codes of elements stand for.
+#[derive(Clone, Copy)]
+pub(crate) enum Code {
+    /// Integers without a sign.
+    Integer,
+    /// Finite numbers of a format.
+    Float(SmallFloat),
+    /// Places in a constant that has a number for each code.
+    Place(Buf),
+}
+
 /// What elements are multiplied by, `[panel][block][column]`.
 #[derive(Clone, Copy)]
 pub(crate) enum Scale {
@@ -37,8 +48,7 @@ pub(crate) struct Nest {
     /// `[panel][word][column]`.
     pub words: Buf,
     pub bits: i64,
-    /// Elements are finite numbers of this format, else integers without a sign.
-    pub float: Option<SmallFloat>,
+    pub code: Code,
     pub scale: Option<Scale>,
     pub zero: Option<Zero>,
     /// Elements of a block, whole words, or all.
@@ -58,12 +68,21 @@ impl Nest {
     /// Element number `j` of a word as a float.
     pub(in super::super) fn field(&self, m: &mut Module, word: Expr, j: i64) -> Expr {
         let (int, place) = (ElemType::I32, position(self.bits, j));
-        if let Some(f) = self.float {
+        if let Code::Float(f) = self.code {
             return small_float(m, f, word, (self.bits * place) as u32);
         }
         let word =
             if place == 0 { word } else { Expr::bin(BinOp::Shr, word, Expr::int(int, self.bits * place)) };
-        Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, word, Expr::int(int, (1 << self.bits) - 1)))
+        let code = word.and(Expr::int(int, (1 << self.bits) - 1));
+        match self.code {
+            Code::Place(values) => {
+                let extent = Dim::constant(1 << self.bits);
+                let sym = m.syms.loop_var("x", Dim::constant(0), extent);
+                let number = Expr::Load { buf: values, at: vec![sym.into()] };
+                Expr::With { sym, value: Box::new(code), extent, body: Box::new(number) }
+            }
+            _ => Expr::cast(int, ElemType::F32, code),
+        }
     }
     pub(in super::super) fn word(&self, at: Place, word: Dim, lane: Dim) -> Expr {
         Expr::Load { buf: self.words, at: vec![at.panel, word, at.column + lane] }

@@ -1,0 +1,82 @@
+//! Numbers of a small constant at places that lanes compute: one or two vectors hold the constant for the whole
+//! function, and permutations pick from them.
+
+use super::{Arg, Fit, Translate, Val};
+use crate::codegen::tile::builder::Count;
+use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Un, Value};
+use crate::nest::{BinOp, Buf, Expr, Layout, Place};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+
+impl Translate<'_> {
+    /// True if an index needs no check.
+    pub(super) fn is_inside(&self, value: &Expr, extent: Dim) -> bool {
+        let bounds = self.bounds.of(self.m, value).zip(extent.as_const());
+        bounds.is_some_and(|((lo, hi), n)| lo >= 0.0 && hi < n as f64)
+    }
+    /// The number that `body` reads from a constant of at most two vectors at the place `sym`, which is `value`
+    /// and needs no check; `None` where it is something else.
+    pub(super) fn entry(&mut self, (sym, value): (Sym, &Expr), extent: Dim, body: &Expr) -> Fit<Option<Val>> {
+        let Some((buf, count)) = self.small_constant(sym, body).filter(|_| self.is_inside(value, extent))
+        else {
+            return Ok(None);
+        };
+        let lanes = i64::from(self.b.lanes());
+        // Permutations look at the lowest bits of a place only.
+        let (place, bits) = match value {
+            Expr::Bin(BinOp::And, x, mask)
+                if matches!(&**mask, Expr::Const(c) if c.to_i64() == count - 1)
+                    && count.count_ones() == 1
+                    && count >= lanes =>
+            {
+                (&**x, count.trailing_zeros())
+            }
+            x => (x, 0),
+        };
+        let place = self.value(place)?.v;
+        let lower = self.part_of(buf, 0, count.min(lanes))?;
+        let mut v = self.b.bin(Bin::Permute, place, lower);
+        if count > lanes {
+            let upper = self.part_of(buf, lanes, count - lanes)?;
+            let upper = self.b.bin(Bin::Permute, place, upper);
+            let is_upper = self.is_upper(place, bits);
+            v = self.b.select(is_upper, upper, v, Bits::B32);
+        }
+        Ok(Some(Val { v, ty: ElemType::F32 }))
+    }
+    /// The mask of the lanes whose place is in a second vector; of places of so many `bits` the others are of no
+    /// meaning, unless there are 0.
+    fn is_upper(&mut self, place: Value, bits: u32) -> Value {
+        if bits == 0 {
+            let last = self.b.bits(self.b.lanes() - 1);
+            return self.b.icmp(Pred::Lt, last, place, Bits::B32);
+        }
+        let up = Un::Shl(32 - bits as u8);
+        if self.b.width().masks_are_vectors() {
+            // Selection looks at the highest bit of a lane.
+            return self.b.mask(Op::Un(up, Bits::B32), &[place]);
+        }
+        let (place, zero) = (self.b.un(up, place), self.b.bits(0));
+        self.b.icmp(Pred::Lt, place, zero, Bits::B32)
+    }
+    /// The constant that an expression reads at such a place, and how many elements it has.
+    fn small_constant(&self, sym: Sym, body: &Expr) -> Option<(Buf, i64)> {
+        let Expr::Load { buf, at } = body else { return None };
+        let d = &self.m.bufs[*buf];
+        let owner = &self.m.bufs[self.m.storage(*buf)];
+        let count = d.dims.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?))?;
+        let plain = [d, owner].iter().all(|d| d.layout == Layout::RowMajor && d.ty == ElemType::F32);
+        let known = matches!(owner.place, Place::Const(_)) && self.m.linear(*buf, at) == Dim::sym(sym);
+        let fits = (1..=2 * i64::from(self.b.lanes())).contains(&count) && !self.b.is_long();
+        let permutes = self.b.has(Op::Bin(Bin::Permute, Bits::B32));
+        (plain && known && fits && permutes).then_some((self.m.storage(*buf), count))
+    }
+    /// `count` elements of a constant from number `first` on, loaded at the entry.
+    fn part_of(&mut self, buf: Buf, first: i64, count: i64) -> Fit<Value> {
+        let base = self.arg(Arg::Pointer { buf, linear: Dim::constant(0), size: 4 })?;
+        let mem = Mem { base: self.params[base], index: None, disp: 4 * first as i32 };
+        let some = count < i64::from(self.b.lanes());
+        let mask = some.then(|| self.b.first_lanes(Count::Fixed(count)));
+        Ok(self.b.load_at_entry(Form::B32, mem, mask))
+    }
+}
