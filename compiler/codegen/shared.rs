@@ -322,8 +322,8 @@ impl<'a> Link<'a> {
         }
         Ok(())
     }
-    /// Libraries that contain the imported functions. Functions of other libraries, such as musl, are found
-    /// in the program that loads the library.
+    /// Libraries that define the imported functions. With other C libraries, such as musl, the functions are
+    /// found in the program that loads this one.
     fn needed(&self, unit: &Unit, imports: &[usize]) -> Result<Vec<&'static [u8]>> {
         let (c, m): (&[u8], &[u8]) = match unit.target.triple.environment {
             Environment::Gnu => (b"libc.so.6", b"libm.so.6"),

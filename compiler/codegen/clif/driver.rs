@@ -2,9 +2,9 @@
 //! calls.
 //!
 //! Run-time sizes and addresses are kept in the frame, where kernels read them. The driver reloads the values
-//! that a statement needs right before it, so that loops and branches need no block parameters. After a size is
-//! defined, everything that depends on it is updated: pointers of slots, and the dims of outputs, which are
-//! checked against the caller's capacity. It is also checked that no size in bits reaches 2^62, so that
+//! that a statement needs right before it, so that loops and branches need no block parameters. After a size
+//! is defined, everything that depends on it is updated: pointers of slots, and the dims of outputs, which
+//! are checked against the caller's capacity. It is also checked that no size in bits reaches 2^62, so that
 //! positions can be computed without overflow.
 
 use super::entry::Entry;
