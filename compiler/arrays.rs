@@ -1,4 +1,4 @@
-//! Arrays as the program takes and gives them, and (feature `cli`) the files that hold them.
+//! Arrays as inputs and outputs of the program, and (feature `cli`) the files that hold them.
 
 #[cfg(feature = "cli")]
 mod files;
@@ -16,7 +16,7 @@ use onnxc_runtime::texts;
 /// A dense, row-major array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
-    /// Name, where the file gives one.
+    /// Name, if the file gives one.
     pub name: String,
     /// Element type.
     pub ty: ElemType,
@@ -32,7 +32,7 @@ impl Array {
         let n = count(&self.dims).and_then(|n| usize::try_from(n).ok())?;
         if self.ty == ElemType::Str { texts::decode(&self.data, n) } else { None }
     }
-    /// The values as f64; of complex numbers both parts.
+    /// The values as f64. A complex number gives both its parts.
     pub fn to_f64s(&self) -> Vec<f64> {
         let (ty, dims) = match self.ty.part() {
             Some(part) => (part, [self.dims.as_slice(), &[2]].concat()),

@@ -1,4 +1,4 @@
-//! Targets: triple and CPU level -> what schedules and code generation must know.
+//! Targets: the properties of a triple and CPU level that schedules and code generation depend on.
 
 mod caps;
 mod levels;
@@ -15,26 +15,26 @@ use target_lexicon::{
     Triple,
 };
 
-/// What generated code is for: one object for one triple, with code for one or several CPU levels.
+/// The target of generated code: one object for one triple, with code for one or several CPU levels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Architecture, system, object format.
     pub triple: Triple,
-    /// In the order of [`LEVELS`], at least one. x86-64 and aarch64 may have several: they are told apart
-    /// when the code is called, and the first is for CPUs that have no other.
+    /// At least one, in the order of [`LEVELS`]. x86-64 and aarch64 may have several. A level is selected
+    /// when the code is called; the first one is for CPUs that satisfy no other.
     pub levels: Vec<Level>,
 }
 
-/// A CPU level: one set of instructions, one set of facts.
+/// A CPU level: a set of instructions and the facts that schedules use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// As the user named it; `native` for what this machine has.
+    /// The name that the user gave; `native` for the features of this machine.
     pub name: String,
-    /// What a CPU must have for it, bits of [`has`]; of `native`, all that this machine has.
+    /// The features that a CPU must have, bits of [`has`]; for `native`, all features of this machine.
     pub needs: u32,
-    /// What schedules must know.
+    /// Facts for schedules.
     pub facts: Facts,
-    /// Nobody asked for it by name: a model that has no use for it goes without.
+    /// Not named by the user: omitted if the model does not benefit from it.
     optional: bool,
     features: Vec<&'static str>,
 }
@@ -42,11 +42,11 @@ pub struct Level {
 /// Facts for schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// f32 lanes of a vector; 1 where there are no vectors.
+    /// f32 lanes of a vector; 1 if there are no vectors.
     pub lanes: u32,
     /// Vector registers.
     pub registers: u32,
-    /// What vectors can do.
+    /// Capabilities of its vectors.
     pub caps: Caps,
 }
 
@@ -59,7 +59,7 @@ impl Level {
         caps: Caps,
     ) -> Level {
         let (lanes, registers) = match architecture {
-            // Without fused multiply-adds two of sixteen hold products on their way to sums.
+            // Without fused multiply-adds, two of the sixteen registers hold products before they are added.
             Architecture::X86_64 if caps.tiles == Tiles::None => (4, 14),
             Architecture::X86_64 => (caps.bits / 32, if caps.bits == 512 { 32 } else { 16 }),
             _ if caps.tiles == Tiles::Rvv => (caps.bits / 32, 14),
@@ -74,7 +74,7 @@ impl Level {
             features: features.to_vec(),
         }
     }
-    /// True if a machine of level `native` runs code of this level.
+    /// True if a machine of level `native` can run code of this level.
     pub fn runs_on(&self, native: &Level) -> bool {
         self.needs & native.needs == self.needs
     }
@@ -98,7 +98,7 @@ impl Level {
 }
 
 impl Target {
-    /// A triple that objects can be made for. Triples of bare metal have ELF objects, those of UEFI COFF.
+    /// A supported triple. Bare-metal triples have ELF objects, UEFI triples COFF objects.
     pub fn triple(text: &str) -> std::result::Result<Triple, Error> {
         let bad =
             |title: String, expected: &str| Err(Error::new(codes::TARGET, title).row("expected", expected));
@@ -150,8 +150,7 @@ impl Target {
         }
         Ok(triple)
     }
-    /// The target of a triple (`None`: this machine) and a CPU level (`None`: the default of the triple,
-    /// which every CPU that the triple names has).
+    /// The target of a triple (`None`: this machine) and a CPU level (`None`: the triple's default).
     pub fn new(triple: Option<&str>, cpu: Option<&str>) -> Result<Target> {
         let bad = |title: String, expected: String| {
             Error::new(codes::TARGET, title).row("expected", expected).fail()
@@ -185,7 +184,7 @@ impl Target {
             return Ok(Target { triple, levels });
         }
         let of_arch = || LEVELS.iter().filter(|l| l.arch == arch);
-        // Places among the levels of the architecture.
+        // Indices of the levels of the architecture.
         let (mut named, mut above): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
         for name in cpu.split(',').map(str::trim) {
             let (name, upwards) = name.strip_suffix('+').map_or((name, false), |n| (n, true));
@@ -234,39 +233,39 @@ impl Target {
         let levels = known.into_iter().map(level).collect();
         Ok(Target { triple, levels })
     }
-    /// This machine, with everything it has.
+    /// This machine with all its features.
     pub fn host() -> Result<Target> {
         Target::new(None, Some("native"))
     }
-    /// The level of machines that have no other of this target.
+    /// The level for machines that satisfy no other level of this target.
     pub fn lowest(&self) -> &Level {
-        // `new` makes targets, with one level at least.
+        // `new` makes at least one level.
         &self.levels[0]
     }
-    /// Whether calls end with a status on a CPU that lacks the lowest level. Only x86-64 has a way to ask
-    /// without the help of the system: others may not know what the CPU has.
+    /// True if calls return an error status on a CPU that lacks the lowest level. Only x86-64 can detect
+    /// features without the operating system; on other architectures they may be unknown.
     pub fn refuses(&self) -> bool {
-        // macOS saves the registers of AVX-512 only once a process uses them: a CPU that has it would be
-        // refused.
+        // macOS enables the AVX-512 registers of a process only on first use, so a CPU that has AVX-512 would
+        // be rejected.
         let unknown = self.triple.binary_format == BinaryFormat::Macho && self.lowest().needs & has::V4 != 0;
         matches!(self.triple.architecture, Architecture::X86_64)
             && self.lowest().needs != has::BASE
             && !unknown
     }
-    /// Whether calls ask what the CPU has: to choose a level, or to refuse.
+    /// True if calls detect the CPU's features, to select a level or to reject the CPU.
     pub fn asks(&self) -> bool {
         self.levels.len() > 1 || self.refuses()
     }
-    /// The level that every CPU of the architecture has: code that runs before the CPU is known.
+    /// The level that every CPU of the architecture has, for code that runs before detection.
     pub fn base(&self) -> Level {
         Level { features: vec![], ..self.lowest().clone() }
     }
-    /// Drops levels that a model has no use for, but those that the user named.
+    /// Drops levels that a model does not benefit from, except those that the user named.
     pub fn keep(&mut self, useful: impl Fn(&Facts) -> bool) {
         self.levels.retain(|l| !l.optional || useful(&l.facts));
     }
-    /// Keeps one level, where there are several: of x86-64 x86-64-v3, the first whose code comes from the
-    /// tile backend, which takes half the bytes of Cranelift's vectors; else the lowest.
+    /// Keeps one of several levels. For x86-64 this is x86-64-v3, the lowest one whose code comes from the
+    /// tile backend and is half the size of Cranelift's vector code. Otherwise it is the lowest.
     pub fn keep_one(&mut self) {
         let one = self.levels.iter().position(|l| l.name == "x86-64-v3").unwrap_or(0);
         self.levels = vec![self.levels.swap_remove(one)];
@@ -275,18 +274,18 @@ impl Target {
     pub fn cpu(&self) -> String {
         self.levels.iter().map(|l| l.name.as_str()).collect::<Vec<_>>().join(",")
     }
-    /// True where floats are passed in integer registers though the code may use those for floats: lp64 of
-    /// riscv64.
+    /// True if floats are passed in integer registers although the code may use float registers: the lp64 ABI
+    /// of riscv64.
     pub fn soft_float(&self) -> bool {
         self.triple.architecture == Architecture::Riscv64(Riscv64Architecture::Riscv64imac)
     }
-    /// Cranelift's view of a level. Tiles are compiled without optimisation: it would undo their order.
+    /// Cranelift's ISA for a level. Tiles are compiled without optimisation, which would undo their order.
     pub fn isa(&self, level: &Level, optimise: bool, pic: bool) -> Result<OwnedTargetIsa> {
         let bug = |e: String| crate::diag::Failure::bug("target", e);
-        // Images of Windows on aarch64 are loaded anywhere: addresses are made of pages and offsets, as
-        // within one object.
         // Objects have unwind information, code in memory has none.
         let unwinds = pic;
+        // Windows images on aarch64 may be loaded at any address: addresses are made of pages and offsets, as
+        // within one object.
         let pic = pic
             && !(self.triple.binary_format == BinaryFormat::Coff
                 && matches!(self.triple.architecture, Architecture::Aarch64(_)));
@@ -300,7 +299,7 @@ impl Target {
         ] {
             shared.set(k, v).map_err(|e| bug(format!("{k}: {e}")))?;
         }
-        // UEFI has the calling convention of Windows, which Cranelift does not know.
+        // UEFI has the calling convention of Windows, but Cranelift does not know UEFI.
         let triple = match self.triple.operating_system {
             OperatingSystem::Uefi => {
                 Triple { operating_system: OperatingSystem::Windows, ..self.triple.clone() }
@@ -315,9 +314,9 @@ impl Target {
     }
 }
 
-/// The levels of aarch64 that an object has by default: from Armv8-A on where it can ask which CPU runs it.
-/// All Macs have what the M1 has. (Of phones and tablets the A12, which current systems of Apple support, has
-/// no dot products.)
+/// The default levels of aarch64: all from Armv8-A upwards if the code can detect the CPU. All Macs have at
+/// least the features of the M1. (Phones and tablets do not: the A12, which Apple's current systems support,
+/// has no dot products.)
 fn default_arm(triple: &Triple) -> &'static str {
     match triple.operating_system {
         OperatingSystem::Darwin(_) | OperatingSystem::MacOSX(_) => "apple-m1",
@@ -326,11 +325,11 @@ fn default_arm(triple: &Triple) -> &'static str {
     }
 }
 
-/// Whether code can ask what the CPU has (`codegen::cpu_level`).
+/// True if code can detect the CPU's features (`codegen::cpu_level`).
 fn has_detection(triple: &Triple) -> bool {
     match triple.architecture {
         Architecture::X86_64 => true,
-        // UEFI has COFF, but not the system's functions.
+        // UEFI uses COFF but lacks the system functions of Windows.
         Architecture::Aarch64(_) => {
             triple.binary_format == BinaryFormat::Elf || triple.operating_system == OperatingSystem::Windows
         }

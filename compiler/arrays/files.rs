@@ -78,7 +78,7 @@ fn element(descr: &str) -> Option<ElemType> {
     NPY.iter().find(|(d, _)| *d == descr).map(|(_, t)| *t)
 }
 
-/// Bytes of an element of numpy's string types, and whether they are code points of four bytes: `<U7`, `|S7`.
+/// Element size of numpy's string types (`<U7`, `|S7`), and whether the elements are 4-byte code points.
 fn width(descr: &str) -> Option<(usize, bool)> {
     match (descr.strip_prefix("<U"), descr.strip_prefix("|S")) {
         (Some(n), _) => Some((n.parse::<usize>().ok()?.checked_mul(4)?, true)),
@@ -87,7 +87,7 @@ fn width(descr: &str) -> Option<(usize, bool)> {
     }
 }
 
-/// Strings out of elements of one width, filled up with zeros.
+/// Strings from elements of fixed width that are padded with zeros.
 fn strings(path: &Path, descr: &str, dims: &[i64], data: &[u8]) -> Result<Vec<u8>> {
     let (size, wide) = width(descr).unwrap_or((0, false));
     let n =
@@ -112,7 +112,7 @@ fn strings(path: &Path, descr: &str, dims: &[i64], data: &[u8]) -> Result<Vec<u8
         .ok_or_else(|| bad(path, "bytes that are no text", "strings in UTF-8, or of code points"))
 }
 
-/// A format of array files, told by the extension.
+/// A format of array files, determined by the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// numpy's format of one array.
@@ -121,17 +121,17 @@ pub enum Format {
     Npz,
     /// One onnx.TensorProto, as in ONNX test data.
     Pb,
-    /// A picture, which only inputs are made of.
+    /// A picture; input only.
     Picture,
 }
 
-/// What [`format()`] knows, for messages.
+/// The formats that [`format()`] recognises, for messages.
 pub const FORMATS: &str = "a file that ends in .npy, .npz or .pb";
 
 /// Extensions of pictures.
 #[cfg(feature = "image")]
 const PICTURES: &[&str] = &["bmp", "jpg", "jpeg", "jp2", "png", "pgm", "ppm", "pnm", "tif", "tiff", "webp"];
-/// Nothing decodes them.
+/// Empty: there is no decoder without the feature.
 #[cfg(not(feature = "image"))]
 const PICTURES: &[&str] = &[];
 
@@ -161,7 +161,7 @@ pub fn read(path: &Path) -> Result<Array> {
     read_named(path, "")
 }
 
-/// The same; of an .npz file the array of that name, or the only one.
+/// As [`read`], for an .npz file: the array of that name, or the only one.
 pub fn read_named(path: &Path, name: &str) -> Result<Array> {
     let open = || std::fs::File::open(path).map(std::io::BufReader::new).map_err(io(path));
     match known_format(path)? {
@@ -222,10 +222,10 @@ pub fn read_npz(path: &Path) -> Result<Vec<Array>> {
     names.iter().map(&mut array).collect()
 }
 
-/// Writes arrays in the format that the extension tells; .npy and .pb files hold one.
+/// Writes arrays in the format of the extension; .npy and .pb files hold one.
 ///
-/// What numpy does not have goes by its bits: bf16 as uint16, smaller types as uint8, an element each.
-/// Strings become elements of one width. A .pb file keeps every type.
+/// Types that numpy lacks are written as bit patterns: bf16 as uint16, smaller types as uint8 with one
+/// element each. Strings become elements of one width. A .pb file keeps every type.
 pub fn write_all(path: &Path, arrays: &[&Array]) -> Result<()> {
     let create = || std::fs::File::create(path).map(std::io::BufWriter::new).map_err(io(path));
     let done = match (known_format(path)?, arrays) {

@@ -3,13 +3,13 @@
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Longer headers describe structured types, which nobody here reads.
+/// Longer headers describe structured types, which are not supported.
 const MOST: usize = 1 << 16;
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The element type as numpy spells it, `<f4`; of structured types the whole list.
+    /// The element type in numpy's spelling, `<f4`; for structured types the whole list.
     pub descr: String,
     /// The first dimension varies fastest.
     pub fortran_order: bool,
@@ -45,7 +45,7 @@ impl Header {
     /// Writes a header of version 1. The elements that follow it are aligned to 64 bytes.
     pub fn write(&self, w: &mut impl Write) -> Result<()> {
         let shape: String = self.shape.iter().map(|d| format!("{d}, ")).collect();
-        // One dimension has a comma, several have none behind the last.
+        // A shape of one dimension ends with a comma, one of several does not.
         let shape = if self.shape.len() > 1 { shape.trim_end_matches(", ") } else { shape.trim_end() };
         let order = if self.fortran_order { "True" } else { "False" };
         let mut text =
@@ -67,7 +67,7 @@ fn bad(what: &str) -> Error {
     Error::new(ErrorKind::InvalidData, what)
 }
 
-/// A dict of Python with the three keys, in any order.
+/// Parses a Python dict with the three keys in any order.
 fn parse(text: &str) -> Option<Header> {
     let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
     let (mut descr, mut order, mut shape) = (None, None, None);

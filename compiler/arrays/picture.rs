@@ -1,5 +1,5 @@
-//! Pictures as inputs: decoded, resized to the sizes that a model fixes, in its order of dimensions and its
-//! element type.
+//! Pictures as inputs: decoded, resized to the sizes that a model fixes, and converted to its dimension order
+//! and element type.
 
 use super::Array;
 use crate::diag::{Error, Failure, Origin, Result, codes};
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use onnxc_runtime::image::{self, PixelFormat};
 use std::path::Path;
 
-/// Where a tensor has the rows, columns and channels of a picture.
+/// The axes of a tensor that are the rows, columns and channels of a picture.
 struct Layout {
     rows: usize,
     columns: usize,
@@ -16,10 +16,10 @@ struct Layout {
     count: i64,
 }
 
-/// The layout of a tensor with these sizes; those that are open may be anything.
+/// The layout of a tensor with these sizes; an open size matches any value.
 fn layout(dims: &[Option<i64>]) -> Option<Layout> {
     let first = dims.len().checked_sub(3)?;
-    // Only batches of one.
+    // The batch size must be 1.
     if first > 1 || (first == 1 && dims[0].is_some_and(|n| n != 1)) {
         return None;
     }
@@ -27,7 +27,7 @@ fn layout(dims: &[Option<i64>]) -> Option<Layout> {
         let count = dims[channels].unwrap_or(3);
         matches!(count, 1 | 3).then_some(Layout { rows, columns, channels, count })
     };
-    // A fixed count of channels tells; of two the order of most models.
+    // A fixed number of channels decides. Otherwise channels come first, as in most models, if possible.
     let fixed = |axis: usize| dims[axis].is_some();
     match (fixed(first), fixed(first + 2)) {
         (false, true) => at(first, first + 1, first + 2),
@@ -36,8 +36,8 @@ fn layout(dims: &[Option<i64>]) -> Option<Layout> {
     }
 }
 
-/// The picture in a file, as an input of this type with these sizes. Numbers are 0 to 255 in integers and 0
-/// to 1 in floats. A list of bytes takes the file as it is.
+/// Reads a picture as an input of this type with these sizes. Pixel values are 0 to 255 in integers and 0 to
+/// 1 in floats. A one-dimensional byte tensor receives the undecoded file.
 pub fn read(path: &Path, name: &str, ty: ElemType, dims: &[Option<i64>]) -> Result<Array> {
     let bad = |found: String, expected: &str| -> Failure {
         let at = Origin::file(path.display().to_string());
@@ -83,8 +83,8 @@ pub fn read(path: &Path, name: &str, ty: ElemType, dims: &[Option<i64>]) -> Resu
     Ok(Array { name: name.into(), ty, dims: out_dims, data: data.concat() })
 }
 
-/// One dimension of a picture in another size: each new pixel is the mean of what it covers, weighted by a
-/// triangle as wide as the pixels are apart, as Pillow's bilinear filter.
+/// Resizes one dimension of a picture. Each new pixel is a weighted mean of the pixels that it covers, with a
+/// triangle filter as wide as the pixel distance, as in Pillow's bilinear filter.
 fn resize<T: Copy + Into<f32>>(pixels: &[T], [h, w, c]: [usize; 3], to: usize, rows: bool) -> Vec<f32> {
     let from = if rows { h } else { w };
     let (scale, (new_h, new_w)) = (from as f32 / to.max(1) as f32, if rows { (to, w) } else { (h, to) });

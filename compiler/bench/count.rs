@@ -1,26 +1,24 @@
-//! What a kernel does, counted on its nest: arithmetic operations, and bytes that it must move.
+//! The work of a kernel, counted on its nest: arithmetic operations, and the bytes that it must move.
 
 use crate::nest::{Buf, Expr, Kernel, Module, Reg, Stmt, UnOp, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// Loops whose inner bounds depend on their variable are walked; beyond so many iterations, that many samples
-/// stand for all.
+/// Iterations of a loop that are counted one by one if inner bounds depend on its variable. A longer loop is
+/// sampled at this many of them.
 const SAMPLES: i64 = 256;
 
-/// Amounts of one call of a kernel.
+/// Amounts per call of a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Amounts {
-    /// Arithmetic on data: one for each operation, two for a multiply-add. Comparisons, choices, conversions
-    /// and the arithmetic of indices do not count. Where a condition on data chooses, the longer branch
-    /// counts.
+    /// Arithmetic on data: one for each operation, two for a multiply-add. Comparisons, selects, conversions
+    /// and index arithmetic do not count. For a condition on data, the more expensive branch counts.
     pub flops: f64,
-    /// Bytes of all buffers read and written, each place once; of a buffer that is read in parts, what the
-    /// reads cover at most.
+    /// Bytes of all buffers read and written, each element once. For a buffer that is accessed in parts, at
+    /// most the bytes of the accesses.
     pub bytes: f64,
-    /// The operations in units of what the peak is measured in, f32: those on elements of 64 bits take two
-    /// lanes.
+    /// The operations in units of the measured peak, which is for f32: those on 64-bit elements count as two.
     pub lanes: f64,
 }
 
@@ -31,10 +29,10 @@ impl std::ops::Add for Amounts {
     }
 }
 
-/// What the kernels of a schedule compute, counted on the nests before it: packing and padding are no work.
-/// Where a schedule made one kernel of several, it has the work of all, and what they hand to each other
-/// moves no bytes. A kernel that a schedule has added only moves bytes. `None` where a loop's length is only
-/// known at run time.
+/// The work of a schedule's kernels, counted on the nests before scheduling: packing and padding do not
+/// count. If the schedule merged kernels, the result has the work of all of them, without the bytes of the
+/// buffers between them. A kernel that the schedule added only moves bytes. `None` if a trip count is known
+/// only at run time.
 pub fn scheduled(
     before: &Module,
     after: &Module,
@@ -60,8 +58,8 @@ fn stored(m: &Module, k: Kernel) -> Vec<Buf> {
     visit::stores(&m.kernels[k].body).into_iter().map(|b| m.storage(b)).collect()
 }
 
-/// For kernels of a schedule, those without a call of their own any more whose work they took over: a kernel
-/// that stores the other's result, or else one that read it.
+/// Maps each kernel of a schedule to the former kernels that were merged into it. A former kernel without a
+/// call is attributed to the kernel that stores its result, or else to one that reads it.
 fn merged(before: &Module, after: &Module) -> HashMap<Kernel, Vec<Kernel>> {
     let kept: Vec<Kernel> =
         visit::calls(&after.driver).into_iter().filter(|k| before.kernels.is_valid(*k)).collect();
@@ -70,7 +68,7 @@ fn merged(before: &Module, after: &Module) -> HashMap<Kernel, Vec<Kernel>> {
         kept.iter().flat_map(|k| stored(after, *k).into_iter().map(|b| (b, *k))).collect();
     let order = visit::calls(&before.driver);
     let mut out: HashMap<Kernel, Vec<Kernel>> = HashMap::new();
-    // Readers are behind writers, and have found their heirs when the writer asks for it.
+    // Readers come after writers, so in reverse order their kernels are known before the writer needs them.
     for k in order.iter().rev() {
         if heir.contains_key(k) {
             continue;
@@ -138,7 +136,7 @@ fn group(
     Some(total)
 }
 
-/// Whether what a body stores is made of f64.
+/// True if a body stores f64.
 fn computes_doubles(m: &Module, body: &[Stmt]) -> bool {
     visit::stores(body).iter().any(|b| m.bufs[*b].ty == ElemType::F64)
 }
@@ -147,12 +145,13 @@ struct Counter<'a> {
     m: &'a Module,
     env: HashMap<Sym, i64>,
     lanes: HashMap<Reg, u32>,
-    /// Symbols whose value in `env` stands for itself: sizes, and variables of loops that are walked.
+    /// Symbols whose value in `env` is exact: sizes, and variables of loops that are walked. The value of
+    /// another symbol represents its whole range.
     walked: HashSet<Sym>,
     flops: f64,
-    /// Elements read or written by storage, repeated ones included.
+    /// Number of elements read or written, by storage and with repetitions.
     accesses: HashMap<Buf, f64>,
-    /// Registers and whether they hold data (or an index).
+    /// True for registers that hold data, false for an index.
     data: HashMap<Reg, bool>,
 }
 
@@ -183,7 +182,7 @@ impl Counter<'_> {
             Stmt::While { .. } => None,
             Stmt::With { sym, value, extent, body } => {
                 self.expr(value, times);
-                // An index that only data tells is in the middle.
+                // An index that depends on data is assumed to be in the middle.
                 let known = if let Expr::Index(d) = value { self.eval(*d) } else { None };
                 let at = known.map_or_else(|| self.eval(*extent).map(|n| n / 2), Some)?;
                 self.env.insert(*sym, at);
@@ -228,7 +227,7 @@ impl Counter<'_> {
         });
         let samples = if depends { trip.min(SAMPLES) } else { 1 };
         for i in 0..samples {
-            // The middle of each of equal parts.
+            // The midpoint of each of `samples` equal parts.
             self.env.insert(var, lo + ((2 * i + 1) * trip / (2 * samples)).min(trip - 1));
             if depends {
                 self.walked.insert(var);
@@ -239,11 +238,12 @@ impl Counter<'_> {
         self.walked.remove(&var);
         Some(())
     }
-    /// A condition on indices, if it is the same for all iterations that the current ones stand for.
+    /// The value of a condition on indices, if it is the same for all iterations that `env` represents.
     fn truth(&self, e: &Expr) -> Option<bool> {
         e.truth(&|d| d.syms().iter().all(|s| self.walked.contains(s)).then(|| self.eval(d)).flatten())
     }
-    /// A factor: a sum of two elements is made once for all rows of a tile, and little beside their products.
+    /// A factor of a product. A sum of two elements is not counted: it is computed once for all rows of a
+    /// tile, and is small compared with their products.
     fn factor(&mut self, e: &Expr, times: f64) -> bool {
         match e {
             Expr::Bin(_, x, y) if matches!((&**x, &**y), (Expr::Load { .. }, Expr::Load { .. })) => {
@@ -252,7 +252,7 @@ impl Counter<'_> {
             e => self.expr(e, times),
         }
     }
-    /// Counts an expression; true if it is made of data rather than of indices and constants.
+    /// Counts an expression. True if it depends on data, not only on indices and constants.
     fn expr(&mut self, e: &Expr, times: f64) -> bool {
         let op = |c: &mut Self, is_data: bool, n: f64| {
             if is_data {

@@ -1,10 +1,9 @@
-//! `onnxc bench`: how long a model takes, and how far from the machine's limits that is.
+//! `onnxc bench`: the time of a model, compared with the limits of the machine.
 //!
-//! Times are those of the code in memory, which the object would hold as well; the limits are measured in the
-//! same run (`onnxc_runtime::probe`), never looked up. A kernel's roofline is the longer of two times: its
-//! arithmetic at the peak of the multiply-add units, and its bytes at the bandwidth of the memory that holds
-//! the model's whole working set, because that is where the bytes come from when a model is called again and
-//! again.
+//! The code is timed in memory; it is the same as in the object. The limits are measured in the same run
+//! (`onnxc_runtime::probe`), never looked up. A kernel's roofline is the larger of two times: its arithmetic
+//! at the peak of the multiply-add units, and its bytes at the bandwidth of the memory level that holds the
+//! model's whole working set, because the bytes come from there when a model is called repeatedly.
 
 pub mod count;
 pub mod print;
@@ -20,11 +19,11 @@ use onnxc_runtime::pool::Pool;
 use onnxc_runtime::probe::{self, Vectors};
 use std::time::Instant;
 
-/// Working set that no cache holds.
+/// A working set too large for any cache.
 const MEMORY: usize = 256 << 20;
-/// A sample takes at least this long, in seconds: the clock then costs less than a thousandth of it.
+/// Least time of a sample, in seconds: the clock then adds less than a thousandth.
 const SAMPLE: f64 = 20e-6;
-/// As [`SAMPLE`], of a kernel: short, so that passes stay close to a run of the model.
+/// As [`SAMPLE`], for a kernel: short, so that passes resemble a run of the model.
 const KERNEL_SAMPLE: f64 = 5e-6;
 /// Most samples that are kept.
 const SAMPLES: usize = 1 << 20;
@@ -34,32 +33,32 @@ const PASSES: usize = 4096;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Time for the whole model, and as much again for its kernels.
+    /// Seconds for the whole model, and as many for its kernels.
     pub seconds: f64,
     /// Threads.
     pub threads: usize,
-    /// Times kernels, too.
+    /// True if kernels are timed as well.
     pub per_node: bool,
     /// Sizes of symbolic dimensions.
     pub sizes: Vec<(String, i64)>,
-    /// Of the inputs.
+    /// Seed of the random inputs.
     pub seed: u64,
 }
 
-/// What the machine can do with so many threads.
+/// The limits of the machine for this number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// Threads.
     pub threads: usize,
-    /// Bits of the vectors of the peak.
+    /// Vector width in bits at which the peak was measured.
     pub vector_bits: u32,
-    /// f32 operations per second of multiply-adds.
+    /// f32 operations per second in multiply-adds.
     pub flops: f64,
-    /// Bytes per second read from memory.
+    /// Bytes per second read from main memory.
     pub memory: f64,
 }
 
-/// Times of one thing that was called many times, in seconds.
+/// Times of repeated calls, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
     /// Shortest.
@@ -75,13 +74,13 @@ pub struct Times {
 pub struct Node {
     /// Kernel.
     pub kernel: String,
-    /// Name of the node it computes (of fused ones: the last).
+    /// Name of the node it computes (for fused nodes: the last one).
     pub name: String,
     /// That node's operator.
     pub op: String,
     /// Times.
     pub times: Times,
-    /// Amounts, where they are known before the run.
+    /// Amounts, if they are known before the run.
     pub amounts: Option<Amounts>,
 }
 
@@ -96,22 +95,22 @@ pub struct Report {
     pub dims: Vec<(String, i64)>,
     /// Times of a call.
     pub times: Times,
-    /// Amounts of a call: the kernels' sum.
+    /// Amounts of a call: the sum over the kernels.
     pub amounts: Option<Amounts>,
     /// The machine.
     pub machine: Machine,
     /// Bytes of weights, workspace, inputs and outputs.
     pub working_set: u64,
-    /// Bytes per second read from what holds the working set.
+    /// Bytes per second read from the memory level that holds the working set.
     pub bandwidth: f64,
-    /// Kernels in the order they run; none if they were not asked for or can not be timed.
+    /// Kernels in execution order; `None` if they were not requested or cannot be timed.
     pub nodes: Option<Vec<Node>>,
-    /// Why there are no times of kernels though they were asked for.
+    /// The reason why requested times of kernels are missing.
     pub no_nodes: Option<&'static str>,
 }
 
 impl Machine {
-    /// Measures with vectors of so many bits, or this machine's widest if that is less.
+    /// Measures with vectors of this many bits, or of the machine's widest if that is less.
     pub fn measure(vector_bits: u32, threads: usize) -> Machine {
         let vectors = match vector_bits {
             512.. => Vectors::Bits512,
@@ -129,14 +128,15 @@ impl Machine {
 }
 
 impl Report {
-    /// The least time that the machine's limits allow for these amounts, and whether arithmetic sets it.
+    /// The least time that the machine's limits allow for these amounts, and whether arithmetic determines
+    /// it.
     pub fn limit(&self, a: Amounts) -> (f64, bool) {
         let (compute, memory) = (a.lanes / self.machine.flops, a.bytes / self.bandwidth);
         (compute.max(memory), compute >= memory)
     }
 }
 
-/// Measures a model with these inputs; those that are not given are random.
+/// Measures a model with the given inputs; missing ones are random.
 pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     let c = r.compiled();
     let (i, m) = (&c.interface, r.module());
@@ -173,7 +173,7 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
         }
     };
     let eval = |d: Dim| d.eval(&|x| sizes.get(&x).copied()).and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
-    // Results that are no tensors lie in the workspace.
+    // Results that are not tensors are in the workspace.
     let tensors = i.outputs.iter().filter(|t| t.described.is_none());
     let results: u64 =
         tensors.map(|t| eval(Dim::product(t.dims.iter().copied())) * u64::from(t.ty.bits()) / 8).sum();
@@ -207,7 +207,7 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
 
 type Status = std::result::Result<(), Stopped>;
 
-/// Of samples of `batch` calls each.
+/// Summarises samples of `batch` calls each.
 fn summary(samples: &mut [f64], batch: usize) -> Times {
     samples.sort_by(f64::total_cmp);
     Times {
@@ -217,7 +217,8 @@ fn summary(samples: &mut [f64], batch: usize) -> Times {
     }
 }
 
-/// Times calls: a fifth of the time to warm up and to find how many calls make a sample, then samples.
+/// Times calls. A fifth of the time warms up and determines how many calls make a sample; the rest is
+/// sampled.
 fn whole(call: &mut dyn FnMut() -> Status, seconds: f64) -> std::result::Result<Times, Stopped> {
     let mut sample = |batch: usize| -> std::result::Result<f64, Stopped> {
         let t = Instant::now();
@@ -243,15 +244,15 @@ fn whole(call: &mut dyn FnMut() -> Status, seconds: f64) -> std::result::Result<
     Ok(summary(&mut samples, batch))
 }
 
-/// Times kernels in passes over all of them in their order, so that each finds the caches as the one before
-/// left them. Short ones are called several times in a row, because the clock has its grain.
+/// Times kernels in passes over all of them in execution order, so that each finds the caches as its
+/// predecessor left them. Short kernels are called several times in a row because of the clock's resolution.
 fn each(
     call: &mut dyn FnMut(usize) -> Status,
     n: usize,
     seconds: f64,
 ) -> std::result::Result<Vec<Times>, Stopped> {
     let mut batch = vec![1usize; n];
-    // The first passes warm up and find the batches.
+    // The first passes warm up and determine the batches.
     for _ in 0..3 {
         for (k, b) in batch.iter_mut().enumerate() {
             let t = Instant::now();
@@ -267,7 +268,8 @@ fn each(
         for k in 0..n {
             let t = Instant::now();
             call(k)?;
-            // A kernel may read what it overwrites; what it makes of its own results need not be valid.
+            // A kernel may overwrite its own input. Called again on its result it may fail, and is then timed
+            // once per pass.
             if (1..batch[k]).any(|_| call(k).is_err()) {
                 batch[k] = 1;
                 break;

@@ -4,7 +4,7 @@ use super::count::Amounts;
 use super::{Machine, Node, Report};
 use serde_json::{Value, json};
 
-/// A time in the unit that suits it.
+/// A time in a suitable unit.
 pub fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.3} s"),
@@ -14,7 +14,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// Bytes in the unit that suits them.
+/// Bytes in a suitable unit.
 pub fn bytes(n: f64) -> String {
     match n {
         n if n >= 1e9 => format!("{:.2} GB", n / 1e9),
@@ -39,12 +39,12 @@ pub fn machine(m: &Machine) -> String {
     )
 }
 
-/// The machine's limits.
+/// The machine's limits as JSON.
 pub fn machine_json(m: &Machine) -> Value {
     json!({"threads": m.threads, "vector_bits": m.vector_bits, "flops": m.flops, "memory": m.memory})
 }
 
-/// The report for people.
+/// The report as text.
 pub fn text(r: &Report) -> String {
     let dims: Vec<String> = r.dims.iter().map(|(n, v)| format!("{n}={v}")).collect();
     let dims = if dims.is_empty() { String::new() } else { format!(" ({})", dims.join(", ")) };
@@ -58,7 +58,7 @@ pub fn text(r: &Report) -> String {
     match r.amounts {
         Some(a) => {
             let (flops, rate) = (a.flops / r.times.min, a.bytes / r.times.min);
-            // The peak for this mixture of types.
+            // The peak for this mix of types.
             let peak = if a.lanes > 0.0 { r.machine.flops * a.flops / a.lanes } else { r.machine.flops };
             out += &format!(
                 "  {:.1} GFLOP/s of {:.1} ({:.1} % of the peak of {}-bit multiply-adds)\n",
@@ -131,7 +131,7 @@ fn intensity(a: Amounts) -> f64 {
     if a.bytes > 0.0 { a.flops / a.bytes } else { 0.0 }
 }
 
-/// The report for programs: seconds, operations, bytes.
+/// The report as JSON: seconds, operations, bytes.
 pub fn json(r: &Report) -> Value {
     let amounts = |a: Option<Amounts>, t: f64| {
         a.map(|a| {

@@ -1,9 +1,9 @@
-//! Assembler text of an object (`--emit asm`), for GNU's and LLVM's assemblers. It is the object itself,
-//! section by section, so that what an assembler makes of it is the same code with the same symbols: bytes,
-//! with what relocations stand for as expressions, under comments that show instructions.
+//! Assembler text of an object (`--emit asm`), for GNU's and LLVM's assemblers. It is written from the object
+//! itself, section by section, so that assembling it yields the same code and symbols. Code and data are
+//! bytes, relocations are expressions, and comments show the instructions.
 //!
-//! Assemblers derive relocations from expressions and, on aarch64, from the instructions that have them.
-//! Those of RISC-V have a directive for them, and keep the symbols that it names.
+//! Assemblers derive relocations from expressions and, on aarch64, from the instructions that contain them.
+//! RISC-V assemblers have a directive for relocations, which also keeps the symbols that it names.
 
 use super::assemble::Unit;
 use super::object::build;
@@ -15,7 +15,7 @@ use object::{SymbolScope, elf, macho, pe};
 use std::collections::HashMap;
 use std::io::Write;
 
-/// Bytes on a line.
+/// Bytes per line.
 const LINE: usize = 16;
 
 /// Writes the text.
@@ -34,7 +34,7 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     let mut text = Text { file: &file, listings, comment, out: String::new() };
     text.line(&format!("{comment} {} for {}, by onnxc {}", i.name, i.target, env!("CARGO_PKG_VERSION")));
     if matches!(file.architecture(), Architecture::Riscv64) {
-        // Code stays where it is: it has no marks of what linkers may shorten.
+        // The code must keep its size: it has no marks for what linkers may relax.
         text.put(".option norelax");
     }
     let named = |x: &Symbol| x.name_bytes().is_ok_and(|n| !n.is_empty() && weights.as_deref() != Some(n));
@@ -70,8 +70,8 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     out.flush().map_err(io)
 }
 
-/// How relocations are written, and of how many bytes each is: `{target}` is what one refers to, `{sum}` the
-/// same with what is added, `{addend}` that number; `{d}` and `{n}` are registers of the instruction.
+/// The text of each relocation and the number of bytes that it covers. `{target}` is the symbol, `{sum}` the
+/// symbol plus the addend, `{addend}` the addend; `{d}` and `{n}` are registers of the instruction.
 const FORMS: &[(BinaryFormat, Architecture, u32, &str, u64)] = {
     use Architecture::{Aarch64, X86_64};
     use BinaryFormat::{Coff, Elf, MachO};
@@ -123,7 +123,7 @@ fn bug(e: String) -> Failure {
     Failure::bug("assembler text", e)
 }
 
-/// Numbers of a `.byte` directive.
+/// The operands of a `.byte` directive.
 fn hex(bytes: &[u8]) -> String {
     let digit = |n: u8| char::from_digit(n.into(), 16).unwrap_or('0');
     let mut out = String::with_capacity(6 * bytes.len());
@@ -136,9 +136,9 @@ fn hex(bytes: &[u8]) -> String {
 
 struct Text<'a> {
     file: &'a File<'a>,
-    /// Instructions of functions, by their symbols.
+    /// Instructions of functions, by symbol.
     listings: HashMap<Vec<u8>, String>,
-    /// What begins a comment.
+    /// The text that begins a comment.
     comment: &'static str,
     out: String,
 }
@@ -151,7 +151,7 @@ impl Text<'_> {
     fn put(&mut self, directive: &str) {
         self.line(&format!("    {directive}"));
     }
-    /// A section with its symbols.
+    /// Writes a section with its symbols.
     fn section(&mut self, s: &Section) -> Result<()> {
         let read = |e: object::read::Error| bug(e.to_string());
         let name = s.name().map_err(read)?;
@@ -159,7 +159,7 @@ impl Text<'_> {
             self.put(&self.heading(s, name)?);
             return Ok(());
         }
-        // Tables that assemblers make.
+        // Tables that the assembler generates.
         if s.size() == 0 || name.starts_with(".rela") || matches!(name, ".symtab" | ".strtab" | ".shstrtab") {
             return Ok(());
         }
@@ -174,7 +174,7 @@ impl Text<'_> {
         symbols.sort_by_key(|x| (x.address(), x.index().0));
         let align = s.align().max(1).trailing_zeros();
         if zeros && self.file.format() == BinaryFormat::MachO {
-            // One directive is the section and the symbol.
+            // One directive defines both the section and the symbol.
             for (k, x) in symbols.iter().enumerate() {
                 let end = symbols.get(k + 1).map_or(s.address() + s.size(), |x| x.address());
                 let size = end - x.address();
@@ -248,7 +248,7 @@ impl Text<'_> {
             _ => {
                 let relocated = name.starts_with(".data.rel.ro");
                 let flags = match s.kind() {
-                    // Nothing of an object needs a stack that can be executed.
+                    // No object needs an executable stack.
                     _ if name.starts_with(".debug_") || name.starts_with(".note") => "",
                     _ if text => "ax",
                     _ if data || relocated => "aw",
@@ -259,7 +259,7 @@ impl Text<'_> {
             }
         })
     }
-    /// A symbol's definition, and what it is.
+    /// Writes a symbol's definition and type.
     fn symbol(&mut self, x: &Symbol) -> Result<()> {
         let name = quoted(x)?;
         let elf = self.file.format() == BinaryFormat::Elf;
@@ -282,14 +282,14 @@ impl Text<'_> {
         self.line(&format!("{name}:"));
         Ok(())
     }
-    /// Bytes before a relocation that belong to what has it: the opcode of a call, which alone makes a branch
-    /// of it in Mach-O objects for x86-64.
+    /// Number of bytes before a relocation that are written together with it: the opcode of a call, because
+    /// Mach-O assemblers for x86-64 make a branch relocation only from a whole instruction.
     fn opcode(&self, r: &Relocation) -> u64 {
         let branch =
             RelocationFlags::MachO { r_type: macho::X86_64_RELOC_BRANCH, r_pcrel: true, r_length: 2 };
         u64::from(self.file.architecture() == Architecture::X86_64 && r.flags() == branch)
     }
-    /// What is at a place with relocations; how many bytes it has.
+    /// Writes the bytes at a place with relocations, and returns their number.
     fn relocated(&mut self, list: &[&Relocation], bytes: &[u8], s: &Section) -> Result<u64> {
         let targets = list.iter().map(|r| self.target(r)).collect::<Result<Vec<_>>>()?;
         let unknown = || bug(format!("relocation {:?} in {:?}", list[0].flags(), s.name()));
@@ -314,7 +314,7 @@ impl Text<'_> {
         }
         let long = || bytes[..8].try_into().map(i64::from_le_bytes).map_err(|_| unknown());
         if format == BinaryFormat::MachO && list.len() == 2 {
-            // A distance: the first relocation is of what is taken away.
+            // A difference: the first relocation is the subtrahend.
             self.put(&format!(".quad {}-{target}{:+}", targets[1], long()?));
             return Ok(8);
         }
@@ -339,7 +339,7 @@ impl Text<'_> {
         self.put(&text);
         Ok(*size)
     }
-    /// The name of what a relocation refers to.
+    /// The name of a relocation's target.
     fn target(&self, r: &Relocation) -> Result<String> {
         let read = |e: object::read::Error| bug(e.to_string());
         match r.target() {
@@ -354,7 +354,7 @@ impl Text<'_> {
                     _ => quoted(&x),
                 }
             }
-            // An address, of which the section's is a part.
+            // The relocation's value is an address that includes the section's.
             RelocationTarget::Section(i) => {
                 let begin = self.file.section_by_index(i).map_err(read)?.address();
                 Ok(format!("Lsection{}-{begin}", i.0))
@@ -368,7 +368,7 @@ fn quoted(x: &Symbol) -> Result<String> {
     x.name().map(|n| format!("\"{n}\"")).map_err(|e| bug(e.to_string()))
 }
 
-/// The name of a relocation of RISC-V, whose assemblers have a directive for it.
+/// The name of a RISC-V relocation, for the directive.
 fn riscv_name(r_type: u32) -> Option<&'static str> {
     Some(match r_type {
         elf::R_RISCV_64 => "R_RISCV_64",

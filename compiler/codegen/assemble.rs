@@ -1,5 +1,6 @@
-//! Puts a model's functions and data into a Cranelift module: an object file or memory. Functions compile in
-//! parallel; they are emitted in table order, so the bytes do not depend on scheduling.
+//! Compiles a model's functions and data into a Cranelift module, which is an object file or memory.
+//! Functions are compiled in parallel and emitted in table order, so the bytes do not depend on thread
+//! scheduling.
 
 mod functions;
 mod stack;
@@ -32,27 +33,27 @@ use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use target_lexicon::BinaryFormat;
 
-/// Everything that code generation needs to know of one model.
+/// The input of code generation for one model.
 pub struct Unit<'a> {
     /// Its interface.
     pub interface: &'a Interface,
-    /// One for each CPU level, lowest first.
+    /// One per CPU level, lowest first.
     pub variants: Vec<Variant<'a>>,
     /// The weights of all variants.
     pub weights: &'a Blob,
     /// Target.
     pub target: &'a Target,
-    /// Position-independent code (objects), or code for this process.
+    /// True for position-independent code (objects), false for code in this process.
     pub pic: bool,
-    /// Functions keep their instructions as text.
+    /// True if the instructions of functions are kept as text.
     pub listing: bool,
-    /// What debug information shows, if there is to be any.
+    /// The source that debug information refers to, if there is any.
     pub debug: Option<debug::Source>,
     /// Times the steps.
     pub clock: Clock,
 }
 
-/// The model as it is computed on one CPU level.
+/// The model for one CPU level.
 pub struct Variant<'a> {
     /// The level.
     pub level: &'a Level,
@@ -60,14 +61,14 @@ pub struct Variant<'a> {
     pub m: &'a Module,
     /// Its frame.
     pub frame: Frame,
-    /// Where its weights lie in the blob.
+    /// Offsets of its weights in the blob.
     pub weights: &'a Layout,
 }
 
-/// Which function of the object it is.
+/// Identifies a function of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Id {
-    /// The variant it belongs to; `None` if there is only one, or the function serves all.
+    /// The variant it belongs to; `None` if there is only one, or if all variants share the function.
     pub variant: Option<usize>,
     /// Number among the local functions.
     pub number: u32,
@@ -77,29 +78,29 @@ pub struct Id {
 pub struct Source {
     /// Symbol.
     pub name: String,
-    /// Which it is.
+    /// Its identity.
     pub id: Id,
-    /// Visible outside.
+    /// True if the symbol is exported.
     pub exported: bool,
-    /// What it does.
+    /// Its code.
     pub code: Code,
     libm: Vec<&'static str>,
     tile: bool,
-    /// What it calls of the tile backend.
+    /// The functions of the tile backend that it calls.
     pub tiles: Vec<tile::Func>,
-    /// The line at which it begins, 0 without debug information.
+    /// The line at which it begins; 0 without debug information.
     line: u32,
-    /// Which of its vector loops are no tiles, and why.
+    /// The reasons why some of its vector loops are not tiles.
     pub notes: Vec<String>,
 }
 
 impl Source {
-    /// A local function without tiles that calls nothing of libm.
+    /// A local function that calls neither tiles nor libm.
     fn local(name: String, id: Id, code: Code) -> Source {
         let (libm, tiles, notes) = (vec![], vec![], vec![]);
         Source { name, id, exported: false, code, libm, tile: false, tiles, line: 0, notes }
     }
-    /// Runs before the CPU is known to have the level.
+    /// True if it runs before the CPU is known to have the level.
     fn runs_first(&self) -> bool {
         self.id.variant.is_none()
             && matches!(
@@ -109,11 +110,11 @@ impl Source {
     }
 }
 
-/// What a function does.
+/// The code of a function.
 pub enum Code {
     /// Cranelift IR.
     Clif(Box<Function>),
-    /// The machine code that asks what the CPU has.
+    /// Machine code that detects the CPU's features.
     Machine(Signature, Asking),
 }
 
@@ -125,43 +126,43 @@ struct Compiled {
     asm: String,
     steps: Steps,
     rows: Rows,
-    /// Bytes of stack that it uses, with the return address.
+    /// Bytes of stack that it uses, including the return address.
     stack: u32,
 }
 
-/// Ids of what was put into the sink.
+/// The contents of the sink.
 pub struct Assembled {
-    /// Functions that do not belong to one of several variants, by number.
+    /// Functions shared by all variants, by number.
     pub functions: HashMap<u32, FuncId>,
-    /// The weights, where they are embedded.
+    /// The weights, if they are embedded.
     pub weights: Option<DataId>,
     /// Functions that the object imports.
     pub libm: Vec<&'static str>,
     /// The checks that a call makes.
     pub checks: Checks,
-    /// Every function, in order of their addresses.
+    /// All functions in address order.
     pub defined: Vec<Defined>,
 }
 
 /// A function of the object.
 pub struct Defined {
-    /// Which.
+    /// Its id.
     pub id: FuncId,
-    /// The variant it belongs to, as in [`Id`]; of a tile, that of the first function that calls it.
+    /// The variant it belongs to, as in [`Id`]; for a tile, that of the first function that calls it.
     pub variant: Option<usize>,
     /// Bytes of its code.
     pub size: u32,
-    /// Visible outside.
+    /// True if the symbol is exported.
     pub exported: bool,
-    /// What the code does to its frame.
+    /// The effects of the code on its frame, for unwind information.
     pub steps: Steps,
-    /// The lines that it comes from.
+    /// Its source lines.
     pub rows: Rows,
     /// Its instructions as text, if the unit has listings.
     pub listing: String,
 }
 
-/// What relocations refer to.
+/// The functions and data that relocations refer to.
 struct Targets<'a> {
     functions: HashMap<Id, FuncId>,
     libm: BTreeMap<&'static str, FuncId>,
@@ -172,8 +173,8 @@ struct Targets<'a> {
 }
 
 impl<'a> Unit<'a> {
-    /// Plans the frames. There is one module for each level of the target, and the blob has been made from
-    /// them.
+    /// Plans the frames. There is one module per level of the target, and the blob was made from these
+    /// modules.
     pub fn new(
         modules: &'a [Module],
         interface: &'a Interface,
@@ -199,11 +200,11 @@ impl<'a> Unit<'a> {
             clock: Clock::default(),
         }
     }
-    /// Where the statements of a variant are, for debug information.
+    /// Source lines of a variant's statements, for debug information.
     fn lines(&self, variant: usize) -> Option<&Lines> {
         self.debug.as_ref().and_then(|d| d.lines.get(variant))
     }
-    /// Code generators of the variants: without optimisation, and with it.
+    /// Code generators of each variant, without and with optimisation.
     fn isas(&self) -> Result<Vec<(OwnedTargetIsa, OwnedTargetIsa)>> {
         self.variants
             .iter()
@@ -212,23 +213,23 @@ impl<'a> Unit<'a> {
             })
             .collect()
     }
-    /// Custom operators: the same on every level.
+    /// Custom operators; they are the same on every level.
     fn customs(&self) -> &'a [Custom] {
         self.variants.first().map_or(&[], |v| &v.m.customs)
     }
     fn several(&self) -> bool {
         self.variants.len() > 1
     }
-    /// Whether calls fail on CPUs that lack the lowest level. Code in memory is for the CPU that runs it.
+    /// True if calls fail on CPUs that lack the lowest level. Code in memory is compiled for this CPU.
     fn refuses(&self) -> bool {
         self.pic && self.target.refuses()
     }
-    /// Whether there is a function that asks what the CPU has, and chooses or refuses.
+    /// True if there is a function that detects the CPU's features, to select a level or to reject the CPU.
     fn asks(&self) -> bool {
         self.several() || self.refuses()
     }
-    /// Machine code of all functions, and the checks that their calls make. A kernel is generated and
-    /// compiled in one go: the IR of all of them together takes ten times the memory of their code.
+    /// Machine code of all functions, and the checks that calls make. A kernel is compiled as soon as its IR
+    /// has been generated: the IR of all kernels together takes ten times as much memory as their code.
     fn compile(&self) -> Result<(Vec<(Source, Compiled)>, Checks)> {
         let isas = self.isas()?;
         let base = self.target.base();
@@ -270,13 +271,13 @@ impl<'a> Unit<'a> {
                     align: u64::from(code.buffer.alignment).max(16),
                     relocs: code.buffer.relocs().to_vec(),
                     asm: code.vcode.clone().unwrap_or_default(),
-                    // A frame has the return address and the caller's frame pointer above it.
+                    // Above the frame are the return address and the caller's frame pointer.
                     stack: 16 + code.buffer.frame_layout().map_or(0, |f| f.frame_to_fp_offset),
                     steps: unwind::steps(isa, code.buffer.data(), &code.buffer.unwind_info)?,
                     rows: debug::rows(s.line, code.buffer.get_srclocs_sorted().iter().map(srcloc)),
                     func: Function::new(),
                 };
-                // What relocations name, without the instructions.
+                // Keeps the names that relocations refer to, without the instructions.
                 let mut func = Function::with_name_signature(Default::default(), cx.func.stencil.signature);
                 func.params = cx.func.params;
                 Ok((s, Compiled { func, ..c }))
@@ -284,7 +285,7 @@ impl<'a> Unit<'a> {
             .collect::<Result<_>>()?;
         Ok((done, checks))
     }
-    /// Compiles everything into a sink. Relocations that the sink has no form for are left to the caller:
+    /// Compiles everything into a sink. Relocations without a form in the sink are returned in `pages`:
     /// addresses in COFF objects for aarch64.
     pub fn assemble(&self, sink: &mut dyn Sink, pages: &mut Vec<(FuncId, ModuleReloc)>) -> Result<Assembled> {
         let (done, checks) = self.compile()?;
@@ -332,7 +333,7 @@ impl<'a> Unit<'a> {
             });
         }
         let tiles = index.into_iter().map(|(f, i)| (f, tiles[i])).collect();
-        // Undefined for now: the object writer gives it a section of its own after `finish`.
+        // Left undefined for now: the object writer defines it in a separate section after `finish`.
         let embedded = !self.interface.weights.external && self.weights.size > 0;
         let weights = if embedded {
             Some(
@@ -401,12 +402,13 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// Where code begins, and its line; what no statement asked for has that of the code before.
+/// Offset and line of a piece of code. Line 0, for code without a statement, means the line of the preceding
+/// code.
 fn srcloc(l: &MachSrcLoc<Final>) -> (u32, u32) {
     (l.start, if l.loc.is_default() { 0 } else { l.loc.bits() })
 }
 
-/// What the code of a function means by a number.
+/// The function that a number denotes in the code of `from`.
 fn called_as(from: Id, number: u32) -> Id {
     match number.checked_sub(entry::CALL_OF) {
         Some(v) => Id { variant: Some(v as usize), number: entry::CALL },
@@ -415,7 +417,7 @@ fn called_as(from: Id, number: u32) -> Id {
 }
 
 impl Targets<'_> {
-    /// A function as the code of `from` names it.
+    /// The id of that function.
     fn function(&self, from: Id, number: u32) -> Option<FuncId> {
         let id = called_as(from, number);
         self.functions.get(&id).or_else(|| self.functions.get(&Id { variant: None, ..id })).copied()
@@ -458,21 +460,21 @@ impl Targets<'_> {
     }
 }
 
-/// Numbers of the tiles, each once.
+/// Numbers of the distinct tiles.
 type TileNumbers<'a> = HashMap<&'a tile::Func, usize>;
 
 /// A tile of the object.
 struct WideTile {
-    /// The name of the first function that calls it, with ".tile".
+    /// The name of the first function that calls it, with the suffix ".tile".
     name: String,
     /// The variant of that function.
     variant: Option<usize>,
     code: tile::Code,
-    /// Its operations as text, if that is asked for.
+    /// Its operations as text, if requested.
     listing: String,
 }
 
-/// The tiles of all functions, each once, with their code.
+/// The distinct tiles of all functions, with their code.
 fn wide_tiles(done: &[(Source, Compiled)], listing: bool) -> Result<(TileNumbers<'_>, Vec<WideTile>)> {
     let mut names: HashSet<String> = done.iter().map(|(s, _)| s.name.clone()).collect();
     let mut index = HashMap::new();

@@ -1,5 +1,5 @@
-//! Machine code that tells what the CPU has of what levels need. An object with code for several levels asks
-//! it once.
+//! Machine code that detects which of the features that levels need the CPU has. An object with code for
+//! several levels calls it once.
 
 mod aarch64;
 mod riscv64;
@@ -10,27 +10,27 @@ use crate::diag::Result;
 use cranelift_codegen::binemit::Reloc;
 use target_lexicon::{Architecture, Triple};
 
-/// A function without arguments that returns bits of [`has`](crate::target::has), at least one, in the
-/// calling convention of the system.
+/// A function without arguments in the system's calling convention. It returns bits of
+/// [`has`](crate::target::has), at least one.
 pub struct Asking {
     /// Its code.
     pub bytes: Vec<u8>,
-    /// What it does to its frame.
+    /// Its effects on the frame.
     pub steps: Steps,
-    /// References to functions of the system: offset, kind, function.
+    /// References to system functions: offset, kind, function.
     pub imports: Vec<(u32, Reloc, Import)>,
 }
 
-/// A function of the system.
+/// A system function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Import {
     /// Its symbol.
     pub name: &'static str,
-    /// Its address is 0 where nothing defines it.
+    /// True if its address may be 0, because nothing defines it.
     pub weak: bool,
 }
 
-/// The function for a target.
+/// The detection function of a target.
 pub fn code(triple: &Triple) -> Result<Asking> {
     match triple.architecture {
         Architecture::Aarch64(_) => aarch64::code(triple),

@@ -1,5 +1,5 @@
-//! What custom operators are told of themselves: one relocated data object with the names and attributes of
-//! all their nodes. The entry function adds the operands of a call (`clif/custom.rs`).
+//! Data for custom operators: one relocated data object with the names and attributes of all their nodes. The
+//! entry function adds the operands of a call (`clif/custom.rs`).
 
 use super::meta::Meta;
 use crate::nest::foreign::{Attribute, Custom};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Size of `onnxc_attribute` in bytes with 64-bit pointers.
 const ATTRIBUTE_SIZE: usize = 48;
 
-/// Where a node's texts are in the data object.
+/// Offsets of a node's data in the data object.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts {
     /// Its operator.
@@ -23,16 +23,16 @@ pub struct Texts {
 /// The data object.
 pub struct Table {
     data: Meta,
-    /// Of each node, in order.
+    /// One per node, in order.
     pub texts: Vec<Texts>,
 }
 
-/// What messages and functions call a node: its name, else that of its first result.
+/// The name of a node in messages and for its function: its own, or else that of its first result.
 pub fn name(c: &Custom) -> &str {
     if c.origin.name.is_empty() { &c.origin.output } else { &c.origin.name }
 }
 
-/// Lays the object out.
+/// Lays out the data object.
 pub fn table(list: &[Custom]) -> Table {
     let mut data = Meta::default();
     let texts = list
@@ -63,10 +63,10 @@ pub fn table(list: &[Custom]) -> Table {
     Table { data, texts }
 }
 
-/// The values of an attribute as arrays of C.
+/// The values of an attribute as C arrays.
 fn values(data: &mut Meta, a: &Attribute) -> usize {
     let mut numbers = |bytes: Vec<u8>| {
-        // An array without elements has an address, too.
+        // An empty array has an address as well.
         let at = data.zeros(bytes.len().max(8));
         data.write(at, &bytes);
         at

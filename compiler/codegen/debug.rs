@@ -1,10 +1,10 @@
-//! Debug information: DWARF 4 that maps functions and their instructions to lines of a text of the model
-//! (`-g`): the graph, where a kernel has the line of its node, or the nests, where every statement has its
-//! own.
+//! Debug information (`-g`): DWARF 4 that maps functions and instructions to lines of a text of the model.
+//! The text is either the graph, where a kernel has the line of its node, or the nests, where every statement
+//! has a line.
 //!
-//! Code generators record [`Rows`]; the object gets `.debug_info` with a subprogram for each function and
-//! `.debug_line`. Mach-O objects have the same in their segment `__DWARF`, COFF objects as MinGW's compilers
-//! write it.
+//! Code generators record [`Rows`]. The object gets `.debug_info` with a subprogram per function and
+//! `.debug_line`. Mach-O objects have the same in the segment `__DWARF`, COFF objects in the form that
+//! MinGW's compilers write.
 
 use super::recorder::Recorder;
 use crate::diag::{Failure, Result};
@@ -17,17 +17,17 @@ use gimli::{Encoding, Format, LineEncoding};
 use object::write::{Object, SymbolId};
 use object::{BinaryFormat, RelocationEncoding, RelocationFlags, RelocationKind, SectionKind};
 
-/// Offsets of code and the lines that it comes from, in order: of each offset up to the next one.
+/// Code offsets with their source lines, in order. A line applies up to the next offset.
 pub type Rows = Vec<(u32, u32)>;
 
-/// Rows of instructions: one where the line changes. The code begins at line `first`; line 0 is that of the
-/// instruction before, or none.
+/// The rows of a function, one for each change of the line. The code begins at line `first`. Line 0 means the
+/// line of the preceding instruction, or no line.
 pub fn rows(first: u32, all: impl Iterator<Item = (u32, u32)>) -> Rows {
     let mut out: Rows = vec![];
     for (at, line) in std::iter::once((0, first)).chain(all).filter(|r| r.1 != 0) {
         match out.last_mut() {
             Some(last) if last.1 == line => {}
-            // An instruction without code.
+            // The preceding instruction has no code.
             Some(last) if last.0 == at && at > 0 => last.1 = line,
             Some(last) if last.0 == at => {}
             _ => out.push((at, line)),
@@ -36,13 +36,13 @@ pub fn rows(first: u32, all: impl Iterator<Item = (u32, u32)>) -> Rows {
     out
 }
 
-/// The text whose lines code has, and where what it is made from is there.
+/// The source text of debug information, with the line of each item.
 pub struct Source {
     /// The folder of the text, absolute.
     pub folder: String,
     /// Its file name.
     pub file: String,
-    /// The lines of each CPU level.
+    /// Line tables, one per CPU level.
     pub lines: Vec<Lines>,
 }
 
@@ -52,7 +52,7 @@ pub struct Function {
     pub symbol: SymbolId,
     /// Bytes of its code.
     pub size: u32,
-    /// Visible outside.
+    /// True if the symbol is exported.
     pub exported: bool,
     /// Its lines.
     pub rows: Rows,
@@ -89,14 +89,14 @@ pub fn add(o: &mut Object<'_>, source: &Source, functions: &[Function]) -> Resul
         for r in relocations {
             let (symbol, kind, addend) = match r.target {
                 RelocationTarget::Symbol(f) if format == BinaryFormat::MachO => {
-                    // Tools for Mach-O take addresses in sections only.
+                    // Mach-O tools accept only addresses relative to sections.
                     let s = o.symbol(functions[f].symbol);
                     let (value, text) = (s.value as i64, s.section.id().ok_or_else(|| bug("no section"))?);
                     (o.section_symbol(text), RelocationKind::Absolute, r.addend + value)
                 }
                 RelocationTarget::Symbol(f) => (functions[f].symbol, RelocationKind::Absolute, r.addend),
                 RelocationTarget::Section(id) => {
-                    // Tools for Mach-O read these tables where they are: distances are final.
+                    // Mach-O tools read these tables in place, so the offsets are final.
                     if format == BinaryFormat::MachO {
                         bytes[r.offset..][..r.size as usize]
                             .copy_from_slice(&r.addend.to_le_bytes()[..r.size as usize]);
@@ -120,7 +120,7 @@ pub fn add(o: &mut Object<'_>, source: &Source, functions: &[Function]) -> Resul
     Ok(())
 }
 
-/// One compilation unit; symbols of addresses are numbers of functions.
+/// One compilation unit. Symbols of addresses are indices of functions.
 fn describe(o: &Object<'_>, source: &Source, functions: &[Function]) -> Result<Dwarf> {
     let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
     let string = |s: &str| LineString::String(s.as_bytes().to_vec());
@@ -151,7 +151,7 @@ fn describe(o: &Object<'_>, source: &Source, functions: &[Function]) -> Result<D
     let root = unit.root();
     let set = |unit: &mut Unit, e: UnitEntryId, name, value| unit.get_mut(e).set(name, value);
     set(&mut unit, root, gimli::DW_AT_producer, text(concat!("onnxc ", env!("CARGO_PKG_VERSION"))));
-    // No language has nests; debuggers take the rules for expressions from this.
+    // There is no language code for nests; debuggers derive the syntax of expressions from this one.
     set(&mut unit, root, gimli::DW_AT_language, AttributeValue::Language(gimli::DW_LANG_C99));
     set(&mut unit, root, gimli::DW_AT_name, text(&source.file));
     set(&mut unit, root, gimli::DW_AT_comp_dir, text(&source.folder));

@@ -1,11 +1,11 @@
-//! Dims as the header and the Rust module write them.
+//! Dims as expressions of the header and the Rust module.
 
 use super::interface::{DimParam, Interface};
 use crate::sym::{Atom, Dim, Sym, View};
 
-/// How a language writes dims.
+/// The syntax of dims in a language.
 pub(super) struct Dialect<'a> {
-    /// What helper names begin with.
+    /// Prefix of helper names.
     pub call: &'a str,
     /// A number.
     pub number: &'a dyn Fn(i64) -> String,
@@ -14,8 +14,8 @@ pub(super) struct Dialect<'a> {
 }
 
 impl Dialect<'_> {
-    /// Nested calls of `add`, `mul`, `floordiv`, `floormod`, `min`, `max`, each of which keeps to the
-    /// integers or has no value. Dims that follow from data have none either.
+    /// Nested calls of `add`, `mul`, `floordiv`, `floormod`, `min`, `max`, each of which is exact or has no
+    /// value. Dims that depend on data have no value either.
     pub fn dim(&self, i: &Interface, d: Dim) -> String {
         match d.view() {
             View::Const(c) => (self.number)(c),
@@ -45,7 +45,7 @@ impl Dialect<'_> {
             None => self.fold("floordiv", [(self.number)(0), (self.number)(0)]),
         }
     }
-    /// A chain of calls, from the left.
+    /// A left-associative chain of calls.
     pub fn fold(&self, op: &str, args: impl IntoIterator<Item = String>) -> String {
         args.into_iter()
             .reduce(|a, b| format!("{}{op}({a}, {b})", self.call))

@@ -1,6 +1,6 @@
-//! The table of checks of a compiled model (abi/README.md, rule 4): what each check of a call is about, and
-//! the sentence that a failing call says. Codegen adds a row for every way in which `call` leaves; the row's
-//! number and up to four values go to the caller's `onnxc_fault`. The rows are in `<m>_model.checks`.
+//! The table of checks of a compiled model (abi/README.md, rule 4): the subject of each check and the message
+//! of a call that fails it. Code generation adds a row for every error exit of `call`. A failing call stores
+//! the row's number and up to four values in the caller's `onnxc_fault`. The rows are in `<m>_model.checks`.
 
 use super::interface::{Interface, Tensor};
 use crate::diag::Origin;
@@ -9,27 +9,28 @@ use crate::sym::{Dim, Source, SymTable};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Values that a fault has room for.
+/// Most values of a fault.
 pub const VALUES: usize = 4;
-/// Longer formulas of sizes are left out of messages.
+/// Longer formulas of sizes are omitted from messages.
 const LONGEST: usize = 48;
 
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Check {
-    /// What the call returns; `None` for a kernel, whose status the fault carries.
+    /// The status that the call returns; `None` for a kernel, whose status is in the fault.
     pub status: Option<Status>,
-    /// Name of the node; empty where the call itself is at fault.
+    /// Name of the node; empty if the call itself is at fault.
     pub node: String,
     /// Its operator.
     pub op: String,
-    /// A sentence, `%lld` for each value in order, `%%` for a percent sign. Empty: what the status says.
+    /// The message, with `%lld` for each value in order and `%%` for a percent sign. If empty, the status is
+    /// shown.
     pub text: String,
-    /// What the values are of.
+    /// The subjects of the values.
     pub values: Vec<Of>,
 }
 
-/// A dimension of a tensor, or something without one.
+/// The subject of a value: a dimension of a tensor, a tensor, or nothing in particular.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Of {
     /// Name of the tensor, or empty.
@@ -46,7 +47,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Number of a row, which is added if it is not there.
+    /// The number of a row, which is added if it does not exist.
     pub fn add(&mut self, c: Check) -> u32 {
         let next = self.list.len() as u32;
         *self.index.entry(c).or_insert_with_key(|c| {
@@ -71,24 +72,24 @@ impl Check {
             values: vec![],
         }
     }
-    /// The same with values of nothing in particular.
+    /// Adds values without a subject.
     pub fn with_values(mut self, n: usize) -> Check {
         self.values = vec![Of::default(); n.min(VALUES)];
         self
     }
-    /// The same at a node.
+    /// Sets the node.
     pub fn at(mut self, (node, op): (&str, &str)) -> Check {
         (self.node, self.op) = (node.into(), op.into());
         self
     }
 }
 
-/// Name and operator of the node that a kernel computes; a nameless node is called after the kernel.
+/// Name and operator of the node that a kernel computes. An unnamed node gets the name of the kernel.
 pub fn node<'a>(origin: &'a Origin, kernel: &'a str) -> (&'a str, &'a str) {
     (if origin.name.is_empty() { kernel } else { &origin.name }, &origin.op)
 }
 
-/// What a status says where no sentence is more precise.
+/// The message of a status without a more precise one.
 pub fn general(s: Status) -> &'static str {
     match s {
         Status::Null => "a pointer is NULL",
@@ -104,12 +105,12 @@ pub fn general(s: Status) -> &'static str {
     }
 }
 
-/// Text of a model in a sentence: percent signs doubled, no NUL.
+/// Escapes a name of the model for a message: percent signs are doubled, NULs removed.
 pub fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('%', "%%").replace('\0', ""))
 }
 
-/// Which kernel writes a buffer first.
+/// The kernel that writes each buffer first.
 pub fn makers(m: &Module) -> HashMap<Buf, Kernel> {
     let mut out = HashMap::new();
     for (k, d) in m.kernels.iter() {
@@ -144,7 +145,7 @@ impl Writer<'_> {
         };
         format!("{what}{} dimension {dim}", quoted(tensor))
     }
-    /// The formula of a size in parentheses, if it tells something and is short.
+    /// The formula of a size in parentheses, unless it is trivial or long.
     fn formula(&self, d: Dim) -> String {
         let text = d.display(self.syms()).to_string();
         if d.as_const().is_some() || text.len() > LONGEST {
@@ -153,8 +154,8 @@ impl Writer<'_> {
             format!(" ({})", text.replace('%', "%%"))
         }
     }
-    /// The first tensor that has the size and is not among `used`: those of the source, then the model's
-    /// inputs.
+    /// The first tensor that has the size and is not among `used`: first the tensors of the source, then the
+    /// model's inputs.
     fn tensor(&self, d: Dim, source: &Source, used: &[Of]) -> Option<Of> {
         let d = self.syms().resolve(d);
         let inputs =
@@ -165,7 +166,7 @@ impl Writer<'_> {
             .map(|(n, k, _)| Of { tensor: n.clone(), dim: Some(k as u32) })
             .find(|of| !used.contains(of))
     }
-    /// What a dim param is called: the dimension of the first input that is it.
+    /// The name of a dim param in messages: the first dimension of an input that is equal to it.
     pub fn param(&self, d: Dim) -> (String, Of) {
         match self.tensor(d, &Source::default(), &[]) {
             Some(of) => {
@@ -174,7 +175,7 @@ impl Writer<'_> {
             None => (format!("dimension{}", self.formula(d)), Of::default()),
         }
     }
-    /// A row for a check with a reason, and the sizes whose values it shows.
+    /// The row of a check with a reason, and the sizes whose values it shows.
     pub fn row(&self, r: &Reason, status: Status) -> (Check, Vec<Dim>) {
         let mut c = Check::new(status, "").at((&r.source.node, &r.source.op));
         let mut shown = vec![];
@@ -205,7 +206,7 @@ impl Writer<'_> {
                 }
             }
         };
-        // Rules name their subjects in order, each once.
+        // A rule names its subjects in order, each once.
         let mut rest = r.rule.as_str();
         for (k, s) in r.subjects.iter().enumerate() {
             let Some((before, after)) = rest.split_once(&format!("{{{k}}}")) else { break };
@@ -220,7 +221,7 @@ impl Writer<'_> {
         }
         (c, shown)
     }
-    /// A row for an output whose capacity is too small, and the sizes whose values it shows.
+    /// The row of an output whose capacity is too small, and the sizes whose values it shows.
     pub fn capacity(&self, t: &Tensor) -> (Check, Vec<Dim>) {
         let mut c = Check::new(Status::Capacity, "");
         let (mut shown, mut list) = (vec![], vec![]);

@@ -1,14 +1,15 @@
-//! The frame: the array of 64-bit words through which kernels reach buffers and sizes. The entry function
+//! The frame: an array of 64-bit words through which kernels access buffers and sizes. The entry function
 //! builds it on its stack; kernels only read it.
 //!
-//! Code that several kernels share reads a frame of its own, with a word for each of its buffers
-//! ([`Frame::of_kernel`]): each of the kernels makes one from the module's frame and calls the code with it.
+//! Code that several kernels share reads a separate frame with a word for each of its buffers
+//! ([`Frame::of_kernel`]). Each of these kernels fills one from the module's frame and calls the code with
+//! it.
 
 use crate::nest::{Buf, Module, Place, Slot, Stmt, visit};
 use crate::sym::{Sym, SymKind};
 use std::collections::{BTreeSet, HashMap};
 
-/// What a word of the frame holds.
+/// The contents of a word of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Word {
     /// Pointer to the workspace.
@@ -21,16 +22,16 @@ pub enum Word {
     Output(u32),
     /// Value of a dim param, a derived size, a run-time size or an address.
     Sym(Sym),
-    /// Pointer to an arena slot whose offset is not a number.
+    /// Pointer to an arena slot whose offset is not constant.
     Slot(Slot),
     /// Pointer to a buffer that owns its memory, in the frame of shared code.
     Start(Buf),
 }
 
-/// Numbers of the words.
+/// The layout of a frame.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
-    /// In order.
+    /// The words in order.
     pub words: Vec<Word>,
     index: HashMap<Word, u32>,
 }
@@ -57,8 +58,8 @@ impl Frame {
         }
         f
     }
-    /// The frame of code that several kernels share, of whose bodies this is one: its buffers in order of
-    /// first use, then its symbols.
+    /// The frame of shared code, planned from the body of one of its kernels: the buffers in order of first
+    /// use, then the symbols.
     pub fn of_kernel(m: &Module, body: &[Stmt]) -> Frame {
         let mut f = Frame::default();
         buffers(body).for_each(|b| f.add(Word::Start(m.storage(b))));
@@ -75,13 +76,13 @@ impl Frame {
     pub fn offset(&self, w: Word) -> Option<i32> {
         self.index.get(&w).map(|i| *i as i32 * 8)
     }
-    /// Bytes.
+    /// Size in bytes.
     pub fn size(&self) -> u32 {
         self.words.len() as u32 * 8
     }
 }
 
-/// Buffers that a body loads from and stores to, in order of first use; some occur twice.
+/// Buffers that a body loads from and stores to, in order of first use; a buffer may occur twice.
 pub fn buffers(body: &[Stmt]) -> impl Iterator<Item = Buf> {
     visit::loads(body).into_iter().chain(visit::stores(body))
 }
@@ -95,7 +96,7 @@ pub fn symbols(m: &Module, body: &[Stmt]) -> BTreeSet<Sym> {
     syms
 }
 
-/// Where a buffer begins: a word of the frame plus bytes.
+/// The start of a buffer: a word of the frame plus an offset in bytes.
 pub fn base_of(m: &Module, frame: &Frame, weights: &super::weights::Layout, b: Buf) -> Option<(Word, i64)> {
     let b = m.storage(b);
     if frame.offset(Word::Start(b)).is_some() {

@@ -1,5 +1,5 @@
-//! The C header of a compiled model (abi/README.md, rules 1-13), and the text that the Rust module
-//! ([`super::rust`]) shares with it: the status table, names and types.
+//! The C header of a compiled model (abi/README.md, rules 1-13). The status table, names and types are shared
+//! with the Rust module ([`super::rust`]).
 
 mod common;
 mod manual;
@@ -14,7 +14,7 @@ use common::{CUSTOM, DIM_HELPERS, common};
 pub use names::*;
 use std::fmt::Write;
 
-/// Interfaces with more tensors than this are also called with structs.
+/// Interfaces with more tensors than this also get functions that take structs.
 pub(super) const MANY: usize = 24;
 
 fn c_number(v: i64) -> String {
@@ -230,7 +230,7 @@ impl Header<'_> {
         }
         let _ = writeln!(o, "extern const onnxc_model {m}_model;");
     }
-    /// The functions of custom operators, which the application has.
+    /// Declares the functions of custom operators, which the application defines.
     fn customs(&self, o: &mut String) {
         for (symbol, ops) in &self.i.customs {
             let _ = writeln!(
@@ -243,7 +243,8 @@ impl Header<'_> {
             );
         }
     }
-    /// `<m>_weights_check`: what a call cannot check, since it does not know how long the file is.
+    /// `<m>_weights_check`: the checks that a call cannot make, because it does not know the length of the
+    /// file.
     fn weights_check(&self, o: &mut String) {
         let (i, m, u) = (self.i, self.m, &self.macros);
         let bytes = |b: &[u8]| b.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
@@ -275,7 +276,7 @@ impl Header<'_> {
         }
         o.push_str("  return ONNXC_OK;\n}\n");
     }
-    /// `<m>_<t>_dims`, `_len` and `_size` of a tensor whose sizes follow from the dim params.
+    /// `<m>_<t>_dims`, `_len` and `_size` of a tensor whose sizes depend on the dim params.
     fn sizes(&self, o: &mut String, t: &Tensor) {
         let (i, m, x) = (self.i, self.m, &t.ident);
         let (params, dims, len) = (self.params().join(", "), local(i, "dims"), local(i, "len"));

@@ -1,6 +1,6 @@
-//! The C++ header of a compiled model (`--emit hpp`), over the C header: a namespace, arguments that know
-//! their sizes, a workspace that owns its memory, exceptions where they are on. C++11 and later, no library
-//! but the standard one.
+//! The C++ header of a compiled model (`--emit hpp`), on top of the C header: a namespace, arguments that
+//! know their sizes, a workspace that owns its memory, and exceptions if they are enabled. It requires C++11
+//! and only the standard library.
 
 use super::header::{
     element, fixed_workspace, from_data, local, plain, prefix, tensors, type_text, weights_size,
@@ -8,14 +8,14 @@ use super::header::{
 use super::interface::{Interface, Tensor};
 use std::fmt::Write;
 
-/// What every generated header has, byte for byte.
+/// The part that is byte-identical in every header.
 const COMMON: &str = include_str!("common.hpp.txt");
 
 struct Arg {
     /// Type and name.
     declared: String,
     name: String,
-    /// As the C function takes it.
+    /// The argument passed to the C function.
     pass: String,
 }
 
@@ -72,7 +72,7 @@ fn workspace(i: &Interface, o: &mut String) {
     o.push_str("};\n\n");
 }
 
-/// Elements that a tensor takes, as an expression; none where its sizes follow from data.
+/// The number of elements of a tensor as an expression; `None` if its sizes depend on data.
 fn count(i: &Interface, t: &Tensor, dims: &str) -> Option<String> {
     let (m, packed) = (&i.name, t.ty.bytes().is_none());
     if t.described.is_some() || from_data(i, t) {
@@ -113,7 +113,7 @@ fn arguments(i: &Interface, dims: &str) -> Vec<Arg> {
     }
     for t in i.outputs.iter().filter(|t| from_data(i, t)) {
         let x = local(i, &format!("{}_dims", t.ident));
-        // An array of no elements is none.
+        // C++ has no arrays without elements.
         let n = t.dims.len().max(1);
         v.push(Arg { declared: format!("std::int64_t (&{x})[{n}]"), name: x.clone(), pass: x });
     }

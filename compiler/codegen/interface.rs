@@ -1,5 +1,5 @@
-//! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and
-//! the entry functions are all written from this one description.
+//! The interface of a compiled model: names, types, sizes. The header, the Rust module, the metadata and the
+//! entry functions are all generated from this description.
 
 use super::weights_file;
 use crate::diag::Origin;
@@ -23,8 +23,8 @@ pub struct Interface {
     pub target: String,
     /// CPU levels that the object has code for, e.g. `x86-64-v2,x86-64-v3`.
     pub cpu: String,
-    /// Calls ask what the CPU has ([`Target::asks`](crate::target::Target::asks)), and keep the answer in a
-    /// word of the object.
+    /// Calls detect the CPU's features ([`Target::asks`](crate::target::Target::asks)) and cache the result
+    /// in a word of the object.
     pub asks_cpu: bool,
     /// Calls fail on CPUs that lack the first level.
     pub refuses_cpu: bool,
@@ -36,22 +36,22 @@ pub struct Interface {
     pub outputs: Vec<Tensor>,
     /// Workspace bytes as an expression of the dim params.
     pub workspace: Dim,
-    /// Upper bound of the workspace where every dim param is bounded.
+    /// Upper bound of the workspace, if every dim param is bounded.
     pub workspace_max: Option<u64>,
-    /// Bytes of the workspace that hold values whose size follows from data, unless the caller says how large
-    /// it is.
+    /// Bytes of the workspace for values whose size depends on data, unless the caller gives the size of the
+    /// workspace.
     pub heap: u64,
     /// Weights.
     pub weights: Weights,
-    /// Outputs that are inputs which grow, where they may share memory (`aliases_input`).
+    /// Outputs that are growing inputs, if they may share memory (`aliases_input`).
     pub states: Vec<State>,
-    /// Nodes of the model in order, then those of nested graphs that kernels compute.
+    /// Nodes of the model in order, followed by those of nested graphs that kernels compute.
     pub nodes: Vec<Origin>,
-    /// Functions that the object calls and whoever links it provides, beside those of libc and libm.
+    /// Functions that the object calls and the application provides, other than those of libc and libm.
     pub foreign: Vec<&'static str>,
-    /// Functions of custom operators, in order, with the operators that they compute.
+    /// Functions of custom operators in order, with the operators that they implement.
     pub customs: Vec<(&'static str, Vec<String>)>,
-    /// Where these functions are, for code in memory.
+    /// Addresses of these functions, for code in memory.
     pub symbols: Vec<(&'static str, usize)>,
     /// Exported symbols are hidden.
     pub hidden: bool,
@@ -62,12 +62,11 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Number of the node that a kernel computes, as `on_node` gets it: of fused ones the last.
+    /// Number of the node that a kernel computes, as passed to `on_node`; for fused nodes the last one.
     pub fn node_of(&self, kernel: &Origin) -> Option<u32> {
         self.nodes.iter().position(|n| same_node(n, kernel)).map(|k| k as u32)
     }
-    /// The interface of a module that no caller's build sees: for code in memory that reads its weights from
-    /// outside.
+    /// A minimal interface for code in memory that no caller links, which reads its weights from outside.
     pub fn of_module(m: &Module) -> Interface {
         let tensor = |b: &Buf| {
             let d = &m.bufs[*b];
@@ -113,17 +112,17 @@ impl Interface {
     }
 }
 
-/// True if both are about one node.
+/// True if both are the origin of the same node.
 pub fn same_node(a: &Origin, b: &Origin) -> bool {
     a.graph == b.graph && a.node == b.node && a.name == b.name && a.op == b.op && a.output == b.output
 }
 
-/// [`Interface::heap`] of the modules of all levels.
+/// [`Interface::heap`] for the modules of all levels.
 pub fn heap(modules: &[Module]) -> u64 {
     modules.iter().filter(|m| m.end.is_some()).map(|m| m.heap.max(0) as u64).max().unwrap_or(0)
 }
 
-/// Functions that a module's driver calls by name.
+/// External functions that a module's driver calls.
 pub fn foreign(m: &Module) -> Vec<&'static str> {
     let mut found = vec![];
     visit::walk(&m.driver, &mut |s| {
@@ -181,25 +180,25 @@ pub struct Tensor {
     pub max_dims: Vec<Option<i64>>,
     /// Outputs: the input it may share memory with.
     pub aliases_input: Option<u32>,
-    /// What it is, if it is no tensor: then the caller passes an `onnxc_value`, `ty` is the type of the
-    /// elements in it, and there are no dims.
+    /// The description of a value that is not a tensor. The caller then passes an `onnxc_value`, `ty` is the
+    /// type of its elements, and there are no dims.
     pub described: Option<Described>,
 }
 
-/// A value that is described, not passed as an array.
+/// A value that is passed as a descriptor instead of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// What the descriptor holds.
+    /// The kind of the value.
     pub kind: Kind,
-    /// It may be absent.
+    /// True if it may be absent.
     pub optional: bool,
     /// Type of the keys of maps.
     pub key: Option<ElemType>,
-    /// Sizes of all members of a sequence, as far as they are known.
+    /// Sizes common to all members of a sequence, as far as they are known.
     pub dims: Option<Vec<Option<i64>>>,
 }
 
-/// What a descriptor holds; the numbers are those of the metadata.
+/// The kind of a described value; the numbers are those of the metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -239,11 +238,11 @@ impl Described {
 pub const OPTIONAL: u32 = 16;
 
 impl Tensor {
-    /// True if sizes follow from data: the caller says what it has room for and gets the sizes.
+    /// True if sizes depend on data: the caller gives a capacity and gets the sizes.
     pub fn from_data(&self, syms: &SymTable) -> bool {
         self.dims.iter().any(|d| syms.at_run_time(*d))
     }
-    /// Number of elements if static.
+    /// Number of elements, if static.
     pub fn len(&self) -> Option<u64> {
         self.dims.iter().try_fold(1u64, |n, d| n.checked_mul(u64::try_from(d.as_const()?).ok()?))
     }
@@ -264,7 +263,7 @@ pub struct Weights {
     pub size: u64,
     /// Alignment.
     pub align: u64,
-    /// The plan of the object, which a weights file must have.
+    /// The plan of the object. A weights file must contain it.
     pub plan: [u8; weights_file::PLAN],
     /// Number of the plan in the file.
     pub slot: u32,

@@ -1,11 +1,11 @@
-//! Elementary functions of floats by polynomials, written once for every backend: of f32 here, of f64 in
+//! Elementary functions of floats by polynomials, written once for all backends: f32 here, f64 in
 //! `math/double.rs`.
 //!
 //! exp, log: argument reduction of Cephes (S. L. Moshier) and minimax polynomials of single precision. expm1,
-//! log1p: the same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial
-//! near 0, elsewhere their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). Where
-//! vectors pick from tables: powers of two by sixteenths (P. Tang); erf in pieces, expanded at points where
-//! its value is nearly exact (as S. Gal chose them). `tests/math.rs` holds the errors.
+//! log1p: the same polynomials, with the rounding errors of the reduction near 1 added back exactly. erf,
+//! tanh: a polynomial near 0, elsewhere their distance from 1 as a power of two (erf's polynomial near 0: N.
+//! Juffa). If vectors have table lookups: powers of two in sixteenths (P. Tang), and erf piecewise, expanded
+//! at points where its value is nearly exact (as S. Gal chose them). `tests/math.rs` lists the errors.
 
 mod circular;
 mod double;
@@ -16,7 +16,7 @@ use crate::nest::UnOp;
 use crate::tensor::ElemType;
 use erf::erf;
 
-/// Bits of 16 numbers.
+/// Bit patterns of 16 numbers.
 pub type Table = [u32; 16];
 
 const fn table(x: [f32; 16]) -> Table {
@@ -28,8 +28,8 @@ const fn table(x: [f32; 16]) -> Table {
     t
 }
 
-/// What a backend must have: operations on vectors (or scalars) of f32 or of f64, IEEE 754, each rounded
-/// once.
+/// The operations that a backend provides on vectors (or scalars) of f32 or f64. They follow IEEE 754, each
+/// rounded once.
 pub trait Floats {
     /// A value.
     type V: Copy;
@@ -43,11 +43,12 @@ pub trait Floats {
     fn mul(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// a / b.
     fn div(&mut self, a: Self::V, b: Self::V) -> Self::V;
-    /// a * b + c, rounded once where the target can.
+    /// a * b + c, rounded once if the target can.
     fn fma(&mut self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// True if `fma` rounds once.
     fn fuses(&self) -> bool;
-    /// What `rare` gives in the lanes with `x < y`, else `usual`; `rare` runs only if there are any.
+    /// The results of `rare` in the lanes with `x < y`, of `usual` in the others. `rare` runs only if there
+    /// are such lanes.
     fn if_any_less<const N: usize>(
         &mut self,
         x: Self::V,
@@ -74,24 +75,24 @@ pub trait Floats {
     }
     /// The square root.
     fn sqrt(&mut self, a: Self::V) -> Self::V;
-    /// To an integer value, halves to even.
+    /// Rounds to an integer, ties to even.
     fn round(&mut self, a: Self::V) -> Self::V;
-    /// y * 2^n for an integer value n in -151..=129 (f64: -1077..=1025) and y in [0.5, 2], rounded once;
-    /// where there are tables, n may have a fraction and its floor counts, here and below.
+    /// y * 2^n for an integer n in -151..=129 (f64: -1077..=1025) and y in [0.5, 2], rounded once. On
+    /// backends with tables n may have a fraction, and its floor is used, here and below.
     fn scale(&mut self, y: Self::V, n: Self::V) -> Self::V;
-    /// The same where the result is normal: n is added to the exponent.
+    /// As `scale`, if the result is normal: n is added to the exponent.
     fn scale_normal(&mut self, y: Self::V, n: Self::V) -> Self::V;
     /// |a| with the sign of b, for a that is not negative.
     fn with_sign(&mut self, a: Self::V, b: Self::V) -> Self::V;
-    /// True if a product that underflows takes the CPU a hundred times as long as another one.
+    /// True if a multiplication that underflows takes about a hundred times as long.
     fn underflow_is_slow(&self) -> bool {
         false
     }
-    /// True if a few operations pick from a table of 16.
+    /// True if a table of 16 entries can be looked up in a few operations.
     fn has_tables(&self) -> bool {
         false
     }
-    /// What is in a table of 16 at the lowest four bits of an index, where there are tables.
+    /// The entry of a table of 16 at the lowest four bits of an index. Requires tables.
     fn entry(&mut self, index: Self::V, _table: &'static Table) -> Self::V {
         index
     }
@@ -133,7 +134,7 @@ pub fn power<B: Floats>(b: &mut B, x: B::V, p: f64) -> B::V {
         return b.div(one, y);
     }
     if p == 0.5 {
-        // Other than the square root's, the power of -0 is 0 and that of -inf inf.
+        // Unlike the square root, the power of -0 is 0 and that of -inf is inf.
         let (zero, inf, minus_inf) = (b.num(x, 0.0), b.num(x, f64::INFINITY), b.num(x, f64::NEG_INFINITY));
         let r = b.sqrt(x);
         let r = b.add(r, zero);
@@ -165,7 +166,7 @@ fn poly<B: Floats, C: Copy + Into<f64>>(b: &mut B, x: B::V, coefficients: &[C]) 
     r
 }
 
-/// Between two numbers; NaN passes.
+/// Clamps x; NaN is kept.
 fn clamped<B: Floats>(b: &mut B, x: B::V, lo: f64, hi: f64) -> B::V {
     let (hi, lo) = (b.num(x, hi), b.num(x, lo));
     let c = b.lesser(hi, x);
@@ -175,7 +176,7 @@ fn clamped<B: Floats>(b: &mut B, x: B::V, lo: f64, hi: f64) -> B::V {
 /// (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2, lowest coefficient first.
 const EXP: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_711, 0.001_381_461];
 
-/// n and e^r - 1 with x = n ln 2 + r and |r| <= ln 2 / 2.
+/// n and e^r - 1, where x = n ln 2 + r and |r| <= ln 2 / 2.
 fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     let log2e = b.num(x, std::f64::consts::LOG2_E);
     let n = b.mul(x, log2e);
@@ -184,7 +185,7 @@ fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     let r = b.fma(n, c1, x);
     let r = b.fma(n, c2, r);
     let rr = b.mul(r, r);
-    // Estrin's scheme: the way through it is half as long as through Horner's.
+    // Estrin's scheme: its dependency chain is half as long as Horner's.
     let [c0, c1, c2, c3, c4] = EXP.map(|c| b.num(x, c.into()));
     let (p, q) = (b.fma(c1, r, c0), b.fma(c3, r, c2));
     let q = b.fma(c4, rr, q);
@@ -204,7 +205,7 @@ fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
     exp_clamped(b, x)
 }
 
-/// Least limit of [`exp_or_zero`]: e^x is a normal number from there on.
+/// Least limit of [`exp_or_zero`]: e^x is normal from here on.
 pub const NORMAL: f64 = -87.0;
 
 /// e^x for x >= `limit`, 0 below; `limit` is [`NORMAL`] or more.
@@ -226,8 +227,8 @@ fn exp_clamped<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.scale(y, n)
 }
 
-/// y in [0.5, 2], but 0 for x < `limit`, where its product with a power of two rounds to 0: that of 0 is as
-/// fast as others.
+/// Returns y in [0.5, 2], but 0 for x < `limit`, where the product with the power of two rounds to 0. A
+/// product with 0 is as fast as others.
 fn without_underflow<B: Floats>(b: &mut B, x: B::V, limit: f64, y: B::V) -> B::V {
     if !b.underflow_is_slow() {
         return y;
@@ -236,7 +237,7 @@ fn without_underflow<B: Floats>(b: &mut B, x: B::V, limit: f64, y: B::V) -> B::V
     b.if_less(x, limit, zero, y)
 }
 
-/// e^x = 2^n y: y and n.
+/// y and n with e^x = 2^n y.
 fn mantissa<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     let (n, t) = reduced(b, x);
     let one = b.num(x, 1.0);
@@ -249,11 +250,12 @@ static POWERS: Table = table([
     1.0, 1.0442737, 1.0905077, 1.1387886, 1.1892071, 1.2418578, 1.2968396, 1.3542556, 1.4142135, 1.4768262,
     1.5422108, 1.6104903, 1.6817929, 1.7562522, 1.8340081, 1.9152066,
 ]);
-/// What brings numbers to multiples of 1/16: the last four bits of the sum count them.
+/// Rounds numbers to multiples of 1/16 when added: the last four bits of the sum are the sixteenths.
 const SIXTEENTHS: f64 = 786_432.0;
 
-/// e^x for x >= `limit`, 0 below, with n a multiple of 1/16, whose fraction picks from a table: so small an r leaves little to its
-/// polynomial. The error is a little larger, too large for sigmoid.
+/// e^x for x >= `limit`, 0 below, with n a multiple of 1/16 whose fraction is looked up in a table. The
+/// remaining r is so small that a short polynomial suffices. The error is slightly larger, too large for
+/// sigmoid.
 fn exp_in_pieces<B: Floats>(b: &mut B, x: B::V, limit: f64) -> B::V {
     let (hi, zero, limit) = (b.num(x, 89.0), b.num(x, 0.0), b.num(x, limit));
     let x = b.lesser(hi, x);
@@ -268,12 +270,12 @@ fn exp_in_pieces<B: Floats>(b: &mut B, x: B::V, limit: f64) -> B::V {
     let p = b.fma(p, rr, r);
     let power = b.entry(sum, &POWERS);
     let y = b.fma(p, power, power);
-    // Far below the limit y is no number, and 0 times 2^n is 0 for any n.
+    // Far below the limit y is not a number, and 0 times 2^n is 0 for any n.
     let y = b.if_less(x, limit, zero, y);
     b.scale(y, n)
 }
 
-/// Coefficients of 2^f for |f| <= 1/2; the linear one is the best for this degree, not ln 2.
+/// Coefficients of 2^f for |f| <= 1/2. The linear one is optimal for this degree and differs from ln 2.
 #[allow(clippy::approx_constant)]
 const EXP2: [f32; 6] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_6e-2, 2.402_224_2e-1, 6.931_47e-1, 1.0];
 
@@ -281,7 +283,7 @@ const EXP2: [f32; 6] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_6e-2, 2.402_224_
 #[allow(clippy::approx_constant)]
 const EXP2_NEAR: [f32; 3] = [5.550_411e-2, 2.402_265e-1, 6.931_472e-1];
 
-/// 2^x where that is a normal number, to 2^-23: enough where it is added to something larger.
+/// 2^x with an error of 2^-23, if it is normal: sufficient if it is added to something larger.
 fn exp2_rough<B: Floats>(b: &mut B, x: B::V) -> B::V {
     if b.has_tables() {
         let shift = b.num(x, SIXTEENTHS);
@@ -304,9 +306,8 @@ fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
     sigmoid_by(b, x, -104.0, exp_clamped)
 }
 
-/// 1 / (1 + e^-x): with e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q for
-/// others, whose error is less than that of the quotient. `exp` knows e^x from `least` on, below which it is
-/// 0.
+/// 1 / (1 + e^-x). With e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q
+/// otherwise, with a smaller error than that of the quotient. `exp` yields e^x from `least` on, and 0 below.
 fn sigmoid_by<B: Floats>(b: &mut B, x: B::V, least: f64, exp: fn(&mut B, B::V) -> B::V) -> B::V {
     let (least, m) = (b.num(x, least), b.neg_abs(x));
     let m = b.greater(least, m);
@@ -323,8 +324,8 @@ fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
     log_by(b, x, (f32::MIN_POSITIVE.into(), 23), log_near_1)
 }
 
-/// With x = 2^e m: e ln 2 + log m, which `near_1` is of m - 1 and e. Below `least` x is subnormal, and 2^`up`
-/// x is not.
+/// e ln 2 + log m with x = 2^e m, computed by `near_1` from m - 1 and e. Below `least` x is subnormal, and is
+/// scaled by 2^`up`.
 fn log_by<B: Floats>(
     b: &mut B,
     x: B::V,
@@ -348,8 +349,8 @@ fn log_by<B: Floats>(
     log_limits(b, x, y)
 }
 
-/// Puts in what the logarithm is where x is no positive number: log 0 = -inf, log inf = inf, of negative
-/// numbers and NaN NaN.
+/// Handles arguments that are not positive numbers: log 0 = -inf, log inf = inf, and NaN for negative numbers
+/// and NaN.
 fn log_limits<B: Floats>(b: &mut B, x: B::V, y: B::V) -> B::V {
     let (zero, inf, minus_inf, nan) =
         (b.num(x, 0.0), b.num(x, f64::INFINITY), b.num(x, f64::NEG_INFINITY), b.num(x, f64::NAN));
@@ -418,14 +419,15 @@ fn expm1<B: Floats>(b: &mut B, x: B::V) -> B::V {
     minus_1(b, n, t)
 }
 
-/// 2^n (1 + t) - 1 = 2 (2^(n-1) t + 2^(n-1) - 1/2): in halves, so that only the last step may overflow.
+/// 2^n (1 + t) - 1 = 2 (2^(n-1) t + 2^(n-1) - 1/2), computed in halves so that only the last step may
+/// overflow.
 fn minus_1<B: Floats>(b: &mut B, n: B::V, t: B::V) -> B::V {
     let (zero, half) = (b.num(t, 0.0), b.num(t, 0.5));
     let h = b.scale_normal(half, n);
     let d = b.sub(h, half);
     let y = b.fma(h, t, d);
     let y = b.add(y, y);
-    // Halves of subnormal numbers are none.
+    // Halves of subnormal numbers may be inexact.
     b.if_equal(n, zero, t, y)
 }
 
@@ -433,7 +435,7 @@ fn log1p<B: Floats>(b: &mut B, x: B::V) -> B::V {
     log1p_by(b, x, log_near_1)
 }
 
-/// With 1 + x = 2^e m: log1p x = e ln 2 + log m, where m - 1 = 2^-e x + (2^-e - 1) is rounded once.
+/// With 1 + x = 2^e m, log1p x = e ln 2 + log m, where m - 1 = 2^-e x + (2^-e - 1) is rounded once.
 fn log1p_by<B: Floats>(b: &mut B, x: B::V, near_1: fn(&mut B, B::V, B::V) -> B::V) -> B::V {
     let one = b.num(x, 1.0);
     let u = b.add(x, one);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// Version of the generated interface.
 pub const ABI_VERSION: u32 = 1;
-/// An output dim that is an expression, or depends on data.
+/// The code of an output dim that is an expression or depends on data.
 const UNKNOWN: i64 = i64::MIN;
 
 enum Pointer {
@@ -17,12 +17,12 @@ enum Pointer {
     Function(u32),
 }
 
-/// The object's bytes and pointers.
+/// The bytes and pointers of the data object.
 #[derive(Default)]
 pub struct Meta {
     bytes: Vec<u8>,
     pointers: Vec<(usize, Pointer)>,
-    /// Bytes of the model struct itself, which is first.
+    /// Write position in the model struct itself, which comes first.
     cursor: usize,
 }
 
@@ -35,7 +35,7 @@ const CHECK_SIZE: usize = (3 + VALUES) * 8 + VALUES * 4 + 2 * 4;
 /// Size of `onnxc_value` in bytes with 64-bit pointers.
 pub const VALUE_SIZE: u64 = 56;
 
-/// Lays the metadata out.
+/// Lays out the metadata.
 pub fn build(i: &Interface, checks: &Checks) -> Meta {
     let mut m = Meta { bytes: vec![0; MODEL_SIZE], ..Meta::default() };
     let text: Vec<usize> = [&i.name, &i.producer, &i.target, &i.cpu].map(|s| m.string(s)).to_vec();
@@ -95,17 +95,17 @@ impl Meta {
         self.bytes.push(0);
         at
     }
-    /// So many zeros at a multiple of 8.
+    /// Appends `n` zeros, aligned to 8.
     pub(super) fn zeros(&mut self, n: usize) -> usize {
         let at = self.align();
         self.bytes.resize(at + n, 0);
         at
     }
-    /// Overwrites what is there.
+    /// Overwrites bytes.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
-    /// Makes the eight bytes there the address of what is at `to`.
+    /// Makes the eight bytes at `at` a pointer to offset `to`.
     pub(super) fn point(&mut self, at: usize, to: usize) {
         self.pointers.push((at, Pointer::Here(to)));
     }
@@ -167,7 +167,7 @@ impl Meta {
         at
     }
     fn checks(&mut self, list: &[Check]) -> usize {
-        // Names are in many rows.
+        // Names occur in many rows.
         let mut known: HashMap<String, usize> = HashMap::new();
         let mut text = |m: &mut Meta, s: &str| *known.entry(s.to_owned()).or_insert_with(|| m.string(s));
         let parts: Vec<(Vec<usize>, Vec<usize>)> = list

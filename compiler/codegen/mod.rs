@@ -1,7 +1,7 @@
 //! Nest IR (stage Placed) -> machine code.
 //!
-//! Every kernel becomes a local function `(frame, begin, end) -> status`: `begin..end` is the range of its
-//! outermost `par` loop, `frame` the table of pointers and sizes that the entry function fills in
+//! Every kernel becomes a local function `(frame, begin, end) -> status`. `begin..end` is the range of its
+//! outermost `par` loop, and `frame` is the table of pointers and sizes that the entry function fills in
 //! ([`frame::Frame`]). The entry function is the module's driver. The same code goes into objects
 //! ([`object`]) and into memory (`crate::jit`).
 

@@ -1,7 +1,8 @@
-//! ONNX names -> identifiers for C and Rust: lower snake case, other characters `_`, prefix `m_` before a
-//! digit or a keyword. A name of which nothing is left counts: `in_1`. Names that meet get the next free
-//! suffix in the order of the model (`x`, `x_2`), with a warning that names both; a dimension and a tensor
-//! may have one name in ONNX, and there it is a note. What the user chose with --rename stays as it is.
+//! ONNX names -> identifiers for C and Rust: lower snake case, with `_` for other characters and the prefix
+//! `m_` before a digit or a keyword. A name without letters and digits is numbered: `in_1`. Colliding names
+//! get the next free suffix in the order of the model (`x`, `x_2`), with a warning that names both. A
+//! dimension and a tensor may have the same name in ONNX; their collision is only a note. Names chosen with
+//! --rename are not changed.
 
 use crate::diag::{Error, Failure, Findings, Result, Severity, codes};
 use std::collections::BTreeMap;
@@ -129,7 +130,7 @@ const KEYWORDS: &[&str] = &[
     "yield",
 ];
 
-/// An identifier for a name; nothing but the prefix if the name has no letter and no digit.
+/// An identifier for a name; only the prefix if the name has no letter and no digit.
 pub fn snake(name: &str) -> String {
     let out = letters(name);
     if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) || KEYWORDS.contains(&out.as_str()) {
@@ -139,7 +140,7 @@ pub fn snake(name: &str) -> String {
     }
 }
 
-/// What is left of a name in lower snake case.
+/// The letters and digits of a name in lower snake case.
 fn letters(name: &str) -> String {
     let mut out = String::new();
     let mut low = false;
@@ -167,8 +168,8 @@ pub fn is_identifier(n: &str) -> bool {
         && !KEYWORDS.contains(&n)
 }
 
-/// `<m>`: what the user chose, else the stem of the output file, else that of the model (abi/README.md, rule
-/// 12: models of a hub are all called model.onnx).
+/// `<m>`: the user's choice, else the stem of the output file, else that of the model (abi/README.md, rule
+/// 12: the models of a hub are all called model.onnx).
 pub fn model_name(given: Option<&str>, output: Option<&Path>, model: &str) -> Result<String> {
     if let Some(n) = given {
         return if is_identifier(n) {
@@ -192,17 +193,17 @@ pub fn model_name(given: Option<&str>, output: Option<&Path>, model: &str) -> Re
 /// Identifiers of one interface.
 pub struct Names<'a> {
     renames: &'a BTreeMap<String, String>,
-    /// Identifier -> name and what it is.
+    /// Identifier -> name and its kind.
     used: BTreeMap<String, (String, String)>,
-    /// What the user chose, and who has it.
+    /// Identifiers chosen by the user, with the name that has been assigned each.
     chosen: BTreeMap<&'a str, Option<&'a str>>,
-    /// How many names of a kind nothing was left of.
+    /// Number of names of each kind without letters and digits.
     nameless: BTreeMap<&'static str, usize>,
     findings: Findings,
 }
 
 impl<'a> Names<'a> {
-    /// With the user's renames.
+    /// An empty set of identifiers with the user's renames.
     pub fn new(renames: &'a BTreeMap<String, String>) -> Self {
         let chosen = renames.values().map(|id| (id.as_str(), None)).collect();
         Names {
@@ -213,7 +214,7 @@ impl<'a> Names<'a> {
             findings: Findings::default(),
         }
     }
-    /// The identifier of a name; names that meet are noted. `what` is input, output or dimension.
+    /// The identifier of a name. Collisions are noted. `what` is input, output or dimension.
     pub fn ident(&mut self, name: &str, what: &str) -> Result<String> {
         if let Some((key, id)) = self.renames.get_key_value(name) {
             if *id != snake(id) || letters(id).is_empty() {
@@ -255,7 +256,7 @@ impl<'a> Names<'a> {
             id = format!("{base}_{n}");
         }
         if let Some((other, kind)) = self.used.get(&base) {
-            // A dimension and a tensor have namespaces of their own in ONNX.
+            // Dimensions and tensors have separate namespaces in ONNX.
             let apart = (kind == "dimension") != (what == "dimension");
             let e = Error::warning(
                 codes::NAME_CLASH,
@@ -270,7 +271,7 @@ impl<'a> Names<'a> {
         self.used.insert(id.clone(), (name.to_owned(), what.to_owned()));
         Ok(id)
     }
-    /// Fails if the user gave two names one identifier; what was noted otherwise.
+    /// Fails if the user gave two names the same identifier; otherwise returns the notes.
     pub fn check(mut self) -> Result<Vec<Error>> {
         self.findings.check()?;
         Ok(self.findings.warnings().to_vec())

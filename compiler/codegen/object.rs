@@ -1,5 +1,5 @@
-//! Object files. Weights never go through Cranelift's data: their section is an untouched anonymous mapping,
-//! and the writer streams the real bytes when it meets it, so nothing large is ever copied.
+//! Object files. Weights do not pass through Cranelift's data: their section is an untouched anonymous
+//! mapping, in place of which the writer streams the actual bytes. Nothing large is ever copied.
 
 use super::assemble::{Assembled, Defined, Unit};
 use super::clif;
@@ -15,7 +15,7 @@ use object::write::{StreamingBuffer, SymbolSection, WritableBuffer};
 use object::{SectionKind, SymbolKind, SymbolScope};
 use std::io::Write;
 
-/// Larger weights do not go into an object: code reaches 2 GiB, and linkers place other sections in between.
+/// Larger weights are not embedded: code reaches 2 GiB, and linkers place other sections in between.
 const MAX_EMBEDDED: u64 = 1 << 30;
 
 /// Writes the object file of a model.
@@ -30,8 +30,8 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     })
 }
 
-/// The object, what was put into it, and the mapping that stands for the weights. `with_weights`: their
-/// symbol has a section of this object; it is undefined otherwise.
+/// The object, its contents, and the placeholder mapping of the weights. `with_weights`: the weights' symbol
+/// is defined in a section of this object; otherwise it is undefined.
 pub(super) fn build(
     unit: &Unit,
     with_weights: bool,
@@ -97,8 +97,8 @@ pub(super) fn build(
     Ok((product, ids, hole))
 }
 
-/// Marks an object of RISC-V as one of the ABI lp64. Its own functions pass no floats to each other's
-/// callers; those of libm would take theirs in registers that this ABI does not use.
+/// Marks a RISC-V object as ABI lp64. Its own functions do not pass floats to each other's callers; functions
+/// of libm would expect them in registers that this ABI does not use.
 fn soft_float(o: &mut object::write::Object<'_>, imports: &[&str], target: &str) -> Result<()> {
     if let Some(f) = imports.iter().find(|n| clif::is_math(n)) {
         return Error::new(
@@ -117,7 +117,7 @@ fn soft_float(o: &mut object::write::Object<'_>, imports: &[&str], target: &str)
     Ok(())
 }
 
-/// Adds half of an address on arm64 Windows, for which cranelift-object has no relocation.
+/// Adds a page or page offset relocation on arm64 Windows, which cranelift-object lacks.
 fn add_page(product: &mut ObjectProduct, function: FuncId, r: &ModuleReloc) -> Result<()> {
     let bug = |what: String| Failure::bug("object", what);
     let typ = match r.kind {
@@ -140,7 +140,7 @@ fn add_page(product: &mut ObjectProduct, function: FuncId, r: &ModuleReloc) -> R
         .map_err(|e| bug(e.to_string()))
 }
 
-/// Gives the weights' symbol a section; its contents are a mapping that nobody touches.
+/// Gives the weights' symbol a section whose contents are an untouched mapping.
 fn add_weights(product: &mut ObjectProduct, ids: &Assembled, unit: &Unit) -> Result<Option<&'static [u8]>> {
     let Some(data) = ids.weights else { return Ok(None) };
     let size = unit.weights.size;
@@ -168,7 +168,7 @@ fn add_weights(product: &mut ObjectProduct, ids: &Assembled, unit: &Unit) -> Res
     Ok(Some(hole))
 }
 
-/// Writes to `out`, the weights in place of the mapping that stands for them.
+/// Writes to `out`, replacing the placeholder mapping with the weights.
 struct Sink<'a, W: Write> {
     out: StreamingBuffer<W>,
     hole: Option<&'static [u8]>,

@@ -1,4 +1,4 @@
-//! Sections that gimli writes: bytes, and the relocations that an object writer makes of symbols.
+//! Sections written by gimli: bytes, and relocations against symbols of the object.
 
 use gimli::LittleEndian;
 use gimli::write::{EndianVec, RelocateWriter, Relocation};

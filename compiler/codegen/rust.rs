@@ -1,5 +1,5 @@
-//! The Rust module of a compiled model, for `include!`: `no_std`, no dependencies, a safe `infer` whose types
-//! or checks carry the sizes.
+//! The Rust module of a compiled model, for `include!`: `no_std`, no dependencies, and a safe `infer` whose
+//! types or checks guarantee the sizes.
 
 mod structs;
 mod texts;
@@ -22,7 +22,7 @@ fn number(v: i64) -> String {
     format!("Some({v})")
 }
 
-/// One argument of `infer`: name, type in `extern "C"`, type in Rust, expression handed over.
+/// One argument of `infer`: name, type in `extern "C"`, type in Rust, expression that is passed.
 struct Arg {
     name: String,
     c: String,
@@ -31,7 +31,7 @@ struct Arg {
 }
 
 impl Arg {
-    /// True for an input that is the memory of an output, which stands for both.
+    /// True for an input that shares the memory of an output, whose argument covers both.
     fn is_shared(&self) -> bool {
         self.rust.is_empty()
     }
@@ -83,26 +83,26 @@ pub fn rust_module(i: &Interface) -> String {
         .collect()
 }
 
-/// True for the lines that begin items of which an application may use only some.
+/// True for the first lines of items of which an application may use only some.
 fn may_be_unused(line: &str) -> bool {
     line.starts_with("pub ") || line.starts_with("impl") && !line.contains(" for ")
 }
 
 struct Rust<'a> {
     i: &'a Interface,
-    /// It has dim params.
+    /// True if there are dim params.
     dynamic: bool,
-    /// Names of the argument with the dims and of their checked values.
+    /// Names of the argument with the dims, and of their checked values.
     dims: String,
     values: String,
 }
 
 impl Rust<'_> {
-    /// True if a workspace has a size that nobody needs to choose.
+    /// True if the workspace has a fixed size.
     fn fixed(&self) -> bool {
         fixed_workspace(self.i).is_some() && self.i.heap == 0
     }
-    /// Length of the array that holds a tensor of fixed size.
+    /// Length of the array for a tensor of fixed size.
     fn array(&self, t: &Tensor) -> String {
         format!(
             "[{}; {}_{}]",
@@ -115,7 +115,7 @@ impl Rust<'_> {
     fn lends(&self) -> bool {
         self.i.outputs.iter().any(|t| t.ty == ElemType::Str || t.described.is_some())
     }
-    /// An element; strings live as long as what they may lie in.
+    /// The element type. Strings live as long as the memory they may point into.
     fn element(&self, t: &Tensor) -> String {
         let lifetime = if self.lends() { "'s" } else { "'_" };
         storage(t.ty).1.replace("'_", lifetime)
@@ -128,7 +128,7 @@ impl Rust<'_> {
         let i = self.i;
         let mut v = vec![];
         for (what, t) in tensors(i) {
-            // One borrow for both, the output's; the pointer has the name of the input.
+            // One mutable borrow covers both; the pointer has the name of the input.
             let inputs = || i.outputs.iter().filter_map(|o| Some((o, &i.inputs[o.aliases_input? as usize])));
             if what == "input" && inputs().any(|(_, x)| std::ptr::eq(x, t)) {
                 v.push(Arg {
@@ -485,7 +485,7 @@ fn code(text: &str) -> String {
     text.split_once(' ').map_or(text.to_owned(), |(ty, dims)| format!("{ty} `{dims}`"))
 }
 
-/// Words with an underscore as code spans, the first word with a capital otherwise.
+/// Words with an underscore become code spans; otherwise the first word is capitalized.
 pub(super) fn sentence(text: &str) -> String {
     let mut words: Vec<String> =
         text.split(' ').map(|w| if w.contains('_') { format!("`{w}`") } else { w.to_owned() }).collect();

@@ -1,11 +1,10 @@
-//! `Error` of the generated Rust module: the status of a failed call, and which check failed with which
-//! values.
+//! `Error` of the generated Rust module: the status of a failed call, the check that failed, and its values.
 
 use super::header::STATUS;
 use super::rust::sentence;
 use std::fmt::Write;
 
-/// What the functions of the object tell, in `mod sys`.
+/// The fault types of the object, in `mod sys`.
 pub(super) const FAULT_TYPES: &str = "    #[repr(C)] pub struct Fault { pub check: u32, pub status: i32, \
     pub values: [i64; 4], pub workspace_size: u64 }
     #[repr(C)] pub struct Check { pub node: *const core::ffi::c_char, pub op_type: *const \
@@ -63,7 +62,7 @@ impl core::fmt::Display for Error {
 impl core::error::Error for Error {}
 "#;
 
-/// `Status`, `Error` and what makes them.
+/// `Status`, `Error` and their constructors.
 pub(super) fn error(o: &mut String, model: &str) {
     o.push_str(
         "\n/// What kind of error it is.\n#[derive(Clone, Copy, Debug, PartialEq, \

@@ -1,6 +1,7 @@
-//! `Value` of the generated Rust module: sequences, optionals and maps, safe on both sides of the call.
+//! `Value` of the generated Rust module: sequences, optionals and maps with a safe interface in both
+//! directions.
 
-/// Stands in modules that have inputs or outputs which are no tensors.
+/// Included in modules with inputs or outputs that are not tensors.
 pub(super) const VALUE: &str = r#"
 /// Numbers of ONNX `TensorProto.DataType`.
 #[allow(dead_code, missing_docs)]
@@ -79,6 +80,6 @@ impl<'a> Value<'a> {
 }
 "#;
 
-/// Behind [`VALUE`] where there are strings.
+/// Follows [`VALUE`] if there are strings.
 pub(super) const STRINGS: &str =
     "impl<'a> sealed::Element<'a> for Str<'a> { fn holds(d: i32) -> bool { d == dtype::STR } }\n";

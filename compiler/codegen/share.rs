@@ -1,9 +1,10 @@
-//! Kernels that do the same at other addresses share their code: the layers of a network repeat.
+//! Code sharing: kernels that perform the same operations at other addresses, such as those of the repeated
+//! layers of a network, share one function.
 //!
-//! Two bodies are the same if one becomes the other when its buffers, registers and loop variables are
-//! renamed, and everything that code generation asks about them agrees. [`Key`] is a body written down as
-//! words in which the names are numbers in order of first use, each with those facts. It is written and
-//! compared once per kernel; code is generated for one kernel of each key.
+//! Two bodies are equal if renaming buffers, registers and loop variables turns one into the other, and all
+//! facts that code generation queries about them agree. [`Key`] is a body serialised as words, in which names
+//! are numbers in order of first use, followed by these facts. It is written and compared once per kernel;
+//! code is generated for one kernel of each key.
 
 use super::Map;
 use super::frame::is_frame_sym;
@@ -17,8 +18,8 @@ use std::hash::{Hash, Hasher};
 pub struct Key(Vec<u64>);
 
 impl Key {
-    /// The key of a kernel; none if its code depends on more than a key tells. `embedded`: constants cannot
-    /// change, and code may depend on what they hold.
+    /// The key of a kernel; `None` if its code depends on more than the key contains. If `embedded`,
+    /// constants cannot change, and code may depend on their values.
     pub fn of(m: &Module, k: Kernel, embedded: bool) -> Option<Key> {
         let body = m.kernels[k].body.as_slice();
         if visit::has_texts(m, body) {
@@ -34,13 +35,13 @@ impl Key {
     }
 }
 
-/// True if a body reads indices: those that constants keep in range are not checked.
+/// True if a body reads indices: the check is omitted if constants keep them in range.
 fn reads_indices(body: &[Stmt]) -> bool {
     visit::any(body, &mut |s| matches!(s, Stmt::With { .. }))
         || visit::any_expr(body, &mut |e| matches!(e, Expr::With { .. }))
 }
 
-/// True if floats become integers, whose code leaves out what the values of constants exclude.
+/// True if floats are converted to integers: the code omits cases that the values of constants exclude.
 fn converts(m: &Module, body: &[Stmt]) -> bool {
     let mut found = false;
     visit::walk_exprs(body, &mut |e| {
@@ -54,9 +55,9 @@ fn converts(m: &Module, body: &[Stmt]) -> bool {
 struct Writer<'a> {
     m: &'a Module,
     out: Vec<u64>,
-    /// What is known of values.
+    /// Known ranges of values.
     bounds: Bounds,
-    /// Code depends on the values of constants.
+    /// True if the code depends on the values of constants.
     converts: bool,
     syms: Map<Sym, u64>,
     regs: Map<Reg, u64>,
@@ -65,7 +66,7 @@ struct Writer<'a> {
     dims: Map<Dim, u64>,
 }
 
-/// Writes what is hashed: of plain enumerations that tells all of them apart.
+/// Writes the hashed words, which identify the value of a plain enumeration.
 struct Record<'a>(&'a mut Vec<u64>);
 
 impl Hasher for Record<'_> {
@@ -103,7 +104,8 @@ impl<'a> Writer<'a> {
     fn option(&mut self, v: Option<i64>) {
         self.put([u64::from(v.is_some()), v.unwrap_or_default() as u64]);
     }
-    /// The number of a symbol; those with a value in the frame keep their own, since facts name them.
+    /// Writes the number of a symbol. A symbol with a value in the frame keeps its own number, because facts
+    /// refer to it.
     fn sym(&mut self, s: Sym) {
         if is_frame_sym(self.m, s) {
             return self.put([0, u64::from(s.0)]);
@@ -143,7 +145,7 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        // Behind the dims in it.
+        // Numbered after the dims inside it.
         let n = self.dims.len() as u64;
         self.dims.insert(d, n);
     }
@@ -205,7 +207,7 @@ impl<'a> Writer<'a> {
             Place::Const(c) => {
                 self.put([1, c.byte_len(), c.count()]);
             }
-            // Which of them share memory.
+            // Identifies buffers that share memory.
             Place::Arena(s) => {
                 let next = self.slots.len() as u64;
                 let n = *self.slots.entry(*s).or_insert(next);
@@ -294,11 +296,11 @@ impl<'a> Writer<'a> {
                 self.put([9, *status as u64]);
                 self.expr(cond);
             }
-            // Of the driver: no body has them.
+            // Driver statements, which do not occur in bodies.
             Stmt::Define { .. } | Stmt::Call(_) | Stmt::Foreign(_) => self.put([10]),
         }
     }
-    /// What is known of a value.
+    /// Writes the known range of a value.
     fn known(&mut self, e: &Expr) {
         let (lo, hi) = self.bounds.of(self.m, e).unwrap_or((f64::NAN, f64::NAN));
         self.put([lo.to_bits(), hi.to_bits()]);
@@ -332,7 +334,7 @@ impl<'a> Writer<'a> {
             Expr::Load { buf, at } => {
                 self.put([5]);
                 self.at(*buf, at);
-                // Every bound comes from types, numbers and these.
+                // All ranges derive from types, numbers and these loads.
                 if self.converts && matches!(self.m.bufs[*buf].place, Place::Const(_)) {
                     self.known(e);
                 }

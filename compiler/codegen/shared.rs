@@ -1,9 +1,9 @@
-//! Shared libraries of ELF targets, without a linker: the object's sections at fixed distances, with what
-//! remains for the dynamic linker to do. A program loads them with dlopen (`--emit shared`).
+//! Shared libraries for ELF targets, written without a linker: the object's sections at fixed distances, with
+//! the remaining relocations for the dynamic linker. Programs load them with dlopen (`--emit shared`).
 //!
-//! Segments in order: read-only (headers, dynamic tables, constants), code and stubs, data that only
-//! relocations write, data, zeros, weights. Addresses are file offsets plus whole pages, a page more for each
-//! segment, so the file has no padding.
+//! Segments in order: read-only (headers, dynamic tables, constants), code and stubs, data that is read-only
+//! after relocation, data, zeros, weights. Addresses are file offsets plus whole pages, one more page for
+//! each segment, so the file needs no padding.
 
 mod file;
 mod relocate;
@@ -46,7 +46,7 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
             .fail();
     }
     let (mut product, ids, _) = build(unit, false)?;
-    // The weights are no section of this object: they go straight into the library.
+    // The weights are not a section of this object: they are streamed into the library.
     let weights = ids.weights.map(|id| {
         let id = product.data_symbol(id);
         product.object.symbol_mut(id).scope = object::SymbolScope::Unknown;
@@ -67,8 +67,8 @@ fn bug(e: object::read::Error) -> Failure {
     Failure::bug("shared", e.to_string())
 }
 
-/// The object, and what the library needs beside its sections. Symbols and sections are numbers of the
-/// object.
+/// The object, and what the library adds to its sections. Symbols and sections are identified by their
+/// indices in the object.
 struct Link<'a> {
     file: &'a File<'a>,
     machine: u16,
@@ -78,14 +78,14 @@ struct Link<'a> {
     got: Vec<usize>,
     /// Symbols with a stub, in order: imported functions.
     stubs: Vec<usize>,
-    /// How many words hold addresses.
+    /// Number of words that hold addresses.
     addresses: usize,
     relocations: Vec<Relocation>,
-    /// Those of sections that are not loaded.
+    /// Relocations of sections that are not loaded.
     debug: Vec<Relocation>,
 }
 
-/// Contents of sections, by their numbers.
+/// Contents of sections, by index.
 type Sections = BTreeMap<usize, Vec<u8>>;
 
 struct Relocation {
@@ -96,7 +96,7 @@ struct Relocation {
     addend: i64,
 }
 
-/// Where everything lies: sections of the object, the weights, the first stub and the first GOT entry.
+/// Addresses of the object's sections, the weights, the first stub and the first GOT entry.
 struct Places {
     sections: BTreeMap<usize, u64>,
     weights: u64,
@@ -104,7 +104,7 @@ struct Places {
     got: u64,
 }
 
-/// The sections of the object in segments of their own, in this order.
+/// The groups of sections, each in its own segment, in this order.
 const GROUPS: [(SectionKind, Segment); 5] = [
     (SectionKind::ReadOnlyData, Segment::ReadOnly),
     (SectionKind::Text, Segment::Code),
@@ -113,7 +113,7 @@ const GROUPS: [(SectionKind, Segment); 5] = [
     (SectionKind::UninitializedData, Segment::Zeros),
 ];
 
-/// The group of a section: data with relocations is in `.data.rel.ro`, which the reader calls data.
+/// The group of a section. Data with relocations is in `.data.rel.ro`, which the reader classifies as data.
 fn group(s: &ElfSection64<'_, '_, LE>) -> SectionKind {
     match s.kind() {
         SectionKind::ReadOnlyString => SectionKind::ReadOnlyData,
@@ -124,13 +124,13 @@ fn group(s: &ElfSection64<'_, '_, LE>) -> SectionKind {
     }
 }
 
-/// A section of debug information.
+/// True for a section of debug information.
 fn is_debug(s: &ElfSection64<'_, '_, LE>) -> bool {
     s.name().is_ok_and(|n| n.starts_with(".debug_"))
 }
 
 impl<'a> Link<'a> {
-    /// Finds out what is needed.
+    /// Collects the GOT entries, stubs and relocations that are needed.
     fn new(file: &'a File<'a>, weights: Option<&[u8]>) -> Result<Link<'a>> {
         let named = |s: &ElfSymbol64<'_, '_, LE>| s.name_bytes().is_ok_and(|n| Some(n) == weights);
         let mut link = Link {
@@ -196,7 +196,7 @@ impl<'a> Link<'a> {
             .iter()
             .map(|i| Ok(strings.add(self.symbol(*i)?.name_bytes().map_err(bug)?)))
             .collect::<Result<Vec<_>>>()?;
-        // Sizes first: everything has an address before anything is filled in.
+        // Sizes first: every chunk has an address before any contents are written.
         let table =
             |name, sh_type, size: usize, entry| Chunk::table(name, sh_type, Segment::ReadOnly, size, entry);
         let hash = image.push(table(".hash", elf::SHT_HASH, 4 * (3 + 2 * dynamic.len() + 1), 4));
@@ -298,7 +298,7 @@ impl<'a> Link<'a> {
         self.debug_sections(&mut image, &places)?;
         Ok(image)
     }
-    /// Debug information, with the addresses of the library.
+    /// Adds debug information with the addresses of the library.
     fn debug_sections(&self, image: &mut Image, places: &Places) -> Result<()> {
         for s in self.file.sections().filter(is_debug) {
             let mut bytes = s.data().map_err(bug)?.to_vec();
@@ -306,7 +306,7 @@ impl<'a> Link<'a> {
                 let target = self.symbol(r.symbol)?;
                 let of =
                     target.section_index().map(|i| self.file.section_by_index(i)).transpose().map_err(bug)?;
-                // Offsets of tables of DWARF have four bytes, addresses eight.
+                // Offsets into DWARF tables have four bytes, addresses eight.
                 let (value, size) = match of {
                     Some(of) if is_debug(&of) => (r.addend as u64, 4),
                     _ => (self.address(r.symbol, places)?.wrapping_add_signed(r.addend), 8),
@@ -322,8 +322,8 @@ impl<'a> Link<'a> {
         }
         Ok(())
     }
-    /// Libraries that have the imported functions. musl and others find them in the program that loads the
-    /// library.
+    /// Libraries that define the imported functions. With other C libraries, such as musl, the functions are
+    /// found in the program that loads this one.
     fn needed(&self, unit: &Unit, imports: &[usize]) -> Result<Vec<&'static [u8]>> {
         let (c, m): (&[u8], &[u8]) = match unit.target.triple.environment {
             Environment::Gnu => (b"libc.so.6", b"libm.so.6"),
@@ -334,13 +334,13 @@ impl<'a> Link<'a> {
         for i in imports {
             let name = self.symbol(*i)?.name().map_err(bug)?;
             memory |= name.starts_with("mem");
-            // What may be missing is in a library that the program has, or nowhere.
+            // A weak function needs no library.
             let weak = self.symbol(*i)?.is_weak();
             math |= !name.starts_with("mem") && !name.starts_with("onnxc_") && !weak;
         }
         Ok([memory.then_some(c), math.then_some(m)].into_iter().flatten().collect())
     }
-    /// Where a symbol that is defined lies.
+    /// The address of a defined symbol.
     fn address(&self, i: usize, places: &Places) -> Result<u64> {
         if self.weights == Some(i) {
             return Ok(places.weights);
@@ -354,7 +354,7 @@ impl<'a> Link<'a> {
     fn got_entry(&self, i: usize, places: &Places) -> u64 {
         places.got + 8 * self.got.partition_point(|x| *x < i) as u64
     }
-    /// The sections with all relocations applied, and the words that hold addresses: where, and which.
+    /// The sections with all relocations applied, and the words that hold addresses, each with its value.
     fn contents(&self, places: &Places) -> Result<(Sections, Vec<(u64, u64)>)> {
         let mut contents = BTreeMap::new();
         for s in self.file.sections().filter(|s| {
@@ -363,7 +363,7 @@ impl<'a> Link<'a> {
             contents.insert(s.index().0, s.data().map_err(bug)?.to_vec());
         }
         let (mut words, mut late) = (vec![], vec![]);
-        // Distances of first halves, for their second ones.
+        // Distances in high-half relocations, for the corresponding low halves.
         let mut halves: BTreeMap<u64, u64> = BTreeMap::new();
         for r in &self.relocations {
             let Some(section) = places.sections.get(&r.section) else { continue };
@@ -407,7 +407,8 @@ impl<'a> Link<'a> {
     fn unwind_section(&self) -> Option<usize> {
         self.file.section_by_name(".eh_frame").map(|s| s.index().0)
     }
-    /// The search table of `.eh_frame`, for address `at`. Each relocation there is of a function's address.
+    /// The search table of `.eh_frame`, placed at address `at`. Each relocation there is of a function's
+    /// address.
     fn frame_index(&self, section: usize, at: u64, places: &Places) -> Result<Vec<u8>> {
         let Some(begin) = places.sections.get(&section) else {
             return Err(Failure::bug("shared", "the unwind information has no place"));
@@ -453,7 +454,7 @@ impl<'a> Link<'a> {
         for i in &self.got {
             let at = self.got_entry(*i, places);
             match imports.iter().position(|x| x == i) {
-                // Imports are the first dynamic symbols, behind the null one.
+                // Imports are the first dynamic symbols, after the null symbol.
                 Some(k) => push(at, k + 1, by_symbol, 0),
                 None => push(at, 0, relative, self.address(*i, places)?),
             }

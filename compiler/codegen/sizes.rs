@@ -1,5 +1,5 @@
-//! What the bytes of an object are (`--emit sizes`): weights by the CPU levels that read them, code by level,
-//! tables.
+//! The size of an object by contents (`--emit sizes`): weights by the CPU levels that read them, code by
+//! level, tables.
 
 use super::assemble::{Defined, Unit};
 use super::object::build;
@@ -8,10 +8,10 @@ use object::read::{File, Object as _, ObjectSection as _};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Functions that are listed by name.
+/// Number of functions that are listed by name.
 const LARGEST: usize = 10;
 
-/// The text. `model`: bytes of the constants that the model has after its graph passes.
+/// The report. `model` is the size in bytes of the model's constants after graph passes.
 pub fn print(unit: &Unit, model: u64) -> Result<String> {
     let bug = |e: String| Failure::bug("sizes", e);
     let (product, made, _) = build(unit, false)?;
@@ -26,7 +26,7 @@ pub fn print(unit: &Unit, model: u64) -> Result<String> {
     let mut out = format!("sizes v1 {}\n", i.name);
     let mut row = |depth: usize, what: &str, n: u64, note: String| {
         let width = 40 - 2 * depth;
-        // A string takes all that is written to it.
+        // Writing to a string does not fail.
         let _ = writeln!(out, "{}{what:<width$} {n:>14}{note}", "  ".repeat(depth));
     };
     let inside = if i.weights.external { 0 } else { weights };
@@ -76,7 +76,7 @@ pub fn print(unit: &Unit, model: u64) -> Result<String> {
     Ok(out)
 }
 
-/// Bytes of the weights by the levels that read them: copies for one level are in a row of their own.
+/// Bytes of the weights by the levels that read them. Weights of a single level are in a separate row.
 fn readers(unit: &Unit) -> BTreeMap<String, u64> {
     let parts = &unit.weights.parts;
     let mut levels: Vec<Vec<String>> = vec![vec![]; parts.len()];
@@ -86,7 +86,7 @@ fn readers(unit: &Unit) -> BTreeMap<String, u64> {
         seen.resize(parts.len(), false);
         for (b, _) in v.m.bufs.iter() {
             let Some(at) = v.weights.offset(b) else { continue };
-            // Buffers of equal contents have one part.
+            // Buffers with equal contents share one part.
             let k = parts.partition_point(|p| p.offset <= at as u64);
             if k > 0 && !std::mem::replace(&mut seen[k - 1], true) {
                 levels[k - 1].push(v.level.name.clone());

@@ -1,8 +1,9 @@
-//! Unwind information: for every instruction of every function, where the caller's registers are.
+//! Unwind information: the location of the caller's registers at every instruction of every function.
 //!
-//! Functions describe their prologues and epilogues as [`Step`]s: those of Cranelift by what it recorded
-//! while it emitted them, ours by their encoders. ELF and Mach-O objects get `.eh_frame` from them, COFF
-//! objects `.pdata` and `.xdata` ([`windows`]). Addresses in it are relative, so the sections are read-only.
+//! Functions describe their prologues and epilogues as [`Step`]s. For Cranelift's functions these come from
+//! its records, for ours from the encoders. They are converted to `.eh_frame` in ELF and Mach-O objects, and
+//! to `.pdata` and `.xdata` in COFF objects ([`windows`]). Addresses in these tables are relative, so the
+//! sections are read-only.
 
 pub mod windows;
 
@@ -18,34 +19,34 @@ use object::{BinaryFormat, SectionKind, SymbolKind, SymbolScope};
 use object::{RelocationEncoding, RelocationFlags, RelocationKind};
 use target_lexicon::Architecture;
 
-/// What the instruction before a position does to the frame. Registers have DWARF's numbers; the CFA is the
-/// stack pointer before the call.
+/// The effect on the frame of the instruction before a position. Registers have DWARF numbers. The CFA is the
+/// value of the stack pointer before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The stack pointer is this far below the CFA.
     Stack(u32),
-    /// The frame pointer gets the value of the stack pointer. From here on it tells where the CFA is.
+    /// The frame pointer gets the value of the stack pointer. From here on it determines the CFA.
     Frame,
     /// The frame pointer is the caller's again. The stack pointer is this far below the CFA.
     Unframe(u32),
     /// A register of the caller is saved this far below the CFA.
     Save(u16, u32),
-    /// A register has the value of the caller again.
+    /// A register has the caller's value again.
     Restore(u16),
     /// An epilogue begins.
     Leave,
-    /// An epilogue has ended: the code that follows has the frame from before it.
+    /// The epilogue has ended: the code that follows has the frame from before it.
     Resume,
 }
 
 /// Steps at offsets of code, in order.
 pub type Steps = Vec<(u32, Step)>;
 
-/// Numbers of registers, and where a function begins.
+/// Register numbers, and the state at function entry.
 struct Machine {
     stack: u16,
     frame: u16,
-    /// Where the return address is.
+    /// Location of the return address.
     link: u16,
     /// Bytes that a call pushes.
     pushed: u32,
@@ -59,8 +60,8 @@ fn machine(a: &Architecture) -> Machine {
     }
 }
 
-/// The steps of a function that Cranelift compiled. It records prologues only; epilogues are found by the
-/// instructions that end them.
+/// The steps of a function compiled by Cranelift. It records prologues only; epilogues are recognised by
+/// their last instructions.
 pub fn steps(isa: &dyn TargetIsa, code: &[u8], recorded: &[(u32, UnwindInst)]) -> Result<Steps> {
     let m = machine(&isa.triple().architecture);
     let mut out = vec![];
@@ -90,7 +91,7 @@ pub fn steps(isa: &dyn TargetIsa, code: &[u8], recorded: &[(u32, UnwindInst)]) -
                 (up, down) = (*offset_upward_to_caller_sp, *offset_downward_to_clobbers);
                 framed = true;
                 out.push((*at, Step::Frame));
-                // Cranelift does not record this one.
+                // Cranelift does not record this instruction.
                 if let (Architecture::X86_64, Some((length, n))) =
                     (&isa.triple().architecture, allocation(code.get(*at as usize..).unwrap_or_default()))
                 {
@@ -108,7 +109,7 @@ pub fn steps(isa: &dyn TargetIsa, code: &[u8], recorded: &[(u32, UnwindInst)]) -
                     .map_err(|e| Failure::bug("unwind", format!("{e:?}")))?;
                 out.push((*at, Step::Save(r, up + down - clobber_offset)));
             }
-            // Pointer authentication and tail calls: no setting of ours has them.
+            // Pointer authentication and tail calls, which our settings do not enable.
             UnwindInst::RegStackOffset { .. } | UnwindInst::Aarch64SetPointerAuth { .. } => {}
         }
     }
@@ -118,7 +119,7 @@ pub fn steps(isa: &dyn TargetIsa, code: &[u8], recorded: &[(u32, UnwindInst)]) -
     Ok(out)
 }
 
-/// The length of `sub rsp, n`, and n, if code begins with it. Only prologues move the stack pointer so.
+/// The length of `sub rsp, n`, and n, if the code begins with it. This form occurs in prologues only.
 fn allocation(code: &[u8]) -> Option<(u32, u32)> {
     match *code {
         [0x48, 0x83, 0xec, n, ..] => Some((4, n.into())),
@@ -127,8 +128,8 @@ fn allocation(code: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// Finds the ends of epilogues: the frame is given up, and `ret` follows. Where the pattern is within
-/// other instructions or data, no instruction begins at the offsets that it describes.
+/// Finds the ends of epilogues: the frame is released, and `ret` follows. If the pattern occurs inside other
+/// instructions or data, no instruction begins at the offsets of its steps.
 fn epilogues(a: &Architecture, code: &[u8], up: u32, out: &mut Steps) {
     let m = machine(a);
     let begin = out.last().map_or(0, |s| s.0 as usize);
@@ -137,11 +138,11 @@ fn epilogues(a: &Architecture, code: &[u8], up: u32, out: &mut Steps) {
         Architecture::X86_64 => &[&[0x5d], &[0xc3]],
         // ldp x29, x30, [sp], #16; ret
         Architecture::Aarch64(_) => &[&0xa8c1_7bfd_u32.to_le_bytes(), &0xd65f_03c0_u32.to_le_bytes()],
-        // addi sp, sp, 16; ret, behind loads of the return address and of fp
+        // addi sp, sp, 16; ret, after loads of the return address and of fp
         _ if code.first().is_some_and(|b| b & 3 == 3) => {
             &[&0x0101_0113_u32.to_le_bytes(), &0x0000_8067_u32.to_le_bytes()]
         }
-        // The same in instructions of 16 bits.
+        // The same as compressed instructions.
         _ => &[&0x0141_u16.to_le_bytes(), &0x8082_u16.to_le_bytes()],
     };
     let [give_up, ret] = words else { return };
@@ -175,7 +176,7 @@ pub struct Function {
     pub steps: Steps,
 }
 
-/// Adds the tables of a platform to an object.
+/// Adds the unwind tables of the platform to an object.
 pub fn add(o: &mut Object<'_>, architecture: &Architecture, functions: &[Function]) -> Result<()> {
     match o.format() {
         BinaryFormat::Coff => windows::add(o, architecture, functions),
@@ -188,10 +189,10 @@ fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Fu
     let bug = |e: String| Failure::bug("unwind", e);
     let m = machine(architecture);
     let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 1 };
-    // Instructions of aarch64 have four bytes, those of the others any number of bytes or of two.
+    // Code alignment: instructions of aarch64 have four bytes, others any number of bytes or of halfwords.
     let align = if matches!(architecture, Architecture::Aarch64(_)) { 4 } else { 1 };
     let mut cie = CommonInformationEntry::new(encoding, align, -8, Register(m.link));
-    // Apple's linkers know distances of eight bytes, given by two symbols.
+    // Apple's linkers require 8-byte distances that are differences of two symbols.
     let macho = o.format() == BinaryFormat::MachO;
     let size = if macho { gimli::DW_EH_PE_absptr } else { gimli::DW_EH_PE_sdata4 };
     cie.fde_address_encoding = gimli::DwEhPe(gimli::DW_EH_PE_pcrel.0 | size.0);
@@ -229,12 +230,12 @@ fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Fu
     let mut w = EhFrame(Recorder::new());
     table.write_eh_frame(&mut w).map_err(|e| bug(e.to_string()))?;
     let section = match o.format() {
-        // The type of x86-64's own is not that of data for most tools.
+        // Most tools do not treat x86-64's own section type as data.
         BinaryFormat::Elf => o.add_section(vec![], b".eh_frame".to_vec(), SectionKind::ReadOnlyData),
         _ => o.section_id(StandardSection::EhFrame),
     };
     let offset = o.append_section_data(section, w.0.bytes.slice(), 8);
-    // Distances on Mach-O begin at a symbol; its section symbols are not written for every machine.
+    // On Mach-O distances begin at a local symbol, because section symbols are not written for every machine.
     let start = macho.then(|| {
         o.add_symbol(Symbol {
             name: b"eh_frame".to_vec(),
@@ -265,8 +266,8 @@ fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Fu
     Ok(())
 }
 
-/// A symbol and an addend for an address that no other object can replace: in shared libraries, another one
-/// may define an exported function.
+/// A symbol and an addend for an address that cannot be preempted: in a shared library, another library may
+/// define an exported function.
 fn within_object(o: &mut Object<'_>, symbol: SymbolId, addend: i64) -> Result<(SymbolId, i64)> {
     let s = o.symbol(symbol);
     if s.scope == SymbolScope::Compilation {
@@ -279,7 +280,7 @@ fn within_object(o: &mut Object<'_>, symbol: SymbolId, addend: i64) -> Result<(S
     Ok((o.section_symbol(section), addend))
 }
 
-/// The steps that change anything: not the end of the last epilogue, if no code is behind it.
+/// The steps that have an effect: all but the end of the last epilogue, if no code follows it.
 fn useful(steps: &[(u32, Step)], size: u32) -> impl Iterator<Item = &(u32, Step)> {
     let last = steps.iter().rposition(|s| s.1 == Step::Leave);
     let ends = steps.last().is_some_and(|s| s.1 == Step::Resume && s.0 >= size);
@@ -291,7 +292,7 @@ fn useful(steps: &[(u32, Step)], size: u32) -> impl Iterator<Item = &(u32, Step)
         .map(|(_, s)| s)
 }
 
-/// Where the function's address is in an entry of `.eh_frame`: behind its length and its CIE.
+/// Offset of the function's address in an entry of `.eh_frame`, after its length and CIE.
 pub const ADDRESS_AT: u64 = 8;
 
 /// Bytes of the search table for a number of functions.
@@ -299,7 +300,7 @@ pub fn index_size(functions: usize) -> usize {
     12 + 8 * functions
 }
 
-/// `.eh_frame_hdr`, which lies at `at`: the address of `.eh_frame`, and each function with its entry.
+/// `.eh_frame_hdr` at address `at`: the address of `.eh_frame`, and each function with its entry.
 pub fn index(at: u64, eh_frame: u64, mut functions: Vec<(u64, u64)>) -> Result<Vec<u8>> {
     let distance = |to: u64, from: u64| -> Result<[u8; 4]> {
         let d = i32::try_from(to.wrapping_sub(from) as i64)
@@ -307,8 +308,8 @@ pub fn index(at: u64, eh_frame: u64, mut functions: Vec<(u64, u64)>) -> Result<V
         Ok(d.to_le_bytes())
     };
     functions.sort_unstable();
-    // Version; encodings of the address, the count and the table: relative to here, a number, relative to
-    // the section.
+    // Version, then the encodings of address, count and table: PC-relative, a number, relative to the
+    // section.
     let mut out = vec![1, 0x1b, 0x03, 0x3b];
     out.extend(distance(eh_frame, at + 4)?);
     out.extend((functions.len() as u32).to_le_bytes());

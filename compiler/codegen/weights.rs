@@ -1,5 +1,5 @@
 //! The weights blob: every constant that generated code reads, once for all CPU levels, 64-byte aligned, in
-//! table order. Where it is a file of its own, `weights_file` says what is around it.
+//! table order. `weights_file` describes the file format for weights in a separate file.
 
 use super::weights_file::WeightsFile;
 use crate::nest::{Buf, Module, Place, visit};
@@ -10,18 +10,18 @@ use std::sync::Arc;
 /// Alignment of the blob and of each constant.
 pub const ALIGN: u64 = 64;
 
-/// Hashing gigabytes would cost more than it saves: constants up to this size are shared if their contents
-/// are equal, larger ones if they are made the same way from equal data.
+/// Largest constant that is shared by content hash. Larger ones are shared if they are derived in the same
+/// way from equal data, because hashing gigabytes would cost more than it saves.
 const HASHED: u64 = 1 << 16;
 
 /// The constants of one or several modules.
 #[derive(Clone, Debug, Default)]
 pub struct Blob {
-    /// A weights file whose blob this one begins with.
+    /// A weights file whose blob is the prefix of this one.
     pub base: Option<Arc<WeightsFile>>,
-    /// Constants in order, behind those of the base.
+    /// Constants in order, after those of the base.
     pub parts: Vec<Part>,
-    /// Where each module finds its constants, in the order of the modules.
+    /// Offsets of each module's constants, in the order of the modules.
     pub layouts: Vec<Layout>,
     /// Bytes.
     pub size: u64,
@@ -32,13 +32,13 @@ pub struct Blob {
 pub struct Part {
     /// Its first byte.
     pub offset: u64,
-    /// Its buffer.
+    /// Name of its buffer.
     pub name: String,
     /// Its contents.
     pub data: Arc<ConstData>,
 }
 
-/// Where each constant of a module lies.
+/// Offsets of a module's constants.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     offsets: HashMap<Buf, i64>,
@@ -56,9 +56,8 @@ impl Blob {
     pub fn new(modules: &[Module]) -> Blob {
         Blob::default().filled(modules, Shared::default())
     }
-    /// The same for a file whose values may change later: whether two constants share their bytes must not
-    /// hang on values that they merely begin with, such as the zeros of every fresh bias. Constants that the
-    /// base holds are not repeated.
+    /// As [`Blob::new`], for a file whose values may change later: sharing must not depend on initial values
+    /// that happen to be equal, such as the zeros of new biases. Constants of the base are not repeated.
     pub fn for_file(modules: &[Module], base: Option<Arc<WeightsFile>>) -> Blob {
         let blob = Blob { size: base.as_ref().map_or(0, |b| b.size()), base, ..Blob::default() };
         blob.filled(modules, Shared { by_name: true, ..Shared::default() })
@@ -83,7 +82,7 @@ impl Blob {
         }
         self
     }
-    /// Offset of a constant, which is put at the end unless it is there already.
+    /// Offset of a constant, which is appended unless it is already present.
     fn place(&mut self, name: &str, c: &Arc<ConstData>, shared: &mut Shared) -> u64 {
         if let Some(at) = shared.find(name, c) {
             return at;
@@ -98,7 +97,7 @@ impl Blob {
         shared.insert(name, c, at);
         at
     }
-    /// Hands the whole blob to `sink` in pieces of bounded size.
+    /// Passes the whole blob to `sink` in pieces of bounded size.
     pub fn stream(&self, sink: &mut dyn FnMut(&[u8])) {
         let mut at = 0u64;
         if let Some(base) = &self.base {
@@ -114,11 +113,12 @@ impl Blob {
     }
 }
 
-/// What is in the blob already.
+/// Constants that are already in the blob.
 #[derive(Default)]
 struct Shared {
-    /// Small constants are one only if they have one name, too: the same constant on two CPU levels. So must
-    /// large ones whose elements are all equal; other large ones are not equal by chance.
+    /// True if small constants are shared only under one name, which is the case of one constant on two CPU
+    /// levels. Large constants with equal elements need the same name, too; equality of other large ones is
+    /// no coincidence.
     by_name: bool,
     by_ptr: HashMap<*const ConstData, u64>,
     by_hash: HashMap<([u8; 32], String), u64>,
@@ -129,7 +129,7 @@ struct Shared {
 type Large = (Arc<ConstData>, String, u64);
 
 impl Shared {
-    /// What small constants are found by beside their hash.
+    /// The part of the key that small constants have besides the hash.
     fn name(&self, name: &str) -> String {
         if self.by_name { name.to_owned() } else { String::new() }
     }

@@ -1,4 +1,4 @@
-//! Weights files: what is around the blob, and which objects a file fits.
+//! The format of weights files, and the objects that a file fits.
 //!
 //! ```text
 //! 0      magic "onnxcwts"
@@ -11,10 +11,10 @@
 //!        the index: JSON; constants of the blob with their hashes, and what each plan was made from
 //! ```
 //!
-//! Numbers are little-endian. A *plan* is everything that code is generated from but the values in the blob:
-//! the placed nests with the offset of each constant. Objects of one plan are the same code, so an object
-//! reads every file that has its plan, at the number that the object was compiled with. Several models share
-//! a file: each adds its plan and the constants that the file lacks, and moves nothing.
+//! Numbers are little-endian. A *plan* is the complete input of code generation except the values in the
+//! blob: the placed nests with the offset of each constant. Objects with equal plans have equal code, so an
+//! object accepts every file that contains its plan at the object's index. Several models can share a file:
+//! each adds its plan and the constants that the file lacks, without moving existing ones.
 
 use super::tile;
 use super::weights::{ALIGN, Blob};
@@ -33,22 +33,22 @@ use std::sync::Arc;
 pub const HEADER: u64 = 1024;
 /// Version and sources of this compiler.
 pub const COMPILER: &str = env!("ONNXC_SOURCES");
-/// What a file begins with.
+/// The first bytes of a file.
 pub const MAGIC: &[u8; 8] = b"onnxcwts";
 /// Version of the format.
 pub const VERSION: u32 = 1;
-/// Where the size of the blob is.
+/// Offset of the size of the blob.
 pub const SIZE_AT: usize = 16;
-/// Where the first plan is.
+/// Offset of the first plan.
 pub const PLANS_AT: usize = 64;
 /// Bytes of the hash of a plan.
 pub const PLAN: usize = 32;
 /// Most plans of a file.
 pub const MOST_PLANS: usize = (HEADER as usize - PLANS_AT) / PLAN;
-/// Larger constants of a model are not repeated in the index.
+/// Larger constants of a model are not stored in the index.
 const SMALL: u64 = 512;
 
-/// The first sixteen bytes of every file of this version.
+/// The first sixteen bytes of all files of this version.
 pub fn signature() -> [u8; 16] {
     let mut s = [0; 16];
     s[..8].copy_from_slice(MAGIC);
@@ -57,7 +57,7 @@ pub fn signature() -> [u8; 16] {
     s
 }
 
-/// What is before a blob, without an index.
+/// The bytes before the blob, without an index.
 pub fn header(size: u64, plans: &[[u8; PLAN]]) -> [u8; HEADER as usize] {
     let mut h = [0; HEADER as usize];
     h[..16].copy_from_slice(&signature());
@@ -70,7 +70,7 @@ pub fn header(size: u64, plans: &[[u8; PLAN]]) -> [u8; HEADER as usize] {
     h
 }
 
-/// The hash of what objects with these modules have in common.
+/// The hash of the common input of objects with these modules.
 pub fn plan(modules: &[Module], weights: &Blob, target: &str, cpu: &str) -> [u8; PLAN] {
     let texts: Vec<String> = modules
         .par_iter()
@@ -90,7 +90,7 @@ pub fn plan(modules: &[Module], weights: &Blob, target: &str, cpu: &str) -> [u8;
     h.finalize().into()
 }
 
-/// What a plan was made from: tells why another model has another one.
+/// The input of a plan, used to explain why another model has a different plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Made {
     /// Prefix of the identifiers.
@@ -103,19 +103,19 @@ pub struct Made {
     pub constants: Vec<Constant>,
 }
 
-/// A constant of a model: an initializer, or what a Constant node holds.
+/// A constant of a model: an initializer or the value of a Constant node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constant {
     /// Its name.
     pub name: String,
     /// Type and shape.
     pub ty: String,
-    /// Its bytes, unless they are many.
+    /// Its bytes, if they are few.
     pub value: Option<Vec<u8>>,
 }
 
 impl Constant {
-    /// Of a value of the graph.
+    /// From a constant of the graph.
     pub fn new(name: &str, c: &ConstData) -> Constant {
         let dims: Vec<String> = c.dims().iter().map(i64::to_string).collect();
         let value = (c.byte_len() <= SMALL).then(|| c.bytes().to_vec());
@@ -172,7 +172,7 @@ struct Entry {
     sha256: String,
 }
 
-/// A weights file that was read.
+/// A weights file that has been read.
 #[derive(Debug)]
 pub struct WeightsFile {
     bytes: Bytes,
@@ -180,12 +180,12 @@ pub struct WeightsFile {
     plans: Vec<[u8; PLAN]>,
     made: Vec<Made>,
     entries: Vec<Entry>,
-    /// Numbers of the entries by size and hash: nothing is hashed whose size nobody has.
+    /// Indices of the entries by size and hash. A constant is hashed only if an entry has its size.
     index: HashMap<u64, HashMap<String, Vec<usize>>>,
 }
 
 impl WeightsFile {
-    /// Checks that a file of this name is whole.
+    /// Checks that a file of this name is complete.
     pub fn new(bytes: Bytes, name: &str) -> Result<WeightsFile> {
         WeightsFile::read(bytes).map_err(|(found, expected)| {
             Error::new(codes::WEIGHTS_FILE, "this is no weights file that onnxc reads")
@@ -251,16 +251,16 @@ impl WeightsFile {
     pub fn plans(&self) -> &[[u8; PLAN]] {
         &self.plans
     }
-    /// Where a plan is, or is to be added.
+    /// The index of a plan; for a new plan, the next free one.
     pub fn slot(&self, plan: &[u8; PLAN]) -> u32 {
         self.plans.iter().position(|p| p == plan).unwrap_or(self.plans.len()) as u32
     }
-    /// What each plan was made from.
+    /// The inputs of the plans.
     pub fn made(&self) -> &[Made] {
         &self.made
     }
-    /// Where a constant with these bytes is, by preference one of the same name. One whose elements are
-    /// all equal must have it: the zeros of two biases are the same ones only until they are trained.
+    /// The offset of a constant with these bytes, preferably one of the same name. A constant whose elements
+    /// are all equal requires the same name: the zeros of two biases are equal only until they are trained.
     pub fn find(&self, name: &str, c: &ConstData) -> Option<u64> {
         let known = self.index.get(&c.byte_len())?.get(&digest(c))?;
         let found = || known.iter().map(|i| &self.entries[*i]);
@@ -268,7 +268,7 @@ impl WeightsFile {
         let any = || found().next().filter(|_| !c.is_splat());
         named.or_else(any).filter(|e| self.holds(e, c)).map(|e| e.offset)
     }
-    /// The index may be wrong, the bytes are not.
+    /// True if the blob contains the bytes; the index may be wrong.
     fn holds(&self, e: &Entry, c: &ConstData) -> bool {
         let (mut rest, mut same) = (&self.blob()[e.offset as usize..], true);
         c.stream(&mut |piece| {
@@ -303,7 +303,7 @@ fn digest(c: &ConstData) -> String {
     super::header::hex(&h.finalize())
 }
 
-/// Writes a file: what the blob's base fits, and this plan.
+/// Writes a file with the blob, the plans of its base, and this plan.
 pub fn write(weights: &Blob, plan: &[u8; PLAN], made: &Made, out: &mut dyn Write) -> std::io::Result<()> {
     let base = weights.base.as_deref();
     let mut plans = base.map_or(vec![], |b| b.plans.clone());

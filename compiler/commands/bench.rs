@@ -1,4 +1,4 @@
-//! `onnxc bench`: times of a model, or of the machine.
+//! `onnxc bench`: times of a model, or limits of the machine.
 
 use super::{given_inputs, runner, source};
 use crate::bench;

@@ -1,4 +1,4 @@
-//! `onnxc check`: everything that is wrong with a model, or that nothing is.
+//! `onnxc check`: all errors and warnings of a model.
 
 use super::{source, warn, with_progress};
 use crate::cli::{CheckArgs, MessageFormat};

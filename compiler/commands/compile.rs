@@ -1,4 +1,4 @@
-//! `onnxc MODEL`: object, header and whatever else was asked for.
+//! `onnxc MODEL`: the object, the header and other requested outputs.
 
 use super::{source, warn, with_progress};
 use crate::bench::print::bytes;
@@ -55,7 +55,7 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
             .map_err(|e| Failure::Io(d.display().to_string(), e.to_string())),
         None => Ok(()),
     };
-    // Nothing is kept of what is read from standard input or goes to standard output.
+    // Standard input and standard output are not cached.
     let cache = Cache::new(a.cache.as_deref()).filter(|_| !stdout && src.folder.is_some());
     let names: Vec<&str> = kinds.iter().map(|k| k.name).collect();
     let cache = cache

@@ -1,4 +1,4 @@
-//! `onnxc explain`: the table of diagnostics, and that of limits.
+//! `onnxc explain`: the tables of diagnostics and limits.
 
 use crate::diag::{Error, Result, codes, limits};
 

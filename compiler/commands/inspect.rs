@@ -1,4 +1,4 @@
-//! `onnxc inspect`: what is in a model and what it takes: interface, sizes, operators, weights, memory,
+//! `onnxc inspect`: the contents and requirements of a model: interface, sizes, operators, weights, memory,
 //! arithmetic.
 
 use super::check::type_text;
@@ -21,11 +21,11 @@ struct Findings {
     producer: String,
     ir_version: i64,
     opsets: Vec<(String, i64)>,
-    /// Operator, version -> nodes, those of nested graphs included.
+    /// Operator, version -> number of nodes, including nested graphs.
     operators: BTreeMap<(String, u32), usize>,
     /// Element type -> tensors, elements, bytes.
     weights: BTreeMap<String, (usize, u64, u64)>,
-    /// Sizes that amounts are counted for.
+    /// The sizes for which amounts are counted.
     sizes: Vec<(String, i64)>,
     workspace: Option<i64>,
     /// Bytes.
@@ -39,7 +39,7 @@ pub fn inspect(a: &InspectArgs) -> Result<()> {
     let options = a.common.apply(Options { cpu: a.cpu.clone(), ..Options::default() });
     let c = with_progress(&format!("onnxc: reading {}", src.name), || pipeline::compile(&src, &options))?;
     warn(&c, a.common.message_format);
-    // The graph as the file has it: passes replace operators and drop what is dead.
+    // The graph of the file: passes replace operators and drop dead nodes.
     let file = crate::onnx::read(
         &src,
         &ImportOptions {

@@ -1,5 +1,4 @@
-//! What each command of the program does: files in, files and findings out. `main.rs` only picks one of
-//! these.
+//! The commands of the program, from input files to output files and findings. `main.rs` only selects one.
 
 pub mod bench;
 pub mod check;
@@ -28,7 +27,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The model of a command line; `-` is standard input.
+/// The model given on the command line; `-` is standard input.
 fn source(path: &Path) -> Result<Source> {
     if path == Path::new("-") {
         let mut b = vec![];
@@ -51,7 +50,7 @@ fn warn(c: &Compiled, format: MessageFormat) {
     }
 }
 
-/// Says on a terminal what is being done once it takes longer than a second.
+/// Prints what is being done on a terminal if it takes longer than a second.
 fn with_progress<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     let (stop, wait) = mpsc::channel::<()>();
     let show = std::io::stderr().is_terminal();
@@ -71,12 +70,12 @@ fn with_progress<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     });
     let r = f();
     drop(stop);
-    // The ticker only prints; that it ended is all there is to know.
+    // The ticker only prints, so its result is ignored.
     let _ = ticker.join();
     r
 }
 
-/// A model compiled into memory, for the highest CPU level of this machine unless `options` say otherwise.
+/// Compiles a model into memory, for the highest CPU level of this machine unless `options` say otherwise.
 fn runner(src: &Source, common: &ModelArgs, options: Options, library: Option<&Path>) -> Result<Runner> {
     let options = common.apply(options);
     let c = with_progress(&format!("onnxc: compiling {}", src.name), || pipeline::compile(src, &options))?;
@@ -115,7 +114,7 @@ fn given_inputs(r: &Runner, list: &[ArrayFile]) -> Result<Vec<Array>> {
     Ok(out)
 }
 
-/// A picture as the input of this name.
+/// Reads a picture as the input of this name.
 #[cfg(feature = "image")]
 fn picture(i: &Interface, name: &str, path: &Path) -> Result<Array> {
     let Some(t) =

@@ -1,9 +1,9 @@
-//! `onnxc verify --per-node`: every tensor of the main graph against a reference, to find the node that goes
-//! wrong.
+//! `onnxc verify --per-node`: compares every tensor of the main graph with a reference, to find the first
+//! wrong node.
 //!
-//! The model is compiled with its inner tensors as outputs (`--tap`). The reference is ONNX Runtime or the
-//! onnx package, run by the user's Python on a copy of the model whose outputs are all tensors, or arrays in
-//! an .npz file.
+//! The model is compiled with its inner tensors as outputs (`--tap`). The reference is either ONNX Runtime or
+//! the onnx package, run by the user's Python on a copy of the model in which all tensors are outputs, or an
+//! .npz file of arrays.
 
 use super::{given_inputs, runner, source};
 use crate::arrays::{self, Array};
@@ -24,7 +24,7 @@ use std::process::Command;
 
 const SCRIPT: &str = include_str!("reference.py");
 
-/// How one tensor compares.
+/// Result of comparing one tensor.
 struct Row {
     tensor: String,
     origin: Origin,
@@ -33,18 +33,18 @@ struct Row {
 }
 
 enum Outcome {
-    /// The reference does not have it.
+    /// The reference lacks the tensor.
     Absent,
-    /// Its type or shape is another one: that of the reference.
+    /// The reference has this other type or shape.
     Unlike(String),
     Compared(Difference),
 }
 
 struct Difference {
     max_abs: f64,
-    /// Relative to the largest magnitude of the reference.
+    /// Relative to the largest magnitude in the reference.
     max_rel: f64,
-    /// Units in the last place; `None` where elements are no floats.
+    /// Units in the last place; `None` if the elements are not floats.
     ulp: Option<u64>,
     cosine: f64,
     outside: usize,
@@ -61,20 +61,20 @@ impl Row {
     }
 }
 
-/// What to compare: tensors that become outputs, and all tensors of nodes with their nodes, in order.
+/// The tensors to compare: the taps, and all results of nodes with their nodes, in order.
 struct Plan {
     taps: Vec<String>,
     nodes: Vec<(String, Origin)>,
-    /// How many tensors one program can have as outputs besides its own.
+    /// Most taps of one program.
     most: usize,
 }
 
-/// Runs the command for one set of inputs; `set` are arrays of test data, else the inputs are those of the
-/// command line.
+/// Runs the command for one set of inputs: `set`, arrays of test data, or else the inputs of the command
+/// line.
 pub fn per_node(a: &VerifyArgs, set: Option<Vec<Array>>) -> Result<()> {
     let src = source(&a.model)?;
     let plan = plan(&src, a)?;
-    // A program has a bounded number of arguments: many tensors take several programs.
+    // A program has a bounded number of arguments, so many tensors take several programs.
     let parts: Vec<&[String]> =
         if plan.taps.is_empty() { vec![&[]] } else { plan.taps.chunks(plan.most).collect() };
     let scratch = Scratch::new()?;
@@ -97,7 +97,7 @@ pub fn per_node(a: &VerifyArgs, set: Option<Vec<Array>>) -> Result<()> {
         };
         let room = want.iter().map(|(n, a)| (n.clone(), a.dims.clone())).collect();
         for x in r.run_with(&r.order_inputs(inputs.clone())?, &room)? {
-            // Every program has the outputs of the model.
+            // Every program also returns the outputs of the model.
             if !rows.iter().any(|r| r.tensor == x.name) {
                 let origin =
                     plan.nodes.iter().find(|n| n.0 == x.name).map_or_else(Origin::default, |n| n.1.clone());
@@ -115,7 +115,7 @@ pub fn per_node(a: &VerifyArgs, set: Option<Vec<Array>>) -> Result<()> {
     report(a, rows)
 }
 
-/// The tensors that `--tap` names, or all of them.
+/// The tensors that `--tap` names, or all.
 fn plan(src: &Source, a: &VerifyArgs) -> Result<Plan> {
     let model = crate::onnx::read(
         src,
@@ -145,7 +145,7 @@ fn made(a: &VerifyArgs, r: &Runner, set: Option<Vec<Array>>) -> Result<Vec<Array
     }
 }
 
-/// A folder that goes when the command ends.
+/// A folder that is removed when the command ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -161,7 +161,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left in the system's folder of temporary files does no harm.
+        // A folder that is left among the temporary files does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -187,7 +187,7 @@ fn reference(
     let mut m = decode::decode(src)?.model;
     sort::sort(&mut m, &Origin::file(&src.name), &mut Findings::default());
     if let Some(g) = &mut m.graph {
-        // Tensors within calls of functions have names here that the file does not have.
+        // Tensors inside inlined functions have names that do not occur in the file.
         let own: HashSet<&str> = g.node.iter().flat_map(|n| n.output.iter().map(String::as_str)).collect();
         let names: Vec<String> = names.iter().filter(|n| own.contains(n.as_str())).cloned().collect();
         g.output.extend(names.iter().map(|n| ValueInfoProto { name: Some(n.clone()), ..Default::default() }));
@@ -266,9 +266,9 @@ fn outcome(got: &Array, want: Option<&Array>, a: &VerifyArgs) -> Outcome {
     Outcome::Compared(difference(got.ty, &got.to_f64s(), &want.to_f64s(), a))
 }
 
-/// An element is outside where it differs by more than `atol + rtol * max(|reference|, rms)`: sums whose
-/// terms cancel are as exact as their terms are. Integers are exact, but 8-bit ones, which are rounded reals,
-/// by 1.
+/// Counts elements that differ by more than `atol + rtol * max(|reference|, rms)`: a sum whose terms cancel
+/// is only as exact as its terms. Integers must be equal, except that 8-bit ones, which are rounded reals,
+/// may differ by 1.
 fn difference(ty: ElemType, got: &[f64], want: &[f64], a: &VerifyArgs) -> Difference {
     let finite = || want.iter().filter(|x| x.is_finite());
     let count = finite().count().max(1) as f64;
@@ -312,7 +312,7 @@ fn difference(ty: ElemType, got: &[f64], want: &[f64], a: &VerifyArgs) -> Differ
     d
 }
 
-/// Numbers of the type between two of them.
+/// The distance between two numbers in units in the last place of the type.
 fn ulps(ty: ElemType, x: f64, y: f64) -> u64 {
     let key = |v: f64| -> i64 {
         let (bits, sign) = match ty {

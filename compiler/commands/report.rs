@@ -1,4 +1,4 @@
-//! `onnxc report`: a page about a model.
+//! `onnxc report`: an HTML page about a model.
 
 use super::{given_inputs, runner, source};
 use crate::bench;
@@ -37,7 +37,7 @@ pub fn report(a: &ReportArgs) -> Result<()> {
     let (measured, sizes) = if a.no_run {
         (None, random::sizes(&c.interface, &random::named_sizes(&c.interface, &a.sizes)?))
     } else {
-        // The sizes of the page are those of the inputs that are measured.
+        // The page shows the sizes of the inputs that are measured.
         let inputs = r.fill(given_inputs(&r, &a.inputs)?, &a.sizes, a.seed)?;
         let sizes = r.sizes(&r.order_inputs(inputs.clone())?)?;
         (Some(bench::run(&r, inputs, &settings)?), sizes)

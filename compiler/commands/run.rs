@@ -1,4 +1,4 @@
-//! `onnxc run`: a model once, on arrays from files or random ones.
+//! `onnxc run`: runs a model once, on arrays from files or random ones.
 
 use super::{given_inputs, names, native, runner, source};
 use crate::arrays::{self, Array, Format};
@@ -9,7 +9,7 @@ use crate::io_descriptors;
 use crate::run::Runner;
 use std::path::Path;
 
-/// Elements of an output that are printed.
+/// Number of elements of an output that are printed.
 const SHOWN: usize = 8;
 
 /// Runs the command.
@@ -26,7 +26,7 @@ pub fn run(a: &RunArgs) -> Result<()> {
     write(&r, &a.outputs, &outputs)
 }
 
-/// Wrong names are told before the model runs.
+/// Reports wrong output names before the model runs.
 fn check_outputs(r: &Runner, files: &[ArrayFile]) -> Result<()> {
     let outputs = &r.compiled().interface.outputs;
     for f in files {
@@ -90,7 +90,7 @@ fn write(r: &Runner, files: &[ArrayFile], outputs: &[Array]) -> Result<()> {
     Ok(())
 }
 
-/// Name, type, shape, least and greatest value, the first elements.
+/// Name, type, shape, minimum, maximum and the first elements.
 fn summary(o: &Array) -> String {
     let more = |n: usize| if n > SHOWN { ", ..." } else { "" };
     if let Some(list) = o.to_strings() {

@@ -1,5 +1,4 @@
-//! `onnxc completions` and `onnxc man`: what shells and readers know of the flags, from the table of flags
-//! itself.
+//! `onnxc completions` and `onnxc man`: shell completions and man pages, generated from the table of flags.
 
 use crate::cli::Cli;
 use crate::diag::{Failure, Result};
@@ -15,7 +14,7 @@ pub fn completions(shell: Shell) -> Result<()> {
     std::io::stdout().write_all(&text).map_err(|e| Failure::Io("<stdout>".into(), e.to_string()))
 }
 
-/// Writes a man page for the program and one for each command.
+/// Writes a man page for the program and for each command.
 pub fn man(dir: &Path) -> Result<()> {
     let io = |e: std::io::Error| Failure::Io(dir.display().to_string(), e.to_string());
     std::fs::create_dir_all(dir).map_err(io)?;

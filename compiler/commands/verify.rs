@@ -1,4 +1,4 @@
-//! `onnxc verify`: outputs against saved ones.
+//! `onnxc verify`: compares outputs with saved ones.
 
 use super::{per_node, runner, source};
 use crate::arrays::{self, Array};
@@ -125,7 +125,7 @@ fn load_set(path: &Path, r: &Runner) -> Result<(Vec<Array>, Vec<Array>)> {
         Ok(v)
     };
     let (mut inputs, mut outputs) = (read("input")?, read("output")?);
-    // Position counts in this layout; names are often missing or other ones.
+    // In this layout inputs are identified by position; names are often missing or different.
     inputs.iter_mut().zip(&i.inputs).for_each(|(a, t)| a.name = t.name.clone());
     outputs.iter_mut().zip(&i.outputs).for_each(|(a, t)| a.name = t.name.clone());
     Ok((inputs, outputs))

@@ -1,7 +1,8 @@
-//! `onnxc weights`: a weights file with the values of another model, for an object that was compiled before.
+//! `onnxc weights`: writes a weights file with the values of another model, for an object that was compiled
+//! earlier.
 //!
-//! The model is compiled as far as the layout of its weights. If its plan is that of the object, the file
-//! fits; otherwise the values that became part of the code are found by putting old values back.
+//! The model is compiled up to the layout of its weights. If its plan is equal to the object's, the file
+//! fits. Otherwise values were compiled into the code, and they are found by restoring old values.
 
 use super::{source, warn, with_progress};
 use crate::cli::WeightsArgs;
@@ -16,7 +17,7 @@ use crate::tensor::ConstData;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most values that one refusal names.
+/// Most values that an error names.
 const MOST_NAMED: usize = 5;
 /// Most elements of a value that a message shows.
 const MOST_SHOWN: usize = 8;
@@ -26,7 +27,7 @@ pub fn weights(a: &WeightsArgs) -> Result<()> {
     let options = a.options();
     let src = source(&a.model)?;
     let fits = a.fits.display().to_string();
-    // Read, not only mapped: the output may be the same file.
+    // Read instead of mapped, because the output may be the same file.
     let old = std::fs::read(&a.fits).map_err(|e| Failure::Io(fits.clone(), e.to_string()))?;
     let old = WeightsFile::new(old.into(), &fits)?;
     let c = with_progress(&format!("onnxc: compiling {}", src.name), || pipeline::compile(&src, &options))?;
@@ -54,7 +55,7 @@ impl Refused<'_> {
     fn error(&self, title: impl Into<String>) -> Error {
         Error::new(codes::WEIGHTS_FIT, title).at(&Origin::file(&self.src.name))
     }
-    /// What is to be told.
+    /// The error that explains the refusal.
     fn why(&self, c: &Compiled, slot: usize) -> Result<Failure> {
         let (all, new) = (self.old.made(), &c.made);
         let Some(old) = all.get(slot) else {
@@ -110,7 +111,7 @@ impl Refused<'_> {
             models(all)
         ))
     }
-    /// The values without whose change the plan would be the same.
+    /// Errors about the values whose change alters the plan.
     fn named(&self, old: &Made, slot: usize) -> Result<Vec<Error>> {
         let mut current: Vec<(String, Arc<ConstData>)> = vec![];
         let list = |m: &mut Model| {
@@ -142,7 +143,7 @@ impl Refused<'_> {
         if changed.is_empty() || !same(&changed.iter().copied().collect())? {
             return Ok(vec![]);
         }
-        // The values behind `end` may change, and so may all of them but those that were found.
+        // Binary search: restoring `found` and the values before `end` preserves the plan.
         let mut end = changed.len();
         while found.len() < MOST_NAMED && !same(&found)? {
             let (mut few, mut enough) = (0, end);
@@ -169,7 +170,7 @@ impl Refused<'_> {
     }
 }
 
-/// Their names.
+/// The names of the models.
 fn models(all: &[Made]) -> String {
     all.iter().map(|m| format!("\"{}\"", m.model)).collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,6 @@
-//! The graph as text for Graphviz (`--emit dot`): nodes with their operators, edges with the tensors' types,
-//! bodies of control flow as clusters. Constants are in the node that reads them; `dot -Tsvg model.dot -o
-//! model.svg` draws it.
+//! The graph as Graphviz text (`--emit dot`). Nodes are labelled with operators, edges with the tensors'
+//! types, and the bodies of control flow are clusters. Constants are shown in the node that reads them. `dot
+//! -Tsvg model.dot -o model.svg` draws it.
 
 use super::{Def, Graph, Model, Node, Value};
 use crate::sym::SymTable;
@@ -31,7 +31,7 @@ impl Writer<'_> {
         self.next += 1;
         format!("n{}", self.next)
     }
-    /// Writes a graph. `outer` are points of the values that it captures; gives those of its outputs.
+    /// Writes a graph. `outer` maps captured values to their points. Returns the points of the outputs.
     fn graph(&mut self, g: &Graph, indent: &str, outer: &HashMap<Value, String>) -> Vec<String> {
         let mut points: HashMap<Value, String> = outer.clone();
         for v in &g.inputs {

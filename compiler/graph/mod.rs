@@ -1,11 +1,11 @@
-//! The graph IR: what the passes before lowering work on. Protobuf is behind us, loops are ahead.
+//! The graph IR, on which the passes before lowering work. It contains neither protobuf nor loops.
 //!
 //! Entities live in tables and are named by numbers. Invariants, checked by [`verify`]:
 //!
 //! 1. `order` holds every live node once, and a node comes after the definitions of its inputs.
 //! 2. Every value has one definition, and `def` says which; a node's outputs point back at it.
 //! 3. Inputs and outputs of a node are within the operator's arity; a missing optional one is `None`.
-//! 4. A subgraph's `captures` pair a value of the enclosing graph with the value that stands for it inside.
+//! 4. A subgraph's `captures` pair a value of the enclosing graph with the value that denotes it inside.
 //! 5. After `infer_shapes` every value that a live node defines has a type.
 
 pub mod dot;
@@ -47,15 +47,15 @@ pub struct Model {
     pub origin: Origin,
     /// Producer, for reports.
     pub producer: String,
-    /// Errors of the import. The graph has only what none of them concerns; nothing may be compiled from it.
+    /// Errors of the import. The graph contains only nodes without errors, and must not be compiled.
     pub errors: Vec<crate::diag::Error>,
     /// Warnings and notes of the import.
     pub warnings: Vec<crate::diag::Error>,
-    /// Inner tensors that become outputs, by their names in the file.
+    /// Names of inner tensors that become outputs.
     pub taps: Vec<String>,
-    /// Outputs and the inputs whose memory they may have, by their numbers (`--alias`).
+    /// Pairs of an output and the input whose memory it may share, by number (`--alias`).
     pub aliases: Vec<(usize, usize)>,
-    /// `--dim` of dimensions that only lowering makes: capacities.
+    /// `--dim` arguments for dimensions that are created by lowering: capacities.
     pub late_dims: Vec<(String, DimOption)>,
     /// External data files that were read, relative to the model's folder.
     pub external_files: Vec<String>,
@@ -78,11 +78,11 @@ pub struct Graph {
     pub outputs: Vec<Value>,
     /// Names of the outputs in the file (a folded output keeps its name).
     pub output_names: Vec<String>,
-    /// Element types that the file declares for the outputs, also where it leaves their shapes open.
+    /// Element types that the file declares for the outputs, even where it leaves their shapes open.
     pub output_elems: Vec<Option<ElemType>>,
     /// Subgraphs: (value of the enclosing graph, value in here).
     pub captures: Vec<(Value, Value)>,
-    /// Subgraphs: what inference could not prove. Checked whenever the body runs.
+    /// Subgraphs: conditions that inference could not prove. They are checked whenever the body runs.
     pub conditions: Vec<Condition>,
 }
 
@@ -95,9 +95,9 @@ pub enum Def {
     Node(Node, u32),
     /// Constant data: an initializer, a Constant node, or folded.
     Const(Arc<ConstData>),
-    /// Stands for a value of the enclosing graph.
+    /// A value captured from the enclosing graph.
     Capture,
-    /// Nothing uses it any more.
+    /// No longer used.
     Unused,
 }
 
@@ -112,7 +112,7 @@ pub struct ValueData {
     pub declared: Option<ValueType>,
     /// Definition.
     pub def: Def,
-    /// What is known of its contents.
+    /// What is known about its contents.
     pub known: Known,
 }
 
@@ -121,7 +121,7 @@ pub struct ValueData {
 pub struct NodeData {
     /// Operator with its attributes.
     pub op: Op,
-    /// Name, version in force, types.
+    /// The operator's schema: its name, the version in force, its types.
     pub schema: &'static Schema,
     /// Attributes as the file has them, for printing; graphs are in `subgraphs`.
     pub attrs: Vec<(String, AttrValue)>,
@@ -135,7 +135,7 @@ pub struct NodeData {
     pub origin: Origin,
 }
 
-/// Gets the name and contents of a constant, and may put others in their place.
+/// Receives the name and contents of a constant, and may return replacement contents.
 pub type Replace<'a> = dyn FnMut(&str, &Arc<ConstData>) -> Option<Arc<ConstData>> + 'a;
 
 impl Graph {
@@ -146,7 +146,7 @@ impl Graph {
             _ => None,
         }
     }
-    /// What messages call a node: its name, or that of its first result.
+    /// The name of a node in messages: its own, or that of its first result.
     pub fn called(&self, n: Node) -> String {
         let node = &self.nodes[n];
         let result =

@@ -1,5 +1,5 @@
-//! Text of the graph IR, in ONNX textual syntax. Deterministic, and made for snapshots: nothing in it is
-//! numbered by table positions, so an edit in one place changes no line elsewhere.
+//! Text of the graph IR in ONNX textual syntax. It is deterministic and made for snapshots: nothing in it is
+//! numbered by table position, so that a change in one place affects no other line.
 //!
 //! ```text
 //! # onnxc graph v1
@@ -15,10 +15,9 @@
 //! }
 //! ```
 //!
-//! Constants are in order of first use, with their values if they are few and else with the hash of their
-//! contents. What ONNX has no syntax for is in comments: types and known contents of results,
-//! the version of an operator if it is not the one that the model imports, conditions that are checked at
-//! entry.
+//! Constants are in order of first use, with their values if they are few and with the hash of their contents
+//! otherwise. Facts without ONNX syntax are in comments: types and known contents of results, the version of
+//! an operator if it differs from the one that the model imports, and conditions that are checked at entry.
 
 use super::{Def, Graph, Model, Node, Value};
 use crate::diag::Origin;
@@ -28,9 +27,9 @@ use crate::sym::{Condition, Dim, Sym};
 use crate::tensor::{ConstData, ElemType, ValueType};
 use std::collections::{HashMap, HashSet};
 
-/// Constants of at most so many elements are shown by their values.
+/// Constants of at most this many elements are shown by their values.
 const FEW: u64 = 16;
-/// A signature longer than this has one operand a line.
+/// A signature longer than this has one operand per line.
 const WIDTH: usize = 120;
 
 /// The whole model.
@@ -40,7 +39,7 @@ pub fn print(model: &Model) -> String {
     p.out
 }
 
-/// Lines of that text, counted from 1.
+/// Line numbers in that text, counted from 1.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     /// The signature of the main graph.
@@ -49,7 +48,7 @@ pub struct Lines {
     pub nodes: Vec<(Origin, u32)>,
 }
 
-/// Where everything is in the text of a model.
+/// The line numbers of a model's text.
 pub fn lines(model: &Model) -> Lines {
     let mut p = Printer::new(model);
     p.model();
@@ -88,7 +87,7 @@ struct Printer<'a> {
     sym_names: HashSet<String>,
     indent: usize,
     lines: Lines,
-    /// Lines so far.
+    /// Lines written so far.
     row: u32,
 }
 
@@ -146,7 +145,7 @@ impl<'a> Printer<'a> {
     }
     /// A dim as an expression, for comments.
     fn dim(&mut self, d: Dim) -> String {
-        // Names are given in the order of the symbols in the table, not in that of the terms.
+        // Symbols get their names in table order, not in the order of the terms.
         for s in d.syms() {
             self.sym(s);
         }
@@ -202,7 +201,7 @@ impl<'a> Printer<'a> {
         self.lines.graph = self.row + 1;
         self.graph("", "", &m.graph, &Scope { names: HashMap::new(), taken: HashSet::new() });
     }
-    /// A graph; `outer` gives the names of what it captures.
+    /// A graph; `outer` gives the names of the values that it captures.
     fn graph(&mut self, before: &str, after: &str, g: &Graph, outer: &Scope) {
         let mut scope = Scope { names: HashMap::new(), taken: outer.taken.clone() };
         for (o, v) in &g.captures {
@@ -327,7 +326,7 @@ impl<'a> Printer<'a> {
         self.indent -= 1;
         self.line(">");
     }
-    /// Type and known contents of a result; the declared type as long as none is inferred.
+    /// Type and known contents of a result, or the declared type if none is inferred yet.
     fn result(&mut self, g: &Graph, v: Value) -> Option<String> {
         let d = g.values.get(v)?;
         let ty = match (&d.ty, &d.declared) {
@@ -369,7 +368,7 @@ fn contents(c: &ConstData) -> String {
         return hash();
     }
     let b = c.bytes();
-    // Of complex numbers both parts.
+    // Complex numbers are shown as both their parts.
     let list: Vec<String> = match c.elem().part().unwrap_or(c.elem()) {
         ElemType::F32 => b
             .chunks_exact(4)
@@ -381,7 +380,7 @@ fn contents(c: &ConstData) -> String {
                 float(format!("{:?}", f64::from_le_bytes([x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]])))
             })
             .collect(),
-        // ONNX text has these by their bits.
+        // ONNX text has these as bit patterns.
         ElemType::F16 | ElemType::BF16 => {
             b.chunks_exact(2).map(|x| u16::from_le_bytes([x[0], x[1]]).to_string()).collect()
         }
@@ -419,7 +418,7 @@ fn attribute(p: &mut Printer, name: &str, value: &AttrValue) -> String {
         AttrValue::Ints(v) => list("ints", v.iter().map(i64::to_string).collect()),
         AttrValue::Floats(v) => list("floats", v.iter().map(number).collect()),
         AttrValue::Strings(v) => list("strings", v.iter().map(|s| text(s)).collect()),
-        // Told above.
+        // Handled above.
         AttrValue::Type(_) => String::new(),
         AttrValue::Tensors(v) => list("tensors", v.iter().map(|t| tensor(t)).collect()),
     }

@@ -1,5 +1,5 @@
-//! Checks the invariants of the graph IR (numbered as in the head of [`crate::graph`]). A fault is a bug of
-//! the pass that ran last, never the model's; all of them are reported at once.
+//! Checks the invariants of the graph IR, numbered as in the head of [`crate::graph`]. A fault is a bug of
+//! the pass that ran last, never of the model. All faults are reported at once.
 
 use super::{Def, Graph, Model, Node, Value, ValueData};
 use crate::diag::{Failure, Result};
@@ -8,12 +8,12 @@ use crate::tensor::ValueType;
 use std::collections::HashSet;
 use std::fmt::Write;
 
-/// How many faults are listed.
+/// Most faults that are listed.
 const MAX_FAULTS: usize = 50;
 
 /// Fails with a [`crate::diag::Bug`] that lists all faults.
 ///
-/// Types may be missing in a graph where no result has one yet: shape inference has not run there.
+/// Types may be missing as long as no result of a graph has one: shape inference has not run there.
 pub fn verify(model: &Model) -> Result<()> {
     let mut v = Verifier { syms: model.syms.len(), faults: vec![], path: String::new() };
     let dangling = model.dim_params.iter().filter(|s| !v.known(Dim::sym(**s))).count();
@@ -79,7 +79,7 @@ impl Verifier {
         }
         self.types(g);
     }
-    /// Values that are there before any node, and what `def` says of them.
+    /// Values that are defined before any node, and their `def`.
     fn definitions(&mut self, g: &Graph, defined: &mut HashSet<Value>) {
         for (i, v) in g.inputs.iter().enumerate() {
             match g.values.get(*v) {

@@ -1,5 +1,5 @@
-//! The shape of an AttributeProto: a name, a type, and the one value that the type names (IR.md,
-//! "Attributes").
+//! Checks the form of an AttributeProto: a name, a type, and the one value field that belongs to the type
+//! (IR.md, "Attributes").
 
 use super::import::Import;
 use super::proto::{AttributeProto, attribute_proto::AttributeType};
@@ -10,13 +10,13 @@ use crate::ops::AttrValue;
 use AttributeType as T;
 use std::sync::Arc;
 
-/// Attributes whose names begin so belong to some tool: they mean nothing here.
+/// Prefix of attributes that are private to some tool; they are ignored.
 pub const PRIVATE: &str = "__";
 
-/// First IR version whose attributes tell their type.
+/// First IR version in which attributes have a type.
 const TYPED: i64 = 2;
 
-/// The fields that hold a value: the type they belong to, and their names in onnx.proto.
+/// The value fields of an attribute that are set: the type that each belongs to, and its name in onnx.proto.
 fn values(a: &AttributeProto) -> Vec<(T, &'static str)> {
     [
         (a.f.is_some(), T::Float, "f"),
@@ -40,7 +40,7 @@ fn values(a: &AttributeProto) -> Vec<(T, &'static str)> {
     .collect()
 }
 
-/// The field that a type names.
+/// The name of the value field of a type.
 fn field(t: T) -> &'static str {
     match t {
         T::Undefined => "none",
@@ -61,17 +61,17 @@ fn field(t: T) -> &'static str {
     }
 }
 
-/// The reference to an attribute of the function around, if it is one.
+/// The attribute of the enclosing function that this one refers to, if it is a reference.
 pub fn reference(a: &AttributeProto) -> Option<&str> {
     a.ref_attr_name.as_deref().filter(|r| !r.is_empty())
 }
 
-/// `attribute "alpha" of LeakyRelu`; one without a name goes by its index.
+/// `attribute "alpha" of LeakyRelu`.
 pub fn title(a: &AttributeProto, owner: &str) -> String {
     format!("attribute \"{}\" of {owner}", a.name.as_deref().unwrap_or(""))
 }
 
-/// Fails on lists of attributes with a name missing or given twice.
+/// Fails if an attribute has no name, or if a name occurs twice.
 pub fn check_names(list: &[AttributeProto], owner: &str, at: &Origin) -> Result<()> {
     let mut seen = std::collections::HashSet::new();
     let mut errors = vec![];
@@ -91,8 +91,8 @@ pub fn check_names(list: &[AttributeProto], owner: &str, at: &Origin) -> Result<
     if errors.is_empty() { Ok(()) } else { Err(crate::diag::Failure::Errors(errors)) }
 }
 
-/// The type of an attribute that carries a value, whose one value field is that of the type. Scalars and
-/// lists may lack the field: writers of proto3 leave out zeros, and empty lists have no elements.
+/// The type of an attribute that has a value. The only value field that is set must be that of the type.
+/// Scalars and lists may have no field set: proto3 writers omit zeros, and empty lists have no elements.
 pub fn kind(a: &AttributeProto, owner: &str, ir: i64, at: &Origin) -> Result<T> {
     let title = title(a, owner);
     let fail = |what: &str, found: String, expected: String, help: &str| -> Result<T> {
@@ -163,7 +163,7 @@ pub fn kind(a: &AttributeProto, owner: &str, ir: i64, at: &Origin) -> Result<T> 
     }
 }
 
-/// Fails on a reference that carries a value as well.
+/// Fails on a reference that also has a value.
 pub fn check_reference(a: &AttributeProto, owner: &str, at: &Origin) -> Result<()> {
     let Some(r) = reference(a) else { return Ok(()) };
     match values(a).first() {

@@ -1,5 +1,5 @@
-//! What a model declares, looked at before anything is built: types and sizes of inputs and outputs,
-//! initializers against inputs, and the parts that have no effect on inference.
+//! Checks a model's declarations before its graph is built: types and sizes of inputs and outputs,
+//! initializers against inputs, and parts that have no effect on inference.
 
 use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto,
@@ -9,12 +9,12 @@ use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
 use crate::tensor::ElemType;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Up to this IR version every initializer is an input, too.
+/// Up to this IR version every initializer must also be an input.
 const INITIALIZERS_ARE_INPUTS: i64 = 3;
-/// How many names a row lists.
+/// Most names that a message row lists.
 const MAX_NAMES: usize = 5;
 
-/// Looks at a whole model.
+/// Checks a whole model.
 pub fn check(m: &ModelProto, ir: i64, origin: &Origin, findings: &mut Findings) {
     without_effect(m, origin, findings);
     let Some(g) = &m.graph else { return };
@@ -64,8 +64,8 @@ fn without_effect(m: &ModelProto, origin: &Origin, findings: &mut Findings) {
     }
 }
 
-/// Sizes that are no sizes, and names that are no names. For inner values they are hints anyway, of which
-/// there may be thousands: only what is invalid is told.
+/// Reports invalid sizes and names of dimensions. Those of inner values are only hints, and there may be
+/// thousands, so unknown sizes are not reported there.
 fn sizes(v: &ValueInfoProto, what: &str, origin: &Origin, findings: &mut Findings) {
     let at = origin.element(format!("{what} \"{}\"", v.name.as_deref().unwrap_or_default()));
     let Some(type_proto::Value::TensorType(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else {
@@ -110,7 +110,7 @@ fn sizes(v: &ValueInfoProto, what: &str, origin: &Origin, findings: &mut Finding
     }
 }
 
-/// A type that says all it must, at every depth, and that onnxc has.
+/// Fails unless a type is complete at every depth and supported by onnxc.
 pub fn complete(t: &TypeProto, at: &Origin) -> Result<()> {
     complete_at(t, "type", at, 0)
 }
@@ -217,8 +217,8 @@ fn initializers(g: &GraphProto, ir: i64, origin: &Origin, findings: &mut Finding
     }
 }
 
-/// An input against the initializer of the same name, its default value: the sizes that this fixes, by the
-/// names of dims.
+/// Checks an input against the initializer of the same name, its default value. Returns the sizes that the
+/// default value fixes, by the names of dims.
 pub fn default_value(
     i: &ValueInfoProto,
     elem: ElemType,
@@ -268,7 +268,7 @@ pub fn default_value(
     Ok(out)
 }
 
-/// True if a node of the graph, or of one nested in it, reads the name, or the graph returns it.
+/// True if a node of the graph or of a nested graph reads the name, or if the graph returns it.
 pub fn uses(g: &GraphProto, name: &str) -> bool {
     g.output.iter().any(|o| o.name.as_deref() == Some(name)) || g.node.iter().any(|n| node_uses(n, name))
 }
@@ -284,7 +284,7 @@ fn node_uses(n: &NodeProto, name: &str) -> bool {
     n.input.iter().any(|i| i == name) || n.attribute.iter().any(in_attribute)
 }
 
-/// True for a tensor whose data lies in a file.
+/// True for a tensor whose data is in an external file.
 pub fn is_external(t: &TensorProto) -> bool {
     t.data_location == Some(super::proto::tensor_proto::DataLocation::External as i32)
 }

@@ -1,4 +1,4 @@
-//! Bytes -> ModelProto, with a good word for files that are something else.
+//! Bytes -> ModelProto. Files of other formats are recognised, for a helpful message.
 
 use super::Source;
 use super::proto::ModelProto;
@@ -11,12 +11,12 @@ use prost::Message;
 pub struct Decoded {
     /// The model.
     pub model: ModelProto,
-    /// About its format.
+    /// Warnings about its format.
     pub warnings: Vec<Error>,
 }
 
-/// Other messages of onnx.proto that end up on the command line: name, fields that it must have, what to call
-/// it.
+/// Other messages of onnx.proto that users pass by mistake: name, fields that they must have, and their
+/// description in the error.
 const OTHERS: &[(&str, &[&str], &str)] = &[
     ("TensorProto", &["data_type"], "a TensorProto (test data, or a tensor of its own), not a model"),
     (
@@ -28,7 +28,7 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
     ("SequenceProto", &["elem_type"], "a SequenceProto (test data), not a model"),
 ];
 
-/// Decodes a model; text that looks like ONNX textual syntax is parsed as such.
+/// Decodes a model. Text that looks like ONNX textual syntax is parsed.
 pub fn decode(source: &Source) -> Result<Decoded> {
     let b = &source.bytes;
     let fail = |found: &str, help: &str| -> Result<Decoded> {

@@ -1,8 +1,9 @@
-//! Files: the model itself and its external data, both mapped. External data stays inside the model's folder
-//! (spec ExternalData.md): relative, without `..`, no symbolic link that leads out, a regular file.
+//! The model file and its external data, both memory-mapped. External data must be inside the model's folder
+//! (spec ExternalData.md): a relative path without `..`, no symbolic link that leads out, a regular file.
 //!
-//! A symbolic link that stays inside is followed: it gives nothing that the folder does not hold. What was
-//! checked is what is read: the open file is compared with the checked path (`opened_inside`).
+//! A symbolic link that stays inside the folder is followed, because it gives access to nothing else. To make
+//! sure that the file that was checked is the file that is read, the open file is compared with the checked
+//! path (`opened_inside`).
 
 use super::proto::StringStringEntryProto;
 use crate::diag::{Error, Failure, Origin, Result, codes};
@@ -29,23 +30,23 @@ fn map(file: std::fs::File, path: &Path) -> Result<Bytes> {
     if meta.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the mapping is private and read-only. A file that someone truncates while it is being compiled
-    // can end the process with SIGBUS; there is no way around this short of copying gigabytes of weights.
+    // SAFETY: the mapping is private and read-only. If another process truncates the file during compilation,
+    // a read can raise SIGBUS. The only alternative is to copy gigabytes of weights.
     #[allow(unsafe_code)]
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
     Ok(Bytes::from_owner(map))
 }
 
-/// Where a tensor's data lies.
+/// Location of a tensor's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     /// File, relative to the model's folder.
     pub location: String,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes, where the model tells it.
+    /// Number of bytes, if the model gives it.
     pub length: Option<u64>,
-    /// SHA1 of the whole file in hex digits, where the model tells it.
+    /// SHA1 of the whole file in hex digits, if the model gives it.
     pub checksum: Option<String>,
 }
 
@@ -53,7 +54,7 @@ pub struct Range {
 #[derive(Debug)]
 struct File {
     bytes: Bytes,
-    /// SHA1 in hex digits, once it was needed.
+    /// SHA1 in hex digits, once it has been computed.
     sha1: Option<String>,
 }
 
@@ -62,11 +63,11 @@ struct File {
 pub struct External {
     folder: Option<PathBuf>,
     files: HashMap<String, File>,
-    /// What is odd about tensors and their files.
+    /// Warnings about tensors and their files.
     pub warnings: Vec<Error>,
 }
 
-/// Keys that external_data may have; `basepath` is a leftover of writers and never changes where the file is.
+/// Valid keys of external_data. Some writers leave `basepath` behind; it never changes the file's location.
 const KEYS: &[&str] = &["location", "offset", "length", "checksum", "basepath"];
 
 fn bad(origin: &Origin, found: impl Into<String>, expected: impl Into<String>) -> Error {
@@ -125,7 +126,7 @@ impl External {
             checksum,
         })
     }
-    /// `size` bytes at the offset of a range, whose length has been compared with the size.
+    /// `size` bytes at the offset of a range. The caller has compared the range's length with `size`.
     pub fn slice(&mut self, range: &Range, size: u64, origin: &Origin) -> Result<Bytes> {
         let location = range.location.as_str();
         if !self.files.contains_key(location) {
@@ -171,7 +172,7 @@ impl External {
             .fail();
         };
         let path = Path::new(location);
-        // On POSIX a backslash is a character like any other.
+        // On POSIX a backslash is an ordinary character.
         let strange = location.contains('\0') || cfg!(windows) && location.contains(['\\', ':']);
         let clean = !location.is_empty()
             && !strange
@@ -247,8 +248,8 @@ fn links(_: &std::fs::Metadata) -> u64 {
     1
 }
 
-/// True if an open file is the one that the path leads to now, inside the root: nobody put another one in its
-/// place between the check and the opening.
+/// True if the open file is the one that the path leads to now, and the path is inside the root. A file that
+/// was replaced between the check and the opening is thereby rejected.
 #[cfg(unix)]
 fn opened_inside(file: &std::fs::Metadata, path: &Path, root: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -1,11 +1,11 @@
 //! Model-local functions: calls are replaced by the function's nodes (IR.md, "Functions").
 //!
-//! `check` looks at every function before any call is inlined; calls of a broken one have results that nobody
-//! complains about. A function sees its own names only, so every name in its body gets the call's prefix;
-//! formal inputs and outputs become the call's. Attribute references take the call's attribute, else the
-//! function's default, else the attribute is absent. Bodies keep the operator sets that the function imports.
-//! An operator that onnxc has in a domain of ONNX itself wins over a function of the same name; elsewhere the
-//! function wins.
+//! `check` checks every function before any call is inlined. A call of a broken function is not inlined, and
+//! uses of its results are not reported. The names of a body are local to the function, so each gets the
+//! call's prefix; formal inputs and outputs are replaced by the actual ones. An attribute reference is
+//! replaced by the call's attribute, else by the function's default; without either, the attribute is absent.
+//! Bodies keep the operator sets that the function imports. In the domains that ONNX defines, an operator
+//! that onnxc supports takes precedence over a function of the same name; in other domains the function does.
 
 mod check;
 mod rename;
@@ -30,7 +30,7 @@ const STANDARD: &[&str] =
 /// Operator set versions by domain ("" is ai.onnx).
 pub type Opsets = HashMap<String, i64>;
 
-/// "" and "ai.onnx" are the same domain.
+/// Normalizes a domain: "ai.onnx" is "".
 pub fn domain(d: Option<&str>) -> &str {
     match d {
         None | Some("ai.onnx") => "",
@@ -38,13 +38,13 @@ pub fn domain(d: Option<&str>) -> &str {
     }
 }
 
-/// The operator of a node with its domain, as messages show it.
+/// The operator of a node with its domain, for messages.
 pub fn operator(n: &NodeProto) -> String {
     ops::dotted(domain(n.domain.as_deref()), n.op_type.as_deref().unwrap_or(""))
 }
 
-/// Reads the imports of a model or, if `function`, of a function. The highest version of a domain counts; in
-/// a function it is imported once.
+/// Reads the opset imports of a model or, if `function`, of a function. The highest version of a domain is
+/// used; a function must import a domain only once.
 pub fn opsets(
     list: &[OperatorSetIdProto],
     function: bool,
@@ -85,18 +85,18 @@ pub fn opsets(
     out
 }
 
-/// A node outside any function, with what its meaning depends on.
+/// A node after inlining, with the context that its meaning depends on.
 #[derive(Clone, Debug)]
 pub struct FlatNode {
     /// The node.
     pub proto: NodeProto,
-    /// Versions in force for it and its subgraphs.
+    /// Operator set versions in force for it and its subgraphs.
     pub opsets: Arc<Opsets>,
-    /// Path of the calls it comes from, empty in the model itself.
+    /// Path of the inlined calls that it comes from; empty in the model itself.
     pub path: Arc<str>,
     /// Its index in its graph or function.
     pub index: usize,
-    /// What the call that it comes from leaves out.
+    /// Inputs and attributes that the inlined call omits, for messages.
     pub notes: Vec<String>,
     /// It cannot be imported, and that has been reported.
     pub broken: bool,
@@ -126,9 +126,9 @@ struct Function {
 pub struct Functions {
     table: BTreeMap<Key, Function>,
     calls: usize,
-    /// Numbers that must not be those of calls: names of the model look like names made for them.
+    /// Numbers that calls must not use, because a name of the model looks like one generated with it.
     taken: HashSet<usize>,
-    /// What nodes that calls have become count, and the limit.
+    /// Total weight of the nodes made by inlining so far, and its limit (`most`).
     made: u64,
     most: u64,
     /// A limit was exceeded, and that has been reported.
@@ -147,7 +147,7 @@ impl Functions {
         }
         f
     }
-    /// The function that a node calls where these operator sets are in force.
+    /// The function that a node calls under these operator sets.
     fn find(&self, n: &NodeProto, opsets: &Opsets) -> Option<(&Key, &Function)> {
         if self.table.is_empty() {
             return None;
@@ -156,7 +156,7 @@ impl Functions {
         let found = self.table.get_key_value(&key)?;
         (!key.2.is_empty() || !built_in(&key, opsets)).then_some(found)
     }
-    /// All nodes of a list, calls inlined.
+    /// All nodes of a list, with calls inlined.
     pub fn flatten(
         &mut self,
         nodes: &[NodeProto],
@@ -192,7 +192,7 @@ impl Functions {
             cx.out.push(n);
             return;
         };
-        // The importer says which domain is not imported.
+        // The importer reports domains that are not imported.
         if n.broken || f.broken || self.exceeded || !n.opsets.contains_key(&key.0) {
             n.broken |= f.broken || self.exceeded;
             cx.out.push(n);
@@ -254,7 +254,8 @@ impl Functions {
             cx.out.push(inner(proto, &newest, f.node.len(), left_out.into_iter().collect()));
         }
     }
-    /// Counts a call, and says which limits that exceeds. Calls count, too: a function may hold nothing else.
+    /// Counts a call and returns the errors of exceeded limits. The call itself has a weight, because a
+    /// function may contain only calls.
     fn exceeded_limits(&mut self, depth: u64, origin: &Origin) -> Vec<Error> {
         self.made += 1;
         let error = if limits::CALL_DEPTH.exceeded_by(depth) {
@@ -276,7 +277,7 @@ impl Functions {
         let label = call.name.clone().filter(|s| !s.is_empty()).unwrap_or_else(|| key.1.clone());
         format!("{label}.{}/", self.calls)
     }
-    /// What is wrong with the overload of a node that calls no function.
+    /// The error about the overload of a node that calls no function, if it has one.
     fn overload(&self, n: &NodeProto) -> Option<Error> {
         let key = key_of(n);
         let same = |k: &&Key| k.0 == key.0 && k.1 == key.1;
@@ -306,7 +307,7 @@ impl Functions {
 struct Call<'a> {
     node: &'a NodeProto,
     f: &'a FunctionProto,
-    /// The function as messages name it.
+    /// The function's name in messages.
     name: String,
     origin: &'a Origin,
 }
@@ -316,7 +317,7 @@ fn name_of(a: &AttributeProto) -> &str {
 }
 
 impl Call<'_> {
-    /// Errors about more inputs or outputs than the function has.
+    /// Errors about surplus inputs and outputs of the call.
     fn surplus(&self) -> Vec<Error> {
         let (call, f) = (self.node, self.f);
         [("inputs", call.input.len(), f.input.len()), ("outputs", call.output.len(), f.output.len())]
@@ -356,8 +357,8 @@ impl Call<'_> {
             })
             .collect()
     }
-    /// What stands for the function's inputs and outputs. An output that is also an input needs a copy, not a
-    /// second name: those, with the names that the call gives them.
+    /// The replacements of formal inputs and outputs, and the outputs that need a copy. An output that is
+    /// also an input cannot be a second name of it, so it is listed with the name that the call gives it.
     fn names(&self) -> (HashMap<String, String>, Vec<(String, String)>) {
         let (call, f) = (self.node, self.f);
         let given = |list: &[String], i: usize| list.get(i).cloned().unwrap_or_default();
@@ -368,7 +369,7 @@ impl Call<'_> {
         names.extend(others.into_iter().filter(|(_, actual)| !actual.is_empty()));
         (names, copies)
     }
-    /// What the call leaves out of what a node of the function's body uses.
+    /// Notes about inputs and attributes that this node of the body uses and the call omits.
     fn notes(
         &self,
         node: &NodeProto,
@@ -391,12 +392,12 @@ impl Call<'_> {
     }
 }
 
-/// What a node counts: one, and one for each KiB of its attributes and bodies, which a call copies.
+/// The weight of a node: one, plus one for each KiB of its attributes and bodies, which a call copies.
 fn weight(n: &NodeProto) -> u64 {
     1 + n.encoded_len() as u64 / 1024
 }
 
-/// What inlining carries along.
+/// State of inlining.
 struct Flatten<'a> {
     out: Vec<FlatNode>,
     stack: Vec<Key>,
@@ -408,17 +409,17 @@ fn at(n: &FlatNode, origin: &Origin) -> Origin {
     super::scopes::origin_of(origin, &n.path, &n.proto, n.index)
 }
 
-/// True if onnxc has the operator, and ONNX defines its domain.
+/// True if onnxc supports the operator and ONNX defines its domain.
 fn built_in(key: &Key, opsets: &Opsets) -> bool {
     STANDARD.contains(&key.0.as_str()) && opsets.get(&key.0).is_some_and(|v| known(&key.0, &key.1, *v))
 }
 
-/// True if onnxc has the operator in this version of its operator set.
+/// True if onnxc supports the operator in this version of its operator set.
 fn known(domain: &str, name: &str, version: i64) -> bool {
     ops::find(domain, name, version).is_ok() || domain.is_empty() && ops::AT_IMPORT.contains(&name)
 }
 
-/// Errors about attributes of a call whose types are not those of the references to them.
+/// Errors about attributes of a call whose type differs from that of the references to them.
 fn mistyped(nodes: &[NodeProto], attrs: &HashMap<&str, &AttributeProto>, function: &str) -> Vec<Error> {
     let mut out = vec![];
     for a in nodes.iter().flat_map(|n| &n.attribute) {

@@ -1,5 +1,4 @@
-//! ModelProto -> graph IR. Gathers every finding it can before it stops. What a node becomes is told in
-//! `nodes`.
+//! ModelProto -> graph IR. Collects all findings before it fails. `nodes` converts the single nodes.
 
 use super::external::External;
 use super::functions::{Functions, Opsets, opsets};
@@ -135,32 +134,34 @@ pub(super) struct Frame {
 pub(super) struct Import {
     pub(super) ir: i64,
     functions: Functions,
-    /// Operators that the user provides, and whether a node is one.
+    /// Operators provided by the user, and whether the model has a node of each.
     pub(super) customs: Vec<(ops::custom::Declaration, bool)>,
     pub(super) external: External,
     pub(super) syms: SymTable,
     pub(super) findings: Findings,
     pub(super) frames: Vec<Frame>,
-    /// (domain, operator, opset) -> where first, how often, why.
+    /// (domain, operator, opset) -> first place, number of occurrences, reason.
     pub(super) unknown: BTreeMap<(String, String, i64), (Origin, usize, String)>,
-    /// Domains whose missing import was reported.
+    /// Domains whose missing import has been reported.
     pub(super) unimported: BTreeSet<String>,
-    /// Deprecated operators that were warned about.
+    /// Deprecated operators that have been warned about.
     pub(super) deprecated: BTreeSet<String>,
-    /// Nodes with an error in one of their graphs, which has been reported.
+    /// Nodes with an error in one of their graphs. The error has been reported.
     pub(super) broken: scopes::Broken,
-    /// A name was not found. `scopes`, or what could not be imported before, has been reported.
+    /// A name was not found. `scopes` has reported it, or its definition could not be imported and that has
+    /// been reported.
     pub(super) unresolved: bool,
     pub(super) origin: Origin,
 }
 
 impl Import {
     pub(super) fn frame(&mut self) -> &mut Frame {
-        // One frame is pushed before anything asks for it.
+        // A frame is pushed before this is called.
         let last = self.frames.len() - 1;
         &mut self.frames[last]
     }
-    /// Defines a name. Where it is defined already, `scopes` has reported it, and the first definition stays.
+    /// Defines a name. If it is already defined, `scopes` has reported that, and the first definition is
+    /// kept.
     pub(super) fn define(&mut self, name: &str, data: ValueData) -> Value {
         let f = self.frame();
         let v = f.graph.values.push(data);
@@ -171,7 +172,7 @@ impl Import {
         }
         v
     }
-    /// The value of a name here, or captured from an enclosing graph.
+    /// The value of a name in the current graph, captured from an enclosing graph if necessary.
     pub(super) fn lookup(&mut self, name: &str, level: usize) -> Option<Value> {
         if let Some(v) = self.frames[level].names.get(name) {
             return Some(*v);
@@ -282,7 +283,7 @@ impl Import {
             ),
         );
     }
-    /// What is wrong with a file that nothing reads is a warning, and the tensor is dropped.
+    /// Turns an error in an external file into a warning if the tensor is unused, and drops the tensor.
     fn unless_unused(
         &mut self,
         c: Result<ConstData>,
@@ -323,7 +324,7 @@ impl Import {
             },
         );
     }
-    /// Inputs that have an initializer are constants (the initializer is their default value).
+    /// An input with an initializer becomes a constant: the initializer is its default value.
     fn input(&mut self, i: &ValueInfoProto, here: &Origin) -> Result<()> {
         let name = i.name.clone().unwrap_or_default();
         let at = here.element(format!("input \"{name}\""));
@@ -352,7 +353,7 @@ impl Import {
         self.frame().graph.inputs.push(v);
         Ok(())
     }
-    /// An input whose value the model gives: sizes that the value fixes are fixed in the whole model.
+    /// Applies an input's default value: the sizes that it fixes are fixed in the whole model.
     fn default_value(&mut self, i: &ValueInfoProto, v: Value, at: &Origin) -> Result<()> {
         let Def::Const(c) = self.frame().graph.values[v].def.clone() else { return Ok(()) };
         let fixed = declared::default_value(i, c.elem(), c.dims(), at);
@@ -372,7 +373,7 @@ impl Import {
         }
         Ok(())
     }
-    /// Declared types of outputs and inner values.
+    /// Declared types of outputs and inner values, by name.
     fn hints(&mut self, g: &GraphProto, here: &Origin) -> HashMap<String, ValueType> {
         let mut out = HashMap::new();
         for v in g.value_info.iter().chain(&g.output) {

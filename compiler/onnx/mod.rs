@@ -1,9 +1,9 @@
-//! Bytes or file -> graph IR. After this module nobody sees protobuf.
+//! Bytes or file -> graph IR. Only this module knows protobuf.
 //!
-//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `sort` sorts nodes, `scopes`
-//! checks names and order, `functions` checks and inlines model-local functions, `attributes` checks the form
-//! of attributes, `nodes` reads nodes, `tensors` and `external` make constants without copying, `import`
-//! builds the graph and gathers findings.
+//! `decode` recognises the format of the bytes, `text` parses the ONNX textual syntax, `sort` sorts nodes,
+//! `scopes` checks names and order, `functions` checks and inlines model-local functions, `attributes` checks
+//! the form of attributes, `nodes` converts nodes, `tensors` and `external` make constants without copying,
+//! and `import` builds the graph and collects the findings.
 
 pub mod attributes;
 pub mod declared;
@@ -33,10 +33,10 @@ use crate::sym::text::DimOption;
 use bytes::Bytes;
 use std::path::PathBuf;
 
-/// A model as the user handed it over.
+/// A model as given by the user.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// What to call it in messages.
+    /// Its name in messages.
     pub name: String,
     /// Its bytes, mapped or read.
     pub bytes: Bytes,
@@ -44,27 +44,27 @@ pub struct Source {
     pub folder: Option<PathBuf>,
 }
 
-/// What the user says about the model's sizes.
+/// What the user specifies about the model.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
     /// `--dim` arguments in order.
     pub dims: Vec<(String, DimOption)>,
-    /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.
+    /// Texts of dims such as "2*N" are expressions over other dims. Otherwise they are opaque names.
     pub dim_expressions: bool,
-    /// There are `--alias`: a dimension whose name ends with this may be a capacity, which lowering makes.
+    /// Suffix of the names of capacities, which lowering creates, if there are `--alias` arguments.
     pub capacities: Option<&'static str>,
     /// `--custom` arguments.
     pub customs: Vec<crate::ops::custom::Declaration>,
 }
 
 impl ImportOptions {
-    /// True if the model has no dimension of that name, and it may be a capacity.
+    /// True if the model has no dimension of that name and it may be a capacity.
     pub(crate) fn is_late(&self, syms: &SymTable, name: &str) -> bool {
         self.capacities.is_some_and(|end| name.ends_with(end)) && syms.lookup(name).is_none()
     }
 }
 
-/// Reads a model: binary, or ONNX textual syntax. Faults of its graph are in [`Model::errors`].
+/// Reads a model, binary or in ONNX textual syntax. Errors of its graph are in [`Model::errors`].
 pub fn read(source: &Source, options: &ImportOptions) -> Result<Model> {
     let decode::Decoded { model, warnings } = decode::decode(source)?;
     import::import(model, source, options, warnings)

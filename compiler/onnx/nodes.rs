@@ -1,7 +1,7 @@
-//! Nodes: operands resolved, attributes read, the operator found and parsed.
+//! Conversion of nodes: operands are resolved, attributes are read, the operator is found and parsed.
 //!
-//! A node with a fault is left out, and so is what hangs on it: its results stay without a definition, which
-//! the importer takes for reported.
+//! A node with an error is omitted, and so are the nodes that depend on it: its results have no definition,
+//! and the importer takes undefined names as reported.
 
 use super::functions::{FlatNode, domain};
 use super::import::Import;
@@ -13,7 +13,7 @@ use crate::sym::Sym;
 use crate::tensor::{ConstData, TensorType, ValueType};
 use std::collections::{HashMap, HashSet};
 
-/// Why there is no such operator.
+/// The reason why there is no such operator, for messages.
 fn reason(dom: &str, op: &str, opset: i64, why: &ops::Unknown) -> String {
     match why {
         _ if dom.is_empty() && EXPERIMENTAL.contains(&op) => "experimental, removed from ONNX".to_owned(),
@@ -93,7 +93,7 @@ impl Import {
             }
             return Ok(());
         }
-        // Variadic results are counted with those that nobody names at the end.
+        // The number of variadic results includes trailing unnamed ones.
         let named = p.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
         let n_outputs = if schema.outputs.max() == usize::MAX { p.output.len() } else { named };
         while inputs.last().is_some_and(Option::is_none) {
@@ -130,20 +130,20 @@ impl Import {
         g.order.push(n);
         Ok(())
     }
-    /// The values that a node names; none where it leaves one out, or nothing defines it.
+    /// The operands of a node: `None` for one that is omitted or undefined.
     fn operands(&mut self, p: &super::proto::NodeProto) -> Vec<Option<Value>> {
         let level = self.frames.len() - 1;
         let operand = |name: &String| if name.is_empty() { None } else { self.lookup(name, level) };
         p.input.iter().map(operand).collect()
     }
-    /// The user's declaration of an operator, which is used then.
+    /// The user's declaration of an operator, which is thereby marked as used.
     fn declared_custom(&mut self, dom: &str, op: &str) -> Option<ops::custom::Declaration> {
         let is = |d: &ops::custom::Declaration| ops::is_domain(&d.domain, dom) && d.op == op;
         let (d, used) = self.customs.iter_mut().find(|(d, _)| is(d))?;
         *used = true;
         Some(d.clone())
     }
-    /// A node of an operator that the user provides.
+    /// Makes a node of an operator that the user provides.
     fn custom(
         &self,
         d: &ops::custom::Declaration,
@@ -169,7 +169,7 @@ impl Import {
         let declared = outputs.iter().map(declared).collect();
         Ok(ops::Op::Custom(ops::custom::Custom::new(d, values, declared, origin)?))
     }
-    /// Takes the errors of a step; the node is broken if there are any.
+    /// Records the errors of a step. The node is unsound if there are any.
     fn absorb<T>(&mut self, r: Result<T>, at: &mut Position) -> Result<Option<T>> {
         at.sound &= r.is_ok();
         self.findings.absorb(r.map_err(|f| match f {
@@ -179,13 +179,13 @@ impl Import {
             f => f,
         }))
     }
-    /// Types of operands that are known before inference. Nodes that nothing uses are not inferred, and what
-    /// takes sequences is rewritten before.
+    /// Checks the operand types that are known before inference. Inference does not check nodes that are
+    /// unused, or nodes on sequences, which are rewritten before it.
     fn types_fit(&mut self, schema: &ops::Schema, inputs: &[Option<Value>], origin: &Origin) -> Result<()> {
         let level = self.frames.len() - 1;
         let values = &self.frames[level].graph.values;
         let data: Vec<Option<&ValueData>> = inputs.iter().map(|v| v.map(|v| &values[v])).collect();
-        // What a nested graph declares of its inputs is a hint.
+        // The declared types of a nested graph's inputs are hints.
         let settled = |d: &&ValueData| level == 0 || !matches!(d.def, Def::Input(_));
         let types: Vec<Option<&ValueType>> =
             data.iter().map(|d| d.filter(settled).and_then(|d| d.ty.as_ref())).collect();
@@ -205,7 +205,7 @@ impl Import {
         }
         e.found_expected(types[i].map(|t| t.display(&self.syms)).unwrap_or_default(), expected).fail()
     }
-    /// Once for each domain: every further node of it would say the same.
+    /// Reports a missing import once per domain: it would be the same for every node.
     fn no_import(&mut self, dom: &str, flat: &FlatNode, origin: &Origin) {
         if !self.unimported.insert(dom.to_owned()) {
             return;
@@ -247,8 +247,7 @@ impl Import {
                 .help("convert the model with onnx.version_converter"),
         );
     }
-    /// The tensors that Gradient names become operands behind the others: what they are called is known here
-    /// only.
+    /// Appends the tensors that Gradient names to the operands, because names are known only here.
     fn named_tensors(
         &mut self,
         values: &[(String, AttrValue)],
@@ -293,7 +292,7 @@ impl Import {
             .or_insert_with(|| (origin.clone(), 0, why.to_owned()));
         e.1 += 1;
     }
-    /// `--custom` of operators that the model does not have.
+    /// Warns about `--custom` operators that the model does not use.
     pub(super) fn unused_customs(&mut self) {
         for (d, _) in self.customs.iter().filter(|(_, used)| !used) {
             let name = ops::qualified(&d.domain, &d.op);
@@ -377,15 +376,15 @@ impl Import {
     }
 }
 
-/// Where a node is, and whether everything about it could be read.
+/// Where a node is, and whether it has been read without errors.
 struct Position<'a> {
     origin: Origin,
-    /// What to add to findings about it.
+    /// Notes to add to its findings.
     notes: &'a [String],
     sound: bool,
 }
 
-/// Operators of the first releases that ONNX took back without ever giving them a version.
+/// Experimental operators that ONNX removed before they had a version.
 const EXPERIMENTAL: &[&str] = &[
     "ATen",
     "Affine",
@@ -400,8 +399,8 @@ const EXPERIMENTAL: &[&str] = &[
     "ScaledTanh",
 ];
 
-/// Operators that some versions of their operator sets deprecate: name, first and last of these, and what to
-/// use.
+/// Deprecated operators: name, first and last version of the operator set that deprecates it, and the
+/// replacement.
 const DEPRECATED: &[(&str, i64, i64, &str)] = &[
     ("Upsample", 10, i64::MAX, "Resize"),
     ("Scatter", 11, i64::MAX, "ScatterElements"),
@@ -410,7 +409,7 @@ const DEPRECATED: &[(&str, i64, i64, &str)] = &[
     ("ai.onnx.ml.TreeEnsembleRegressor", 5, i64::MAX, "ai.onnx.ml.TreeEnsemble"),
 ];
 
-/// Numbers of operands and results, empty names included, and that required ones are given.
+/// Checks the numbers of operands and results, empty names included, and that required ones are given.
 fn operands_fit(schema: &ops::Schema, p: &super::proto::NodeProto, origin: &Origin) -> Result<()> {
     let mut errors = vec![];
     let shown = format!("{} version {}", ops::dotted(schema.domain, schema.name), schema.since);

@@ -1,11 +1,11 @@
-//! Names and order of graphs and function bodies, checked on the protobuf before anything is imported (IR.md,
-//! "Nodes" and "Names Within a Graph").
+//! Names and order in graphs and function bodies, checked on the protobuf before the import (IR.md, "Nodes"
+//! and "Names Within a Graph").
 //!
 //! 1. A name has one definition in a graph: an input, an initializer or the output of a node.
-//! 2. A definition is before its uses. Nested graphs also see what the graphs around them define before
-//!    their node.
+//! 2. A definition precedes its uses. Nested graphs also see the definitions of the enclosing graphs that
+//!    precede their node.
 //! 3. A node of a nested graph does not define a name that is visible from outside. Inputs and initializers
-//!    that do are warned about, and mean the innermost definition.
+//!    that do are warned about, and shadow the outer definition.
 //! 4. The outputs of a graph are defined in that graph.
 //!
 //! The importer relies on this: a name that it cannot resolve has been reported here.
@@ -34,7 +34,7 @@ pub fn origin_of(base: &Origin, path: &str, n: &NodeProto, index: usize) -> Orig
 /// Path and index of nodes with an error in one of their graphs.
 pub type Broken = HashSet<(String, usize)>;
 
-/// Checks the main graph and all graphs inside it.
+/// Checks the main graph and all nested graphs.
 pub fn check_graph(g: &GraphProto, ir: i64, base: &Origin, findings: &mut Findings) -> Broken {
     let mut s =
         Scopes { findings, base: base.clone(), ir, levels: vec![], function: false, broken: HashSet::new() };
@@ -42,14 +42,14 @@ pub fn check_graph(g: &GraphProto, ir: i64, base: &Origin, findings: &mut Findin
     s.broken
 }
 
-/// Checks the body of a function; `path` is what to call it.
+/// Checks the body of a function; `path` is its name in messages.
 pub fn check_function(f: &FunctionProto, ir: i64, path: &str, base: &Origin, findings: &mut Findings) {
     let mut s =
         Scopes { findings, base: base.clone(), ir, levels: vec![], function: true, broken: HashSet::new() };
     s.function(f, path.to_owned());
 }
 
-/// What defines a name.
+/// The kind of definition of a name.
 #[derive(Clone, Copy)]
 enum Site {
     Input(usize),
@@ -57,13 +57,13 @@ enum Site {
     Node(usize),
 }
 
-/// One graph on the way from the outermost one to where the check is.
+/// One graph of the path from the outermost one to the one being checked.
 struct Level<'a> {
     names: HashMap<&'a str, Site>,
     nodes: &'a [NodeProto],
-    /// The node that is looked at.
+    /// The current node.
     at: usize,
-    /// Undefined names that were reported.
+    /// Undefined names that have been reported.
     reported: HashSet<&'a str>,
     path: String,
 }
@@ -87,7 +87,7 @@ struct Scopes<'a, 'f> {
     base: Origin,
     ir: i64,
     levels: Vec<Level<'a>>,
-    /// The outermost level is the body of a function.
+    /// True if the outermost level is the body of a function.
     function: bool,
     broken: Broken,
 }
@@ -104,7 +104,7 @@ impl<'a> Scopes<'a, '_> {
         self.levels.push(Level { names: HashMap::new(), nodes, at: 0, reported: HashSet::new(), path });
     }
     fn graph(&mut self, g: &'a GraphProto, path: String) {
-        // The importer refuses deeper ones.
+        // The importer rejects deeper graphs.
         if limits::GRAPH_DEPTH.exceeded_by(self.levels.len() as u64 + 1) {
             return;
         }
@@ -155,8 +155,8 @@ impl<'a> Scopes<'a, '_> {
         }
         self.levels.pop();
     }
-    /// A main input with an initializer has a default value. In a nested graph it is a constant, up to IR
-    /// version 3.
+    /// Checks initializers. In the main graph, an input with an initializer has a default value. In a nested
+    /// graph it is a constant, up to IR version 3.
     fn initializers(&mut self, g: &'a GraphProto, here: &Origin) {
         let dense = g.initializer.iter().map(|t| t.name.as_deref());
         let sparse = g.sparse_initializer.iter().map(|t| t.values.as_ref().and_then(|v| v.name.as_deref()));
@@ -220,7 +220,7 @@ impl<'a> Scopes<'a, '_> {
             }
         }
     }
-    /// Types of the main graph's outputs: what is missing comes from inference.
+    /// Checks the types of the main graph's outputs. Missing ones are inferred.
     fn interface(&mut self, g: &'a GraphProto, here: &Origin) {
         if g.output.is_empty() {
             let e = Error::warning(codes::GRAPH_INVALID, "the model has no outputs: it computes nothing")
@@ -408,7 +408,7 @@ impl<'a> Scopes<'a, '_> {
     }
 }
 
-/// Names that a node uses, nested graphs included.
+/// Names that a node uses, including those used in nested graphs.
 fn used<'a>(n: &'a NodeProto, out: &mut Vec<&'a str>) {
     out.extend(n.input.iter().map(String::as_str).filter(|s| !s.is_empty()));
     for g in n.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs)) {
@@ -417,7 +417,7 @@ fn used<'a>(n: &'a NodeProto, out: &mut Vec<&'a str>) {
     }
 }
 
-/// The way along which node `from` depends on node `to`, both included, if it does.
+/// The path along which node `from` depends on node `to`, both included, if there is one.
 fn cycle(nodes: &[NodeProto], to: usize, from: usize) -> Option<Vec<usize>> {
     let mut makers: HashMap<&str, usize> = HashMap::new();
     for (i, n) in nodes.iter().enumerate() {

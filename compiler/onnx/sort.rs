@@ -1,10 +1,10 @@
-//! Topological order. The ONNX IR demands it of nodes, and some exporters and graph editors do not deliver
-//! it. ONNX Runtime loads such models, so nodes are sorted here, with a warning, before anything relies on
-//! their order.
+//! Topological order of nodes. The ONNX IR requires it, but some exporters and graph editors do not produce
+//! it. ONNX Runtime loads such models, so the nodes are sorted here, with a warning, before anything relies
+//! on their order.
 //!
-//! The sort is stable: nodes move only as far as their operands require, and a sorted list stays as it is. A
-//! list that cannot be sorted (a cycle, a name with two definitions) stays as it is too, and `scopes` reports
-//! it.
+//! The sort is stable: nodes move only as far as their operands require, and a sorted list is unchanged. A
+//! list that cannot be sorted (because of a cycle, or a name with two definitions) is unchanged as well, and
+//! `scopes` reports it.
 
 use super::functions::operator;
 use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
@@ -25,7 +25,7 @@ pub fn sort(m: &mut ModelProto, base: &Origin, findings: &mut Findings) {
 }
 
 fn graph(g: &mut GraphProto, path: String, depth: u64, base: &Origin, findings: &mut Findings) {
-    // The importer refuses deeper ones.
+    // The importer rejects deeper graphs.
     if limits::GRAPH_DEPTH.exceeded_by(depth) {
         return;
     }
@@ -82,14 +82,14 @@ fn nodes(list: &mut Vec<NodeProto>, path: &str, base: &Origin, findings: &mut Fi
 
 struct Sorted {
     order: Vec<usize>,
-    /// A node that uses what a later one defines, that later one, and the name.
+    /// A node that uses a later definition, the node with that definition, and the name.
     early: usize,
     late: usize,
     name: String,
 }
 
-/// The topological order that keeps as much of the present one as it can; `None` where the present one is
-/// topological or there is none.
+/// The topological order that preserves as much of the current one as possible. `None` if the current one is
+/// topological, or if none exists.
 fn sorted(list: &[NodeProto]) -> Option<Sorted> {
     let mut makers: HashMap<&str, usize> = HashMap::new();
     for (i, n) in list.iter().enumerate() {
@@ -131,8 +131,8 @@ fn sorted(list: &[NodeProto]) -> Option<Sorted> {
     (order.len() == list.len()).then_some(Sorted { order, early, late, name })
 }
 
-/// Names that a node takes from the graph around it: its inputs, and what its own graphs use and do not
-/// define.
+/// Names that a node uses from the enclosing graph: its inputs, and names that its nested graphs use without
+/// defining them.
 fn free<'a>(n: &'a NodeProto, out: &mut HashSet<&'a str>) {
     out.extend(n.input.iter().map(String::as_str).filter(|s| !s.is_empty()));
     for g in n.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs)) {

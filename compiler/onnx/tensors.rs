@@ -78,7 +78,7 @@ pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Resu
     }
 }
 
-/// The fields with data, and how many values each has.
+/// The data fields that are set, and the number of values in each.
 fn filled(t: &TensorProto) -> Vec<(&'static str, usize)> {
     let all = [
         ("raw_data", t.raw_data.as_ref().map_or(0, Bytes::len)),
@@ -92,7 +92,7 @@ fn filled(t: &TensorProto) -> Vec<(&'static str, usize)> {
     all.into_iter().filter(|(_, n)| *n > 0).collect()
 }
 
-/// Which types use which field (onnx.proto).
+/// The field that holds values of a type (onnx.proto).
 fn typed_field(elem: ElemType) -> &'static str {
     use ElemType::*;
     match elem {
@@ -105,8 +105,8 @@ fn typed_field(elem: ElemType) -> &'static str {
     }
 }
 
-/// Bytes of a tensor in raw_data and in external files: 6-bit floats are a bit stream there, in which an
-/// element may lie in two bytes. Elsewhere each has a byte.
+/// Bytes of a tensor in raw_data and in external files. There, 6-bit floats are a bit stream in which an
+/// element may span two bytes; elsewhere each occupies a byte.
 fn raw_size(elem: ElemType, n: u64) -> u64 {
     if six_bits(elem) { n.saturating_mul(6).div_ceil(8) } else { elem.bytes_for(n).unwrap_or(u64::MAX) }
 }
@@ -115,18 +115,18 @@ fn six_bits(elem: ElemType) -> bool {
     matches!(elem, ElemType::F6E2M3 | ElemType::F6E3M2)
 }
 
-/// A tensor of which its data is to be read.
+/// A tensor whose data is to be read.
 struct Data<'a> {
     t: &'a TensorProto,
     elem: ElemType,
-    /// How many elements it has.
+    /// Number of elements.
     n: u64,
     external: &'a mut External,
     origin: &'a Origin,
 }
 
 impl Data<'_> {
-    /// Data that does not fit the shape.
+    /// The error for data that does not fit the shape.
     fn mismatch(&self, found: String, expected: String) -> Error {
         let (t, elem) = (self.t, self.elem);
         invalid(self.origin, "the tensor's data does not fit its shape")
@@ -141,7 +141,7 @@ impl Data<'_> {
         }
         self.from_raw(raw)
     }
-    /// Data of the right size, as it lies in raw_data.
+    /// Takes data of the right size in the layout of raw_data.
     fn from_raw(mut self, raw: Bytes) -> Result<ConstData> {
         let Data { t, elem, n, origin, .. } = self;
         let data = if six_bits(elem) {
@@ -200,17 +200,17 @@ impl Data<'_> {
                 .mismatch(format!("{length} bytes in the external file"), format!("{want} bytes"))
                 .fail();
         }
-        // Without elements there is nothing to read, and the file need not be there.
+        // A tensor without elements reads nothing, and its file need not exist.
         let data = if want == 0 { Bytes::new() } else { self.external.slice(&range, want, self.origin)? };
         self.from_raw(data)
     }
-    /// Data from the typed fields.
+    /// Reads data from the typed fields.
     fn typed(mut self) -> Result<ConstData> {
         use ElemType::*;
         let Data { t, elem, n, origin, .. } = self;
         let field = typed_field(elem);
         let entries = filled(t).iter().find(|f| f.0 == field).map_or(0, |f| f.1 as u64);
-        // Packed types have a byte in each entry, complex ones an entry for each part.
+        // Packed types have one byte per entry, complex types one entry per part.
         let want = match elem {
             C64 | C128 => n.saturating_mul(2),
             _ if elem.is_packed() => elem.bytes_for(n).unwrap_or(u64::MAX),
@@ -229,7 +229,7 @@ impl Data<'_> {
             let e = invalid(origin, format!("value {i} of {field} does not fit {}", elem.onnx_name()));
             e.found_expected(v, format!("{lo} to {hi}")).fail()
         };
-        // Bit patterns may be written signed or unsigned.
+        // Bit patterns may be written as signed or unsigned.
         let (lo, hi) = match elem {
             I16 | U16 | F16 | BF16 => (-0x8000, 0xffff),
             F6E2M3 | F6E3M2 => (0, 0x3f),
@@ -264,10 +264,10 @@ impl Data<'_> {
     }
 }
 
-/// Largest sparse tensor that is made dense, in bytes.
+/// Largest sparse tensor that is converted to dense, in bytes.
 const MAX_DENSE: u64 = 1 << 31;
 
-/// A sparse constant, made dense.
+/// Converts a sparse constant to dense.
 pub fn sparse(s: &SparseTensorProto, external: &mut External, origin: &Origin) -> Result<ConstData> {
     let Some(values) = &s.values else { return invalid(origin, "a sparse tensor without values").fail() };
     let values = tensor(values, external, &origin.element(format!("{}, values", origin.element)))?;
@@ -313,7 +313,7 @@ pub fn sparse(s: &SparseTensorProto, external: &mut External, origin: &Origin) -
     dense(&values, &s.dims, n, &linear, origin)
 }
 
-/// Linear positions, within the shape.
+/// The linear positions of the values, checked to be within the shape.
 fn positions(
     s: &SparseTensorProto,
     indices: &ConstData,

@@ -1,9 +1,9 @@
 //! ONNX textual syntax (docs/Syntax.md of the ONNX project) -> ModelProto.
 //!
-//! Accepts what `onnx.parser` accepts and yields the same protobuf. It differs where that parser drops or
-//! wraps what it was given: such text is an error here (values out of range, references inside lists), or it
-//! is read as it is meant (lists of tensors, graphs and types; lists that mix integers with floats; quoted
-//! names of graph attributes).
+//! Accepts what `onnx.parser` accepts and yields the same protobuf, except where that parser drops or wraps
+//! its input. Such text is either an error here (values out of range, references inside lists), or has its
+//! intended meaning (lists of tensors, graphs and types; lists that mix integers and floats; quoted names of
+//! graph attributes).
 
 mod cursor;
 #[cfg(test)]
@@ -20,11 +20,12 @@ use cursor::Cursor;
 /// Graphs and types nest at most this deep.
 const MAX_DEPTH: usize = 64;
 
-/// How much of a file [`looks_like_text`] looks at.
+/// Number of bytes of a file that [`looks_like_text`] examines.
 const PREFIX: usize = 4096;
 
-/// True for bytes that can only be text: no control characters at the start, as every protobuf message has
-/// them in its tags and lengths, and behind comments a header `<` or a name that an arrow follows.
+/// True for bytes that can only be text: the start contains no control characters, which every protobuf
+/// message has in its tags and lengths, and begins, after comments, with a header `<` or a name followed by
+/// an arrow.
 pub fn looks_like_text(b: &[u8]) -> bool {
     let b = b.strip_prefix(b"\xef\xbb\xbf").unwrap_or(b);
     let prefix = &b[..b.len().min(PREFIX)];
@@ -43,7 +44,7 @@ pub fn looks_like_text(b: &[u8]) -> bool {
     }
 }
 
-/// Parses a model; `name` is what errors call the text.
+/// Parses a model; `name` is the text's name in errors.
 pub fn parse_model(b: &[u8], name: &str) -> Result<ModelProto> {
     let text = match std::str::from_utf8(b) {
         Ok(t) => t.strip_prefix('\u{feff}').unwrap_or(t),
@@ -66,7 +67,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// Runs `f` one level deeper, so that hostile text can not exhaust the stack.
+    /// Runs `f` one level deeper, with a limit, so that hostile text cannot exhaust the stack.
     fn nested<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth >= MAX_DEPTH {
             let m = self.c.mark();
@@ -77,7 +78,7 @@ impl Parser<'_> {
         self.depth -= 1;
         r
     }
-    /// Items separated by commas up to `close`; the opening character has been taken.
+    /// Items separated by commas, up to `close`. The opening character has been consumed.
     fn list(&mut self, close: char, what: &str, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         if u8::try_from(close).is_ok_and(|c| self.c.eat(c)) {
             return Ok(());
@@ -181,7 +182,7 @@ impl Parser<'_> {
         let r#type = if self.at_type() { Some(self.ty()?) } else { None };
         Ok(ValueInfoProto { r#type, name: Some(self.c.name("a type or a name")?), ..Default::default() })
     }
-    /// `= data` behind a value, if it is there.
+    /// `= data` after a value, if present.
     fn initializer(&mut self, v: &ValueInfoProto, out: &mut Vec<TensorProto>) -> Result<bool> {
         let at = self.c.mark();
         if !self.c.eat_equals() {
@@ -226,14 +227,14 @@ impl Parser<'_> {
         self.c.expect('(', "before the inputs")?;
         n.input = self.names()?;
         self.c.expect(')', "or \",\" after an input")?;
-        // Attributes are before or behind the inputs.
+        // Attributes may precede or follow the inputs.
         if n.attribute.is_empty() {
             n.attribute = self.attributes()?;
         }
         Ok(n)
     }
-    /// Names separated by commas. Nothing before a comma is an empty name; nothing behind the last one is no
-    /// name.
+    /// Names separated by commas. An empty item before a comma is an empty name; one after the last comma is
+    /// ignored.
     fn names(&mut self) -> Result<Vec<String>> {
         let mut out = vec![];
         loop {
@@ -301,7 +302,7 @@ impl Parser<'_> {
         f.node = self.nodes()?;
         Ok(f)
     }
-    /// Inputs or outputs of a function; a typed one is a value_info as well.
+    /// Inputs or outputs of a function. A typed one is also entered as a value_info.
     fn formals(&mut self, infos: &mut Vec<ValueInfoProto>, what: &str) -> Result<Vec<String>> {
         self.c.expect('(', &format!("before {what}"))?;
         let mut out = vec![];

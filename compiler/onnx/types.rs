@@ -7,7 +7,7 @@ use crate::diag::{Error, Failure, Origin, codes, limits};
 use crate::sym::{Dim, SymKind, SymTable};
 use crate::tensor::{ElemType, MemberType, TensorType, ValueType};
 
-/// Element type by number, or what is wrong with it.
+/// The element type of a number in the file, or an error.
 pub fn elem_type(n: Option<i32>, origin: &Origin) -> Result<ElemType, Failure> {
     match n {
         Some(n) if n != 0 => ElemType::from_onnx(n).ok_or_else(|| {
@@ -26,17 +26,17 @@ pub fn elem_type(n: Option<i32>, origin: &Origin) -> Result<ElemType, Failure> {
     }
 }
 
-/// What to do with dims that have neither value nor name.
+/// How to treat dims that have neither a value nor a name.
 pub enum Unnamed<'a> {
-    /// Makes a symbol named after this.
+    /// Make a symbol with this name.
     Symbol(&'a str),
-    /// Gives the whole type up: it is a hint only.
+    /// Drop the whole type, which is only a hint.
     Hint,
-    /// Keeps what is known: members of a sequence differ.
+    /// Keep only known sizes: the members of a sequence differ.
     Member,
 }
 
-/// The type; `None` for a hint that says too little.
+/// Converts a type. `None` for a hint that is incomplete.
 pub fn value_type(
     t: &TypeProto,
     syms: &mut SymTable,
@@ -96,7 +96,8 @@ pub fn value_type(
     })
 }
 
-/// Sizes that all members have. A name says nothing here: it may stand for another size in each member.
+/// Sizes that all members have in common. A name is no such size: it may denote a different size in each
+/// member.
 fn member_dims(s: &TensorShapeProto) -> Vec<Option<i64>> {
     let known = |d: &tensor_shape_proto::Dimension| match d.value {
         Some(dimension::Value::DimValue(v)) if v >= 0 => Some(v),
@@ -122,8 +123,8 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
     Some(dims)
 }
 
-/// The text of a dim is a name. Exporters write expressions over other names too ("2*N", "past + S"), which
-/// count as such where the user says so.
+/// The dim of a `dim_param`. It is a name, except that exporters also write expressions over other names
+/// ("2*N", "past + S"), which are parsed if the user says so.
 fn named(p: &str, syms: &mut SymTable) -> Dim {
     if syms.expressions
         && !syms.is_param(p)

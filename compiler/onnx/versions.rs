@@ -1,5 +1,5 @@
-//! Features that are newer than the model's IR version. They are honoured: exporters often stamp too old a
-//! version.
+//! Warnings about features that are newer than the model's IR version. Such features are accepted, because
+//! exporters often write too old a version.
 
 use super::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto,
@@ -9,10 +9,10 @@ use crate::diag::{Error, Findings, Origin, codes};
 use crate::tensor::ElemType;
 use std::collections::BTreeMap;
 
-/// Graphs and types nest at most this deep here; deeper ones are refused elsewhere.
+/// Graphs and types are examined up to this depth. Deeper ones are rejected elsewhere.
 const MAX_DEPTH: usize = 100;
 
-/// Element types that came after IR version 3.
+/// Element types added after IR version 3.
 fn since(elem: ElemType) -> i64 {
     use ElemType::*;
     match elem {
@@ -49,7 +49,7 @@ pub fn check(m: &ModelProto, ir: i64, origin: &Origin, findings: &mut Findings) 
 
 struct Walk {
     ir: i64,
-    /// (first IR version, feature) -> where first.
+    /// (first IR version, feature) -> first place.
     found: BTreeMap<(i64, String), String>,
     depth: usize,
 }

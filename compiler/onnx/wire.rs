@@ -1,12 +1,12 @@
 //! The wire format of protocol buffers, checked before the messages are decoded.
 //!
-//! The decoder behind it (prost) is stricter than the format in two points and vaguer in its errors: it
-//! refuses a known field with another wire type, which counts as unknown, and a `string` that is not UTF-8,
-//! which proto2 readers accept; and its errors tell no position. [`check`] walks a message by the table of
-//! onnx.proto's fields, which build.rs writes. It reads tags and lengths only, allocates nothing for them,
-//! and reports the byte and the path of what is broken.
+//! The decoder (prost) is stricter than the format in two points, and its errors have no position. It rejects
+//! a known field with another wire type, which the format treats as unknown, and a `string` that is not
+//! UTF-8, which proto2 readers accept. [`check`] walks a message with the table of onnx.proto's fields, which
+//! build.rs writes. It reads tags and lengths only, allocates nothing for them, and reports the byte and the
+//! path of a fault.
 
-/// What a field holds.
+/// The kind of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An integer or a member of an enumeration.
@@ -49,7 +49,7 @@ include!("generated/schema.rs");
 
 /// Messages nest at most this deep, as in the other protobuf libraries.
 pub const MAX_DEPTH: usize = 100;
-/// How many places of one kind are kept for a report.
+/// Most places of one kind that are kept for a report.
 const MAX_PLACES: usize = 5;
 
 /// Position of a message in [`MESSAGES`].
@@ -57,7 +57,7 @@ pub fn message(name: &str) -> Option<usize> {
     MESSAGES.iter().position(|m| m.name == name)
 }
 
-/// What is broken.
+/// A violation of the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Offset in the file.
@@ -70,7 +70,7 @@ pub struct Fault {
     pub deep: bool,
 }
 
-/// What decodes, but is no part of the format: places in the order of the file, and how many there are.
+/// Contents that decode but are not part of the format: places in the order of the file, and their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Oddities {
     /// Fields that no message has, or that have another wire type.
@@ -87,24 +87,24 @@ pub struct Oddities {
 }
 
 impl Oddities {
-    /// True if the message is in onnx.proto's format.
+    /// True if the message conforms to onnx.proto.
     pub fn is_empty(&self) -> bool {
         *self == Oddities::default()
     }
-    /// True if the decoder behind takes the bytes only after [`repaired`].
+    /// True if the decoder accepts the bytes only after [`repaired`].
     pub fn need_repair(&self) -> bool {
         self.mistyped || !self.not_utf8.is_empty()
     }
 }
 
-/// Walks a message of this kind, a position in [`MESSAGES`].
+/// Checks a message of this kind, a position in [`MESSAGES`].
 pub fn check(bytes: &[u8], kind: usize) -> Result<Oddities, Fault> {
     let mut w = Walker { bytes, path: vec![], odd: Oddities::default() };
     w.message(kind, 0, bytes.len())?;
     Ok(w.odd)
 }
 
-/// True if a message that [`check`] passes has the field.
+/// True if a message that passed [`check`] has the field.
 pub fn has(bytes: &[u8], kind: usize, field: &str) -> bool {
     let w = Walker { bytes, path: vec![], odd: Oddities::default() };
     let mut at = 0;
@@ -125,9 +125,9 @@ pub fn has(bytes: &[u8], kind: usize, field: &str) -> bool {
 struct Item {
     number: u32,
     wire: u8,
-    /// Where the tag begins.
+    /// Offset of the tag.
     tag: usize,
-    /// Payload: of wire type 2 without its length.
+    /// Payload; for wire type 2 without its length.
     start: usize,
     end: usize,
 }
@@ -165,7 +165,7 @@ impl Walker<'_> {
         };
         self.path.iter().map(step).collect::<Vec<_>>().join(".")
     }
-    /// The field that begins at `at`; `at` moves behind it.
+    /// The field that begins at `at`, which is advanced past it.
     fn item(&self, at: &mut usize, end: usize) -> Result<Item, Fault> {
         let tag_at = *at;
         let tag = varint(self.bytes, at, end).or_else(|e| self.fault(tag_at, e))?;
@@ -208,7 +208,7 @@ impl Walker<'_> {
         *at = start + length as usize;
         Ok(Item { number, wire, tag: tag_at, start, end: *at })
     }
-    /// Skips a group up to its end.
+    /// Skips a group including its end.
     fn group(&self, number: u32, at: &mut usize, end: usize, depth: usize) -> Result<(), Fault> {
         let begin = *at;
         if depth + self.path.len() >= MAX_DEPTH {
@@ -308,7 +308,7 @@ impl Walker<'_> {
     }
 }
 
-/// True if a field may come with this wire type: lists of numbers packed or not.
+/// True if a field may have this wire type. Lists of numbers may be packed or not.
 fn fits(f: &Field, wire: u8) -> bool {
     match f.kind {
         Kind::Varint => wire == 0 || wire == 2 && f.repeated,
@@ -318,7 +318,7 @@ fn fits(f: &Field, wire: u8) -> bool {
     }
 }
 
-/// Bytes as text: what is not UTF-8 becomes `\xNN`.
+/// Bytes as text. Bytes that are not UTF-8 become `\xNN`.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut out = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -328,8 +328,8 @@ pub fn escaped(bytes: &[u8]) -> String {
     out
 }
 
-/// The message without fields of a wrong wire type, and with texts that are UTF-8. Only for what [`check`]
-/// passed.
+/// The message without fields of a wrong wire type, and with all texts converted to UTF-8. The message must
+/// have passed [`check`].
 pub fn repaired(bytes: &[u8], kind: usize) -> Vec<u8> {
     let w = Walker { bytes, path: vec![], odd: Oddities::default() };
     w.repair(kind, 0, bytes.len())

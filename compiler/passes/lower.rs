@@ -1,6 +1,6 @@
-//! Graph IR -> nest IR: the only place that knows both. Every node writes its kernels; values with known
-//! contents are stored from the expressions over dims that inference found, and only where somebody reads
-//! them as a tensor.
+//! Graph IR -> nest IR: the only module that knows both. Every node emits its kernels. Values with known
+//! contents are stored from the expressions over dims that inference found, and only if they are read as
+//! tensors.
 
 mod append_buffers;
 mod collect;
@@ -18,7 +18,7 @@ use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::HashSet;
 
-/// Lowers a model whose shapes are inferred. `heap`: [`Module::heap`].
+/// Lowers a model with inferred shapes. `heap`: [`Module::heap`].
 pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     let mut m = Module::new(name, model.syms.clone());
     m.heap = heap;
@@ -34,7 +34,7 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
             cx.copy(have, out);
         }
     }
-    // What describes parts of the workspace comes last: nothing may be written there any more.
+    // Descriptors of parts of the workspace come last, because nothing may be written there afterwards.
     for n in model.graph.order.iter().filter(|n| is_publish(&model.graph, **n)) {
         cx.node(&mut f, *n)?;
     }
@@ -54,19 +54,20 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     Ok(m)
 }
 
-/// Puts what kernels rely on, and inference has neither proven nor checked, before their calls.
+/// Inserts checks before calls of kernels for requirements that inference has neither proven nor checked.
 fn guard_accesses(m: &mut Module, driver: Vec<Stmt>) {
     m.driver = guard_body(m, driver, vec![], true);
 }
 
-/// The same in one body of the driver. `checked`: conditions that hold where it begins.
+/// As [`guard_accesses`], for one body of the driver. `checked`: conditions that hold at its start.
 fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool) -> Vec<Stmt> {
     let mut out = vec![];
     for mut s in body {
         for need in needs(m, &s, &checked) {
             let mut made = vec![guard(m, &s, &need)];
             if top && need.unless_empty.is_empty() {
-                // A fact for all that follows, in as few words as inference would say it.
+                // Recorded as a condition, in the reduced form that inference uses, so that later code can
+                // rely on it.
                 let known = m.syms.conditions().len();
                 m.syms.require_at_most(need.least, need.most);
                 let new = m.syms.conditions()[known..].to_vec();
@@ -89,14 +90,14 @@ fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool
                 again.extend(if let Stmt::Define { sym, .. } = s { Some(*sym) } else { None })
             })
         });
-        // A loop comes back to its beginning with the sizes that it has defined.
+        // A loop returns to its start with the sizes that it has redefined.
         checked.retain(|c| !again.iter().any(|s| mentions(c, *s)));
         let begins = match &s {
             Stmt::If { cond, .. } | Stmt::While { cond, .. } => Some(cond.clone()),
             _ => None,
         };
         for (i, b) in s.bodies_mut().enumerate() {
-            // The first body begins where the condition is true.
+            // The condition holds at the start of the first body.
             let known = checked.iter().chain(begins.iter().filter(|_| i == 0)).cloned().collect();
             *b = guard_body(m, std::mem::take(b), known, false);
         }
@@ -109,14 +110,14 @@ fn mentions(cond: &Expr, s: Sym) -> bool {
     cond.any(&mut |e| matches!(e, Expr::Index(d) if d.contains(s)))
 }
 
-/// The check of what a statement relies on.
+/// The check of a requirement of a statement.
 fn guard(m: &mut Module, s: &Stmt, need: &Need) -> Stmt {
     let made = Stmt::Check { cond: need.expr(), status: Status::Dim };
     note(m, s, &made, Condition::AtMost(need.least, need.most));
     made
 }
 
-/// Records that a check was made for a statement.
+/// Records the reason of a check that was inserted for a statement.
 fn note(m: &mut Module, s: &Stmt, made: &Stmt, c: Condition) {
     let Stmt::Check { cond, .. } = made else { return };
     let mut source = Source::default();
@@ -150,8 +151,9 @@ fn is_tensor(g: &Graph, v: Value) -> bool {
     g.values[v].ty.as_ref().is_none_or(|t| t.as_tensor().is_some())
 }
 
-/// What inference could not prove is checked as soon as the sizes in it are known: first of all, or behind
-/// the statements that define the last of them. `known` are those that were defined before this body.
+/// Inserts the checks of conditions that inference could not prove, each as soon as its sizes are known: at
+/// the start, or after the statements that define the last of them. `known` are the sizes defined before this
+/// body.
 fn insert_checks(body: &mut Vec<Stmt>, conditions: &[Condition], syms: &SymTable, known: &HashSet<Sym>) {
     let open = |c: &Condition, known: &HashSet<Sym>| {
         c.dims()
@@ -170,7 +172,7 @@ fn insert_checks(body: &mut Vec<Stmt>, conditions: &[Condition], syms: &SymTable
             _ => false,
         };
         out.push(s);
-        // Sizes that are defined together stay together.
+        // Consecutive definitions of sizes are kept together.
         if (defines || !pending.is_empty()) && !matches!(rest.peek(), Some(Stmt::Define { .. })) {
             let (later, now): (Vec<Condition>, Vec<Condition>) =
                 pending.into_iter().partition(|c| open(c, &known));
@@ -193,7 +195,7 @@ fn check(c: Condition) -> Stmt {
     Stmt::Check { cond, status: Status::Dim }
 }
 
-/// What a failed condition says, and the sizes that it shows.
+/// The message of a failed condition, and the sizes that it shows.
 fn rule(c: Condition) -> (&'static str, [Dim; 2]) {
     let number = |d: Dim| d.as_const();
     match c {
@@ -210,7 +212,7 @@ fn rule(c: Condition) -> (&'static str, [Dim; 2]) {
     }
 }
 
-/// Records what the checks of conditions are about.
+/// Records the reasons of the checks of conditions.
 fn explain(m: &mut Module, conditions: &[Condition]) {
     for c in conditions {
         let Stmt::Check { cond, .. } = check(*c) else { continue };
@@ -227,14 +229,14 @@ fn explain(m: &mut Module, conditions: &[Condition]) {
 struct Lower<'a> {
     model: &'a Model,
     m: Module,
-    /// Run-time sizes that the driver has defined.
+    /// Run-time sizes that have been defined in the driver.
     defined: HashSet<Sym>,
-    /// Buffers whose sizes bodies define again: they lie behind those of the bodies around, which may
-    /// overwrite them as soon as these define theirs.
+    /// Buffers whose sizes are redefined in bodies. They are placed after those of the enclosing bodies, and
+    /// may be overwritten when these redefine their sizes.
     resized: HashSet<Buf>,
 }
 
-/// One graph while it is lowered.
+/// State of lowering one graph.
 struct Frame<'a> {
     g: &'a Graph,
     bufs: SecondaryMap<Value, Option<Buf>>,
@@ -261,7 +263,7 @@ impl<'a> Lower<'a> {
             None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
         }
     }
-    /// What stands for an input or output in memory: the tensor, or the words of a descriptor.
+    /// The memory of an input or output: the tensor, or the words of a descriptor.
     fn border(&self, f: &Frame, v: Value) -> Result<TensorType> {
         if is_tensor(f.g, v) {
             self.tensor(f, v).cloned()
@@ -278,7 +280,7 @@ impl<'a> Lower<'a> {
         }
         Ok(())
     }
-    /// Output buffers; a value computed by a node is computed right into the first of them.
+    /// Creates the output buffers. A node that computes an output writes directly to its first buffer.
     fn outputs(&mut self, f: &mut Frame) -> Result<Vec<Buf>> {
         let g = f.g;
         let mut out = vec![];
@@ -295,8 +297,8 @@ impl<'a> Lower<'a> {
         }
         Ok(out)
     }
-    /// Lets a node compute `v` right into `b`, unless its value is there already, or is packed: that is
-    /// computed a byte each and packed by a kernel of its own.
+    /// Lets a node compute `v` directly into `b`, unless the value already has a buffer or is packed. A
+    /// packed value is computed with one byte per element and packed by a separate kernel.
     fn aim(&self, f: &mut Frame, v: Value, b: Buf) {
         if !self.m.bufs[b].ty.is_packed()
             && matches!(f.g.values[v].def, Def::Node(..))
@@ -306,7 +308,7 @@ impl<'a> Lower<'a> {
             f.bufs[v] = Some(b);
         }
     }
-    /// The buffer of a value, made now if it is constant or known.
+    /// The buffer of a value, which is created now if the value is constant or known.
     fn value(&mut self, f: &mut Frame, v: Value) -> Result<Buf> {
         if let Some(b) = f.bufs[v] {
             return Ok(b);
@@ -343,7 +345,7 @@ impl<'a> Lower<'a> {
             }
         });
     }
-    /// Several elements to a byte: one iteration writes a whole byte.
+    /// Packs several elements into each byte: one iteration writes a whole byte.
     fn pack(&mut self, from: Buf, to: Buf) {
         let (ty, n) = (self.m.bufs[to].ty, Dim::product(self.m.bufs[to].dims.iter().copied()));
         let per = i64::from(8 / ty.bits());
@@ -361,7 +363,7 @@ impl<'a> Lower<'a> {
                 };
                 v * Expr::int(ElemType::I32, 1 << (j * i64::from(ty.bits())))
             };
-            // Fewer elements than fit one byte have a known end.
+            // A constant size of less than a byte omits the missing elements.
             let used = n.as_const().map_or(per, |n| n.clamp(1, per));
             let sum = (1..used).fold(part(0), |s, j| s + part(j));
             Expr::cast(ElemType::I32, ElemType::U8, sum)
@@ -371,7 +373,7 @@ impl<'a> Lower<'a> {
         if self.m.is_packed(to) {
             return self.pack(from, to);
         }
-        // Bits that a BitCast made a float stay as they are, NaN too.
+        // Bits that a BitCast interprets as floats must be unchanged, even in NaN.
         if self.m.is_recast(from)
             && let Some(word) =
                 [ElemType::U8, ElemType::U16].into_iter().find(|w| w.bits() == self.m.bufs[to].ty.bits())
@@ -452,7 +454,7 @@ impl<'a> Lower<'a> {
         }
         Ok(())
     }
-    /// What the statements from `first` on check is about this node.
+    /// Attributes the checks in the statements from `first` on to this node.
     fn claim(&mut self, first: usize, g: &Graph, n: Node) {
         let source =
             || Source { node: g.called(n), op: g.nodes[n].origin.op.clone(), tensors: vec![] }.into();

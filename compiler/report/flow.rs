@@ -1,6 +1,6 @@
-//! The graph: groups one below the other in the order in which they run, nodes inside, and what flows between
-//! groups. Values that skip groups are arcs beside them, so the picture needs no layout and works for
-//! thousands of nodes.
+//! The graph as a picture: groups from top to bottom in execution order with their nodes inside, and the
+//! values that flow between groups. Values that skip groups are arcs at the side, so the picture needs no
+//! layout algorithm and works for thousands of nodes.
 
 use super::{Data, Group, Row, escape, short};
 use crate::graph::{Def, Graph, Value};
@@ -13,7 +13,7 @@ const WIDTH: f64 = 640.0;
 const LINE: f64 = 17.0;
 const HEAD: f64 = 22.0;
 const GAP: f64 = 16.0;
-/// Most room for arcs.
+/// Largest width of the arcs.
 const ARCS: f64 = 260.0;
 
 /// A box of the picture.
@@ -29,7 +29,7 @@ pub fn svg(d: &Data, groups: &[Group], rows: &[Row]) -> String {
     let mut body = String::new();
     let mut y = 10.0;
     let mut places = vec![];
-    // The inputs are the first box, the outputs the last one.
+    // The inputs are the first box and the outputs the last one.
     let inputs: Vec<String> = g.inputs.iter().map(|v| label(d, g, *v)).collect();
     places.push(terminal(&mut body, &mut y, "input", &inputs));
     for group in groups {
@@ -94,7 +94,7 @@ fn draw(o: &mut String, y: &mut f64, d: &Data, group: &Group, rows: &[Row], tota
             WIDTH * s
         );
     }
-    // The kernel that stores the result; others of the group pack and pad for it.
+    // The main kernel stores the result. The others of the group pack and pad for it.
     let main = kernels.iter().max_by(|a, b| a.time.partial_cmp(&b.time).unwrap_or(std::cmp::Ordering::Equal));
     let head = match (main, kernels.len()) {
         (None, _) => "no kernel".to_owned(),
@@ -148,12 +148,12 @@ fn ty(d: &Data, g: &Graph, v: Value) -> String {
     t.map_or(String::new(), |t| t.display(&d.compiled.model.syms).to_string())
 }
 
-/// What flows from one box to another, each pair once. Boxes are numbered from the inputs on.
+/// The values that flow from one box to another, each pair once. Boxes are numbered from the inputs on.
 fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]) {
     let at: HashMap<_, usize> =
         groups.iter().enumerate().flat_map(|(i, x)| x.nodes.iter().map(move |n| (*n, i + 1))).collect();
     let from = |v: Value| match g.values[v].def {
-        // Sizes are no data.
+        // Sizes are not data.
         _ if !matches!(g.values[v].known, Known::No) => None,
         Def::Input(_) => Some(0),
         Def::Node(n, _) => at.get(&n).copied(),
@@ -188,7 +188,7 @@ fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]
             );
         } else {
             let (x, y0, y1) = (LEFT + WIDTH, places[*from].bottom - 6.0, places[*to].top + 8.0);
-            // Longer arcs reach further out, up to the room that there is.
+            // Longer arcs extend further out, within the available width.
             let reach = (18.0 * (y1 - y0).abs().sqrt()).min(1.3 * ARCS - 10.0);
             let out = x + reach;
             let _ = writeln!(
@@ -202,7 +202,7 @@ fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]
     }
 }
 
-/// Lines of a title stay lines.
+/// Escapes a title but keeps its line breaks.
 fn escape_lines(s: &str) -> String {
     s.lines().map(escape).collect::<Vec<_>>().join("\n")
 }

@@ -1,5 +1,6 @@
-//! Which nodes of the graph a kernel computes. A node belongs to the kernel that stores one of its results; a
-//! result that nobody stores stays in registers of the kernel that uses it, or is another view of a buffer.
+//! The nodes of the graph that each kernel computes. A node belongs to the kernel that stores one of its
+//! results. A result that is never stored stays in registers of the kernel that uses it, or is a view of
+//! another buffer.
 
 use crate::graph::{Def, Graph, Node};
 use crate::nest::{Module, Place, visit};
@@ -9,13 +10,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Kernels and the nodes that they compute together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Numbers of calls, in order; none for nodes that cost nothing.
+    /// Indices of calls, in order; empty for nodes that cost nothing.
     pub kernels: Vec<usize>,
     /// Nodes of the main graph, in order.
     pub nodes: Vec<Node>,
 }
 
-/// All groups, in the order of the calls. Every live node and every call is in exactly one.
+/// All groups in execution order. Every live node and every call is in exactly one.
 pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
     let calls = visit::calls(&m.driver);
     let by_name: HashMap<&str, Node> = g
@@ -26,7 +27,7 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
     let live: HashSet<Node> = g.order.iter().copied().collect();
     let of_origin: HashMap<(&str, Option<usize>, &str), Node> =
         g.order.iter().map(|n| (key(&g.nodes[*n].origin), *n)).collect();
-    // What a kernel stores, by the names that values have in the graph.
+    // The nodes whose results a kernel stores, found by the names of values in the graph.
     let stored = |k: usize| -> Vec<Node> {
         let bufs = visit::stores(&m.kernels[calls[k]].body);
         bufs.iter()
@@ -37,14 +38,14 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
     let mut owner: HashMap<Node, usize> = HashMap::new();
     for k in 0..calls.len() {
         for n in stored(k) {
-            // Several kernels may store parts of one result: the first one stands for all.
+            // Several kernels may store parts of one result; the first one counts.
             owner.entry(n).or_insert(k);
         }
     }
     let views: HashSet<&str> =
         m.bufs.values().filter(|d| matches!(d.place, Place::View(_))).map(|d| d.name.as_str()).collect();
-    // A node that no kernel stores a result of, but that one is called after: the one that stores for what
-    // follows, else the last one, which ends its work.
+    // A node whose results no kernel stores, but after which kernels are named, belongs to the last of them
+    // that stores the result of another node, or else to the last one.
     let mut called: HashMap<Node, Vec<usize>> = HashMap::new();
     for (k, kernel) in calls.iter().enumerate() {
         if let Some(n) = of_origin.get(&key(&m.kernels[*kernel].origin)) {
@@ -58,7 +59,7 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
             owner.insert(*n, *k);
         }
     }
-    // Nodes without a kernel belong to what uses them first.
+    // A node without a kernel belongs to the first kernel that uses its result.
     let mut users: HashMap<Node, Vec<Node>> = HashMap::new();
     for n in &g.order {
         for v in g.nodes[*n].inputs.iter().flatten() {
@@ -70,7 +71,7 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
     for n in g.order.iter().rev() {
         let is_view =
             g.nodes[*n].outputs.iter().flatten().any(|v| views.contains(g.values[*v].name.as_str()));
-        // Sizes and the like, which are expressions and no data.
+        // Sizes and other known contents are expressions, not data.
         let is_known = g.nodes[*n].outputs.iter().flatten().all(|v| !matches!(g.values[*v].known, Known::No));
         if owner.contains_key(n) || is_view || is_known {
             continue;
@@ -79,7 +80,7 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
             owner.insert(*n, *k);
         }
     }
-    // A view is with what it shows.
+    // A view belongs to the kernel of the viewed value.
     for n in &g.order {
         let shows = g.nodes[*n].inputs.iter().flatten().next().map(|v| &g.values[*v].def);
         if let (false, Some(Def::Node(from, _))) = (owner.contains_key(n), shows)
@@ -89,7 +90,7 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
             owner.insert(*n, *k);
         }
     }
-    // Kernels that pack, pad or do a part of a node's work are in the group of that node.
+    // Kernels that pack, pad or compute a part of a node are in the group of that node.
     let mut lead: BTreeMap<usize, usize> = (0..calls.len()).map(|k| (k, k)).collect();
     let owners: HashSet<usize> = owner.values().copied().collect();
     for k in (0..calls.len()).filter(|k| !owners.contains(k)) {

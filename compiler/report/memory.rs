@@ -1,5 +1,5 @@
-//! The memory plan: addresses of the workspace over the calls of the kernels. Each buffer is a rectangle from
-//! the first kernel that uses it to the last.
+//! A picture of the memory plan: workspace addresses over the calls of the kernels. Each buffer is a
+//! rectangle that extends from the first kernel that uses it to the last.
 
 use super::{Data, escape};
 use crate::bench::print::bytes;
@@ -19,7 +19,7 @@ struct Life {
     last: usize,
 }
 
-/// The picture as SVG; nothing where no buffer lies in the workspace.
+/// The picture as SVG; `None` if no buffer is in the workspace.
 pub fn svg(d: &Data) -> Option<String> {
     let m = d.module;
     let calls = visit::calls(&m.driver);
@@ -68,7 +68,7 @@ pub fn svg(d: &Data) -> Option<String> {
     for (i, l) in lives.iter().enumerate() {
         let (left, right) = (x(l.first), x(l.last + 1));
         let (low, high) = (y(l.offset as f64), y((l.offset + l.size) as f64));
-        // Neighbours get hues far apart.
+        // Adjacent buffers get distant hues.
         let hue = (i * 137) % 360;
         let kernel = |k: usize| calls.get(k).map_or("", |k| m.kernels[*k].name.as_str());
         let _ = writeln!(
@@ -85,7 +85,7 @@ pub fn svg(d: &Data) -> Option<String> {
             escape(kernel(l.last))
         );
     }
-    // What is in use at each time, which no plan can be below.
+    // The bytes in use at each time: a lower bound for every plan.
     let used: Vec<i64> = {
         let mut change = vec![0i64; calls.len() + 1];
         for l in &lives {

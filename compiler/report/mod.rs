@@ -1,6 +1,6 @@
-//! `onnxc report`: one HTML page about a model that shows without a network, scripts or other files: the
-//! graph with its fused kernels, the memory plan over time, a roofline, times and sizes. Pictures are SVG
-//! inside the page; what a mark stands for is its `<title>`, which browsers show under the pointer.
+//! `onnxc report`: a self-contained HTML page about a model, without scripts or external resources. It shows
+//! the graph with its fused kernels, the memory plan over time, a roofline, times and sizes. Pictures are
+//! inline SVG, and each mark is explained by its `<title>`, which browsers show as a tooltip.
 
 mod flow;
 mod group;
@@ -23,30 +23,30 @@ use std::collections::HashMap;
 pub struct Row {
     /// Symbol of the object.
     pub kernel: String,
-    /// The node that it is called after.
+    /// The node that it is named after.
     pub origin: String,
-    /// Shortest time in seconds, where it was measured.
+    /// Shortest time in seconds, if it was measured.
     pub time: Option<f64>,
-    /// What it does.
+    /// Its amounts of work.
     pub amounts: Option<Amounts>,
 }
 
-/// What the page shows.
+/// The contents of the page.
 pub struct Data<'a> {
     /// File of the model.
     pub name: String,
     /// The model.
     pub compiled: &'a Compiled,
-    /// Its nests on the level that was measured.
+    /// Its nests for the CPU level that was measured.
     pub module: &'a Module,
-    /// Sizes of symbolic dimensions, everywhere on the page.
+    /// Values of symbolic dimensions, used on the whole page.
     pub sizes: HashMap<Sym, i64>,
-    /// Times, unless nothing was to be run.
+    /// Times, unless the model was not run.
     pub bench: Option<&'a bench::Report>,
 }
 
 impl Data<'_> {
-    /// The kernels. Where they could be timed one by one there is a time for each call.
+    /// The kernels, with a time per call if they could be timed one by one.
     pub fn rows(&self) -> Vec<Row> {
         let m = self.module;
         let calls = visit::calls(&m.driver);
@@ -59,13 +59,13 @@ impl Data<'_> {
         };
         calls.iter().zip(amounts).enumerate().map(row).collect()
     }
-    /// A size, where these sizes tell it.
+    /// The value of a size, if the page's sizes determine it.
     fn eval(&self, d: crate::sym::Dim) -> Option<i64> {
         self.module.syms.expanded(d).eval(&|s| self.sizes.get(&s).copied())
     }
 }
 
-/// Text within HTML.
+/// Escapes text for HTML.
 fn escape(s: &str) -> String {
     let mut out = String::with_capacity(s.len());
     for c in s.chars() {
@@ -82,7 +82,7 @@ fn escape(s: &str) -> String {
     out
 }
 
-/// A name that fits: its end, which tells nodes of one network apart.
+/// A shortened name: its end, which distinguishes the nodes of a network.
 fn short(s: &str, most: usize) -> String {
     let n = s.chars().count();
     if n <= most {

@@ -1,4 +1,4 @@
-//! The page: sections, tables, style.
+//! The HTML page: sections, tables, style.
 
 use super::{Data, Group, Row, escape, flow, groups, memory, roofline, short};
 use crate::bench::print::{bytes, time};
@@ -7,7 +7,7 @@ use crate::graph::Def;
 use crate::tensor::TensorType;
 use std::fmt::Write;
 
-/// Tables that list constants have so many rows.
+/// Most rows of the table of constants.
 const CONSTANTS: usize = 30;
 
 const STYLE: &str = include_str!("style.css");
@@ -17,7 +17,7 @@ pub fn html(d: &Data) -> String {
     let rows = d.rows();
     let groups = groups(&d.compiled.model.graph, d.module);
     let mut o = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    // Nothing may be loaded, whatever a model's names say.
+    // Nothing may be loaded, whatever a model's names contain.
     o += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
         'unsafe-inline'\">\n";
     o += "<meta name=\"viewport\" content=\"width=device-width\">\n";

@@ -1,4 +1,4 @@
-//! The roofline: what each kernel reaches over its arithmetic intensity, below what the machine can do. Both
+//! The roofline: the rate of each kernel over its arithmetic intensity, below the limits of the machine. Both
 //! axes are logarithmic.
 
 use super::{Data, Row, escape};
@@ -17,7 +17,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Whole decades around the values.
+    /// An axis of whole decades around the values.
     fn around(values: impl Iterator<Item = f64>) -> Axis {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for v in values.filter(|v| v.is_finite() && *v > 0.0) {
@@ -37,7 +37,7 @@ impl Axis {
     }
 }
 
-/// The picture as SVG; nothing where kernels were not timed.
+/// The picture as SVG; `None` if kernels were not timed.
 pub fn svg(d: &Data, rows: &[Row]) -> Option<String> {
     let bench = d.bench?;
     let total: f64 = rows.iter().filter_map(|r| r.time).sum();
@@ -100,7 +100,7 @@ pub fn svg(d: &Data, rows: &[Row]) -> Option<String> {
         TOP + HEIGHT + 36.0,
         TOP + HEIGHT / 2.0
     );
-    // A roof is straight on these axes: from where it enters the picture up to the peak.
+    // A roof is a straight line on these axes, from the picture's edge to the peak.
     let mut roof = |class: &str, bandwidth: f64, what: &str| {
         let enter = (10f64.powf(ys.low) / bandwidth).max(10f64.powf(xs.low));
         let corner = peak / bandwidth;

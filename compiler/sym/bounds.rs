@@ -1,19 +1,21 @@
-//! Proofs: interval arithmetic, extreme loop values for correlated terms, and divisions written as
-//! remainders.
+//! Proofs about dims: interval arithmetic, extreme values over loop variables for correlated terms, and
+//! divisions rewritten as remainders.
 //!
-//! `d >= 0` is tried in this order, each step sound for every iteration of loops that run at least once:
+//! The proof of `d >= 0` tries these rules in order. Each is sound for every iteration of loops that run at
+//! least once:
 //!
-//! 1. The interval of `d` (each atom on its own).
-//! 2. Cases of a minimum or maximum in a sum.
-//! 3. `n*floordiv(x, n) = x - mod(x, n)`, after scaling `d` where the coefficient asks for it; then 1 and 2
-//!    again. A scaled sum need only exceed `-scale`.
-//! 4. All of this for the smallest value over the loops (divisions, minima and maxima are monotone,
-//!    remainders lie in `0..n`, and a term linear in a loop variable is smallest at an end of its range).
-//! 5. The same for the smallest value over the innermost loops alone, as long as no minimum or maximum holds
-//!    their variables: what their bounds have in common with the rest of the sum cancels.
-//! 6. Without minima and maxima that are not negative themselves.
+//! 1. The interval of `d`, with each atom taken independently.
+//! 2. Case analysis of a minimum or maximum in a sum.
+//! 3. `n*floordiv(x, n) = x - mod(x, n)`, after scaling `d` if the coefficient requires it; then rules 1 and
+//!    2 again. A scaled sum need only exceed `-scale`.
+//! 4. Rules 1 to 3 for the smallest value over the loops. Divisions, minima and maxima are monotone,
+//!    remainders lie in `0..n`, and a term linear in a loop variable is smallest at an end of its range.
+//! 5. Rules 1 to 3 for the smallest value over the innermost loops only, as long as no minimum or maximum
+//!    contains their variables. The terms that their bounds share with the rest of the sum cancel.
+//! 6. A sum of a multiple of a checked fact and of a rest that is not negative.
+//! 7. The sum without its minima and maxima that are not negative themselves.
 //!
-//! A proof has an effort limit and remembers what it found, so that hostile expressions cost little and give
+//! A proof has an effort limit and memoizes its results, so that hostile expressions cost little and give
 //! Unknown.
 
 mod extremes;
@@ -46,7 +48,7 @@ fn mul((a, b): Wide, (c, d): Wide) -> Wide {
         let lo = a.zip(c).and_then(|(a, c)| a.checked_mul(c));
         return (lo, b.zip(d).and_then(|(b, d)| b.checked_mul(d)));
     }
-    // One factor is a number: scale and perhaps flip.
+    // One factor is a number: scale the interval, and reverse it for a negative factor.
     let scale = |k: i128, (lo, hi): Wide| {
         let m = |v: Option<i128>| v.and_then(|v| v.checked_mul(k));
         if k >= 0 { (m(lo), m(hi)) } else { (m(hi), m(lo)) }
@@ -60,7 +62,7 @@ fn mul((a, b): Wide, (c, d): Wide) -> Wide {
 /// Steps one question may take; ordinary ones need a few dozen.
 const EFFORT: u32 = 20_000;
 
-/// Minima and maxima of a sum whose cases are tried together.
+/// Number of minima and maxima of a sum that are analysed together.
 const CASES: u32 = 3;
 
 /// One question to the table.
@@ -138,10 +140,10 @@ impl Prover<'_> {
             },
             Atom::FloorDiv(x, y) => {
                 let (x, y) = (narrow(w(*x)), narrow(w(*y)));
-                // A zero divisor gives no value, so a nonnegative one is positive.
+                // A zero divisor has no value, so a divisor that is not negative is positive.
                 let Some(c) = y.lo.filter(|c| *c >= 0).map(|c| c.max(1)) else { return (None, None) };
-                // The divisor that makes the quotient of this end extreme; without a largest divisor the
-                // quotient nears 0 or -1.
+                // The divisor that makes the quotient of this end extreme. Without a largest divisor the
+                // quotient approaches 0 or -1.
                 let end = |v: i64, small: bool| {
                     if small {
                         floor_div_i64(v, c)
@@ -202,8 +204,7 @@ impl Prover<'_> {
             || self.by_facts(d)
             || self.by_terms(d)
     }
-    /// `d >= 0` as a sum of minima and maxima that are not negative themselves, and of what is not negative
-    /// without them.
+    /// Proves `d >= 0` by dropping the minima and maxima that are not negative themselves from the sum.
     fn by_terms(&self, d: Dim) -> bool {
         let View::Sum { terms, .. } = d.view() else { return false };
         let nonneg = |d: &Dim| self.nonneg(self.syms.normal(*d));
@@ -215,8 +216,9 @@ impl Prover<'_> {
         let found: Dim = found.fold(Dim::constant(0), |sum, (c, a)| sum + Dim::atom(a[0].clone()) * *c);
         found.as_const().is_none() && self.step() && self.nonneg(d - found)
     }
-    /// `d >= 0` as a sum of a multiple of a checked fact and of what is not negative anyway. A fact about
-    /// run-time sizes is checked once they are defined: it says nothing about what does not depend on them.
+    /// Proves `d >= 0` as a sum of a multiple of a checked fact and of a rest that is not negative. A fact
+    /// about run-time sizes is checked when they are defined, so it cannot prove anything about expressions
+    /// without them.
     fn by_facts(&self, d: Dim) -> bool {
         let View::Sum { terms, .. } = d.view() else { return false };
         self.syms.lower.iter().any(|(f, lo)| {
@@ -236,21 +238,21 @@ impl Prover<'_> {
     fn above(&self, d: Dim, scale: i64) -> bool {
         self.lo(d).is_some_and(|l| l > -i128::from(scale)) || self.by_cases(d + (scale - 1), CASES)
     }
-    /// `d >= 0`, with its divisions replaced by remainders one after the other.
+    /// Proves `d >= 0` by replacing divisions with remainders, one at a time.
     fn expanded(&self, d: Dim) -> bool {
         let (mut d, mut scale) = (d, 1i64);
         for _ in 0..6 {
             let Some((e, by)) = self.expand(d) else { return false };
             let Some(s) = scale.checked_mul(by) else { return false };
             (d, scale) = (e, s);
-            // scale * (what was asked) > -scale, hence what was asked > -1.
+            // scale * (the original dim) > -scale implies that the original dim is > -1.
             if self.above(d, scale) || self.extreme(d, false, 0).is_some_and(|e| self.above(e, scale)) {
                 return true;
             }
         }
         false
     }
-    /// `scale * d` with one division fewer: `y*floordiv(x, y) = x - mod(x, y)`.
+    /// `scale * d` with one division replaced: `y*floordiv(x, y) = x - mod(x, y)`.
     fn expand(&self, d: Dim) -> Option<(Dim, i64)> {
         let View::Sum { terms, constant } = d.view() else { return None };
         if !self.step() {
@@ -267,7 +269,7 @@ impl Prover<'_> {
                         (Dim::product(others()) * (*c / g), n / g)
                     }
                     Some(_) => continue,
-                    // The divisor itself must be in the product.
+                    // A symbolic divisor must be a factor of the product.
                     None => {
                         let product = Dim::product(others()) * *c;
                         let q = product.floor_div(*y);
@@ -286,8 +288,8 @@ impl Prover<'_> {
         }
         None
     }
-    /// `min`/`max` inside a sum: a sum with a max is nonnegative if one choice makes it so, with a min if
-    /// every one does. Of so many of them, one after the other.
+    /// Case analysis of `min`/`max` inside a sum: a sum with a max is nonnegative if one operand makes it so,
+    /// a sum with a min if every operand does. At most `most` of them are split, one inside the other.
     fn by_cases(&self, d: Dim, most: u32) -> bool {
         let View::Sum { terms, constant } = d.view() else { return false };
         if most == 0 || !self.step() {
@@ -327,9 +329,9 @@ impl Prover<'_> {
         let (i, e) = (self.syms.normal(index), self.syms.normal(extent));
         self.nonneg(i) && (self.nonneg(e - 1 - i) || self.broadcast_index(index, extent))
     }
-    /// A nonnegative index that [`super::broadcast::stride_factor`] makes 0 where the extent is 1: it is
-    /// inside if its loop ends at the extent whenever the extent is not 1. That follows from a condition
-    /// checked at entry.
+    /// Proves that a nonnegative index is inside if [`super::broadcast::stride_factor`] makes it 0 where the
+    /// extent is 1. It is inside if its loop ends at the extent whenever the extent is not 1, which follows
+    /// from a condition checked at entry.
     fn broadcast_index(&self, index: Dim, extent: Dim) -> bool {
         self.inside_joined(index, extent) || self.inside_either(index, extent)
     }
@@ -352,7 +354,7 @@ impl Prover<'_> {
             _ => return false,
         };
         let Some((_, hi)) = self.syms.loop_range(s) else { return false };
-        // (Of a nonnegative index the extent is at least 1.)
+        // (The index is nonnegative, so the extent is at least 1.)
         self.syms.conditions().iter().any(|c| {
             let &Condition::Broadcast(x, y) = c else { return false };
             let other = match (x == extent, y == extent) {
@@ -361,7 +363,7 @@ impl Prover<'_> {
                 _ => return false,
             };
             let Some(o) = other.as_sym().filter(|o| !extent.contains(*o)) else { return false };
-            // Extent != 1 leaves two cases: the other is equal, or it is 1.
+            // If the extent is not 1, the other size is equal to it or 1.
             [extent, Dim::constant(1)].into_iter().all(|v| {
                 let hi = hi.subst(&mut |s| (s == o).then_some(v));
                 hi == extent.max(1)
@@ -407,7 +409,8 @@ impl SymTable {
     }
     /// `a <= b`.
     pub fn le(&self, a: Dim, b: Dim) -> Answer {
-        // Every value is an i64: exporters write its ends for "from the start" and "to the end".
+        // Every value is an i64, so its ends compare with everything. Exporters write them for "from the
+        // start" and "to the end".
         if b.as_const() == Some(i64::MAX) || a.as_const() == Some(i64::MIN) || self.is_nonneg(b - a) {
             Answer::Yes
         } else if self.is_pos(a - b) {
@@ -455,8 +458,8 @@ impl SymTable {
     pub fn in_range(&self, index: Dim, extent: Dim) -> bool {
         Prover::new(self).inside(index, extent)
     }
-    /// Simpler form under what is known of ranges: divisions that are 0, remainders that change nothing,
-    /// minima and maxima with a clear winner. Equal to `d` wherever the loops around run.
+    /// Simplifies with the known ranges: divisions that are 0, remainders that change nothing, minima and
+    /// maxima that are always the same operand. The result is equal to `d` wherever the enclosing loops run.
     pub fn simplify(&self, d: Dim) -> Dim {
         Prover::new(self).simplify(d)
     }

@@ -1,8 +1,8 @@
 //! Multidirectional broadcasting of symbolic shapes (ONNX Broadcasting.md).
 //!
-//! What a check establishes is a fact for all that follows: a dim that broadcast to another is 1 or equal to
-//! it ([`SymTable::broadcasts_to`], transitive). So the sizes of a chain of residual additions stay as small
-//! as the first of them, though nothing proves that the operands are equal.
+//! A condition is a fact for all later proofs: a dim that was broadcast to another one is 1 or equal to it
+//! ([`SymTable::broadcasts_to`], transitive). The sizes of a chain of residual additions therefore stay as
+//! small as the first of them, although nothing proves that the operands are equal.
 
 use super::{Answer, Atom, Dim, SymTable, View};
 use std::collections::HashSet;
@@ -18,23 +18,23 @@ pub struct Mismatch {
     pub b: Dim,
 }
 
-/// Largest formula of a common size that is kept as it is; a larger one gets a name.
+/// Largest formula of a common size that is kept as it is; a larger one becomes a derived symbol.
 const KEPT: u32 = 16;
 
-/// 1, or 0 for a dim of size 1: the factor of an index into an operand that may have to be repeated.
+/// 1, or 0 for a dim of size 1: the factor of an index into an operand that may be broadcast.
 pub fn stride_factor(dim: Dim) -> Dim {
     Dim::constant(1).min(dim - 1)
 }
 
-/// True for what [`stride_factor`] makes of a size that run time knows: 1, or 0 where the size is 1. (It is -1
-/// where there are no elements, and no index.)
+/// True if `d` is the [`stride_factor`] of a size known only at run time: 1, or 0 where the size is 1. (It is
+/// -1 where there are no elements, and hence no index.)
 pub fn is_factor(syms: &SymTable, d: Dim) -> bool {
     let r = syms.range(d);
     d.as_const().is_none() && r.lo >= Some(-1) && r.hi.is_some_and(|h| h <= 1)
 }
 
 impl SymTable {
-    /// Broadcasts shapes against each other, aligned at their last dims. What nothing proves is recorded as a
+    /// Broadcasts shapes, aligned at their last dims. Compatibility that cannot be proven is recorded as a
     /// condition.
     pub fn broadcast(&mut self, shapes: &[&[Dim]]) -> Result<Vec<Dim>, Mismatch> {
         let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
@@ -64,7 +64,7 @@ impl SymTable {
         if self.broadcasts_to(a, b) {
             return Ok(b);
         }
-        // min(c, b) with c > 1 is 1 only where b is: they must be equal, that is b <= c.
+        // min(c, b) with c > 1 is 1 only if b is 1. Hence they must be equal, that is, b <= c.
         for (x, y) in [(a, b), (b, a)] {
             if clipped_to(x).is_some_and(|(inner, c)| inner == y && c > 1) {
                 self.equate(x, y);
@@ -91,7 +91,7 @@ impl SymTable {
             _ => {
                 self.require_broadcast(a, b);
                 let most = a.max(b);
-                // A size of 0 wins over 1.
+                // A size of 0 takes precedence over 1.
                 let common = if self.is_pos(a) && self.is_pos(b) { most } else { most * a.min(b).min(1) };
                 let common = if common.size() > KEPT { self.name_extent(common, "common") } else { common };
                 self.below.extend([(a, common), (b, common)]);
@@ -105,7 +105,7 @@ impl SymTable {
         self.require_at_most(d, size.max(1));
         self.below.push((d, size));
     }
-    /// True if checks establish that `a` is 1 or equal to `b`.
+    /// True if conditions establish that `a` is 1 or equal to `b`.
     pub fn broadcasts_to(&self, a: Dim, b: Dim) -> bool {
         let (mut seen, mut open) = (HashSet::from([a]), vec![a]);
         while let Some(x) = open.pop() {

@@ -1,8 +1,7 @@
-//! The door through which a [`Dim`] becomes the extent of a buffer, the trip count of a loop or a divisor.
+//! Admission of a [`Dim`] as the extent of a buffer, the trip count of a loop or a divisor.
 //!
-//! What the prover cannot show becomes a condition that generated code checks before it uses the size. A
-//! condition is also a fact: later proofs use it, so that `0 <= a` turns `max(0, a)` into `a` in all that
-//! follows.
+//! A requirement that the prover cannot show becomes a condition, which generated code checks before it uses
+//! the size. A condition is also a fact for later proofs: `0 <= a` turns `max(0, a)` into `a` from then on.
 //!
 //! A condition is reduced before it is recorded, with rules that are equivalences over the integers (n, c >
 //! 0):
@@ -15,13 +14,13 @@
 //! max(a, b) <= m            a <= m and b <= m
 //! ```
 //!
-//! A bound of one dim param ends as its declared range, which the entry function checks with the param
-//! itself.
+//! A bound of a single dim param becomes its declared range, which the entry function checks together with
+//! the param itself.
 
 use super::expr::floor_div_i64;
 use super::{Answer, Atom, Condition, Dim, Range, SymKind, SymTable, View};
 
-/// Facts that proofs may use at most: proofs stay cheap, further conditions are checked all the same.
+/// Most facts that proofs may use, so that proofs stay cheap. Further conditions are still checked.
 const MAX_FACTS: usize = 256;
 /// Deepest reduction of one condition.
 const MAX_STEPS: u32 = 64;
@@ -55,7 +54,7 @@ impl SymTable {
             self.require_nonneg(self.resolve(b) - self.resolve(a), Condition::AtMost(a, b), 0);
         }
     }
-    /// Reduces `d >= 0`, which `whole` says in the words of whoever asked.
+    /// Reduces `d >= 0`. `whole` is the condition that is recorded if no rule applies.
     fn require_nonneg(&mut self, d: Dim, whole: Condition, depth: u32) {
         if self.is_nonneg(d) {
             return;
@@ -116,7 +115,7 @@ impl SymTable {
                 continue;
             };
             let full = self.lower.len() >= MAX_FACTS;
-            // Facts of an outer scope stay as they are: they come back when this scope ends.
+            // Facts of an outer scope stay unchanged: they hold again when this scope ends.
             match self.lower.iter_mut().find(|f| f.0 == terms) {
                 Some(f) if self.scopes == 0 => f.1 = f.1.max(lo),
                 _ if !full => self.lower.push((terms, lo)),
@@ -138,7 +137,7 @@ enum Reduced {
 }
 
 impl Dim {
-    /// Divisors in it that are no positive numbers, innermost first.
+    /// The divisors in it that are not positive numbers, innermost first.
     pub fn divisors(self) -> Vec<Dim> {
         let mut out = vec![];
         self.each_divisor(&mut out);

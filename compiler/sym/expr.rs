@@ -10,13 +10,12 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Sym(pub u32);
 
-/// A canonical integer expression. Copying is free; equality is pointer equality, which is structural
-/// equality.
+/// A canonical integer expression. Copying is free, and structural equality is pointer equality.
 #[derive(Copy, Clone)]
 pub struct Dim(&'static Interned);
 
-/// A node and what is computed once from its parts: its structural hash, and its extent written out as a
-/// tree.
+/// A node with what is computed once from its parts: its structural hash, and the size and depth of the
+/// expression as a tree.
 struct Interned {
     hash: u64,
     size: u32,
@@ -24,7 +23,7 @@ struct Interned {
     node: Node,
 }
 
-/// Largest expression, counted in atoms of the written-out tree, and its deepest nesting. Everything larger
+/// Largest expression, counted in atoms of the expression as a tree, and its deepest nesting. Anything larger
 /// is [`View::Overflow`]: shared parts could otherwise double the text (and every walk) with each operation.
 pub(super) const MAX_SIZE: u32 = 1 << 14;
 pub(super) const MAX_DEPTH: u32 = 96;
@@ -32,7 +31,7 @@ pub(super) const MAX_DEPTH: u32 = 96;
 /// Coefficient times a sorted product of atoms.
 pub type Term = (i64, Vec<Atom>);
 
-/// What a polynomial's products are made of.
+/// A factor of a polynomial's products.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Atom {
     /// A symbol.
@@ -53,7 +52,7 @@ pub(super) enum Node {
     Overflow,
 }
 
-/// A look at the canonical form.
+/// A view of the canonical form.
 #[derive(Clone, Copy, Debug)]
 pub enum View {
     /// A number.
@@ -65,8 +64,8 @@ pub enum View {
         /// The constant.
         constant: i64,
     },
-    /// Poison: a number does not fit an i64, a division by zero, or an expression beyond all reason (size or
-    /// depth).
+    /// Poison: a number that does not fit an i64, a division by zero, or an expression beyond the limits of
+    /// size or depth.
     Overflow,
 }
 
@@ -99,10 +98,10 @@ impl PartialEq for Interned {
 }
 impl Eq for Interned {}
 
-/// A table of nodes. Their hashes are known and well mixed.
+/// A table of nodes, whose hashes are precomputed and well mixed.
 type Shard = Mutex<HashSet<&'static Interned, BuildHasherDefault<Known>>>;
-/// By some bits of the hash, so that threads seldom wait for each other. Its top bits tell the nodes of a
-/// table apart (hashbrown's tags), its low bits place them: those are no use here.
+/// Sharded by bits of the hash, so that threads rarely contend. The shard index uses neither the top bits of
+/// the hash, which are hashbrown's tags within a table, nor the low bits, which select the bucket.
 static INTERNER: LazyLock<[Shard; 64]> = LazyLock::new(|| std::array::from_fn(|_| Shard::default()));
 
 /// Passes on a hash that was computed before.
@@ -196,11 +195,11 @@ impl Dim {
         static OVERFLOW: LazyLock<Dim> = LazyLock::new(|| Dim::intern(Node::Overflow));
         *OVERFLOW
     }
-    /// Atoms of the written-out expression.
+    /// Atoms of the expression as a tree.
     pub fn size(self) -> u32 {
         self.0.size
     }
-    /// The same for equal expressions.
+    /// A hash that is the same for equal expressions in every process.
     pub(super) fn structural_hash(self) -> u64 {
         self.0.hash
     }
@@ -229,19 +228,19 @@ impl Dim {
             _ => None,
         }
     }
-    /// True if the value cannot be told in 64 bits.
+    /// True for poison.
     pub fn is_overflow(self) -> bool {
         matches!(self.view(), View::Overflow)
     }
-    /// Product of many.
+    /// The product of all items.
     pub fn product(it: impl IntoIterator<Item = Dim>) -> Dim {
         it.into_iter().fold(Dim::constant(1), |a, b| a * b)
     }
-    /// Sum of many.
+    /// The sum of all items.
     pub fn sum(it: impl IntoIterator<Item = Dim>) -> Dim {
         it.into_iter().fold(Dim::constant(0), |a, b| a + b)
     }
-    /// The expression without its constant term, and that.
+    /// The expression without its constant term, and the constant term.
     pub fn split_const(self) -> (Dim, i64) {
         match self.view() {
             View::Sum { constant: 0, .. } => (self, 0),
@@ -300,7 +299,7 @@ impl Dim {
     /// Replaces symbols; `None` keeps one.
     pub fn subst(self, f: &mut dyn FnMut(Sym) -> Option<Dim>) -> Dim {
         let View::Sum { terms, constant } = self.view() else { return self };
-        // Terms in which nothing is replaced stay as they are; numbers go into the coefficient.
+        // Terms in which nothing is replaced stay as they are; numbers are folded into the coefficient.
         let mut plain: Vec<Term> = Vec::with_capacity(terms.len());
         let (mut sum, mut changed) = (Dim::constant(0), false);
         for (c, atoms) in terms {
@@ -334,7 +333,7 @@ impl Dim {
             }),
         }
     }
-    /// `(a, b)` with `self = a * s + b`, both free of `s`; `None` if it is not linear in `s`.
+    /// `(a, b)` with `self = a * s + b`, where neither contains `s`; `None` if it is not linear in `s`.
     pub fn linear_in(self, s: Sym) -> Option<(Dim, Dim)> {
         let View::Sum { terms, constant } = self.view() else { return Some((Dim::constant(0), self)) };
         memo::pair(Op::Linear(s), self, self, || Dim::linear_terms(terms, constant, s))
@@ -357,7 +356,7 @@ impl Dim {
 }
 
 impl Atom {
-    /// True if the symbol is inside of it.
+    /// True if the symbol occurs inside this atom's operands.
     fn hides(&self, s: Sym) -> bool {
         match self {
             Atom::Sym(_) => false,
@@ -365,7 +364,7 @@ impl Atom {
             Atom::Min(v) | Atom::Max(v) => v.iter().any(|d| d.contains(s)),
         }
     }
-    /// With symbols inside of it replaced; `None` if nothing changes.
+    /// The atom with symbols inside its operands replaced; `None` if nothing changes.
     fn subst(&self, f: &mut dyn FnMut(Sym) -> Option<Dim>) -> Option<Dim> {
         let two = |a: Dim, b: Dim, f: &mut dyn FnMut(Sym) -> Option<Dim>| {
             let (x, y) = (a.subst(f), b.subst(f));

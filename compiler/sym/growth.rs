@@ -1,15 +1,16 @@
-//! How expressions move with one of their symbols: what a vector of neighbouring iterations reads.
+//! How the value of an expression changes with one of its symbols: which elements a vector of adjacent
+//! iterations reads.
 
 use super::{Atom, Dim, Sym, SymTable, Term, View};
 use std::ops::Range;
 
 impl Dim {
-    /// How much the value grows at most while `s` goes from 0 to `n - 1`. `None` if it may fall, and where
-    /// other symbols have a part in what `s` does other than as operands of minima and maxima.
+    /// An upper bound of the growth while `s` goes from 0 to `n - 1`. `None` if the value may fall, or if
+    /// another symbol affects the growth other than as an operand of a minimum or maximum.
     pub fn growth(self, s: Sym, n: i64) -> Option<i64> {
         let View::Sum { terms, .. } = self.view() else { return Some(0) };
         let moving = || terms.iter().filter(|t| holds(t, s));
-        // What depends on nothing else is a list of numbers.
+        // Without other symbols the values are a list of numbers.
         if moving().count() == terms.len() && self.syms().len() == 1 {
             let places: Vec<i64> = (0..n).map(|i| self.eval(&|_| Some(i))).collect::<Option<_>>()?;
             let [first, .., last] = places.as_slice() else { return Some(0) };
@@ -27,8 +28,8 @@ impl Dim {
             sum.checked_add(c.checked_mul(most)?)
         })
     }
-    /// The expression as a sum of what does not depend on `s` and what does, if the latter is not linear in
-    /// `s`, and grows by less than `2 * n` while `s` goes from 0 to `n - 1`.
+    /// Splits the expression into a sum without `s` and a sum of the terms with `s`. `None` if the latter is
+    /// linear in `s`, or may grow by `2 * n` or more while `s` goes from 0 to `n - 1`.
     pub fn window(self, s: Sym, n: i64) -> Option<(Dim, Dim)> {
         let View::Sum { terms, constant } = self.view() else { return None };
         let hides = |t: &Term| t.1.iter().any(|a| !matches!(a, Atom::Sym(_)) && a.holds(s));
@@ -42,8 +43,8 @@ impl Dim {
 }
 
 impl SymTable {
-    /// Iterations of a loop by where a position is: those of a list are known distances apart, which stand
-    /// beside them, counted from the list's first one.
+    /// Groups the iterations of a loop by position: the positions in a group are known distances apart. Each
+    /// iteration is paired with its distance from the first one of its group.
     pub fn planes(&self, position: Dim, var: Sym, iterations: Range<i64>) -> Vec<Vec<(i64, i64)>> {
         let known = |d: Dim| d.as_const().or_else(|| self.simplify(d).as_const());
         let mut found: Vec<(Dim, Vec<(i64, i64)>)> = vec![];
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!((n * 5 + twice).window(l, 16), Some((n * 5, twice)));
         let again = clamped(lane.floor_div(4) + (lane.modulo(4) + 2).floor_div(4) + n * 3);
         assert_eq!(again.growth(l, 16), Some(4));
-        // Linear, falling, too far apart, and a quotient of something else.
+        // Linear, falling, too far apart, and a quotient with another symbol in its dividend.
         for d in [
             lane * 2 + n,
             clamped(lane.modulo(4) + n),

@@ -1,10 +1,10 @@
-//! What was computed lately: operations on dims are pure and the same few are asked for again and again, by
-//! every copy of an unrolled body and on every CPU level, so each thread keeps the latest results.
+//! A cache of recent results. Operations on dims are pure, and every copy of an unrolled body requests the
+//! same few again on every CPU level, so each thread keeps its latest results.
 
 use super::expr::{Dim, Sym};
 use std::cell::RefCell;
 
-/// An operation whose results are kept.
+/// An operation whose results are cached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     Add,
@@ -17,13 +17,13 @@ pub(super) enum Op {
     Linear(Sym),
 }
 
-/// Operation, operands and what came out; `linear_in` has two results or none.
+/// Operation, operands and result; `linear_in` has two results or none.
 type Entry = (Op, Dim, Dim, Option<(Dim, Dim)>);
 
 const ENTRIES: usize = 1 << 13;
 
 thread_local! {
-    /// Direct-mapped: a later result takes the place of an earlier one.
+    /// Direct-mapped: a later result replaces an earlier one.
     static LATEST: RefCell<Vec<Option<Entry>>> = const { RefCell::new(vec![]) };
 }
 

@@ -1,12 +1,12 @@
 //! Symbolic dimensions.
 //!
-//! A model has one scope of `dim_param` names; a [`Dim`] is an integer expression over them, over loop
-//! variables and over sizes that run time defines. Expressions are kept in canonical form (a polynomial whose
-//! atoms are symbols, floor divisions, remainders, minima and maxima), so that equal expressions are one node
-//! and comparing them costs nothing. Invariants:
+//! A model has one scope of `dim_param` names. A [`Dim`] is an integer expression over them, over loop
+//! variables and over sizes that generated code defines at run time. Expressions are kept in canonical form,
+//! a polynomial whose atoms are symbols, floor divisions, remainders, minima and maxima. Equal expressions
+//! are therefore one node, and comparing them costs nothing. Invariants:
 //!
-//! 1. Arithmetic is exact over the integers: i64 overflow, division by zero and expressions of absurd size
-//!    give an absorbing poison ([`Dim::is_overflow`]), never a wrapped number and never a panic.
+//! 1. Arithmetic is exact over the integers: i64 overflow, division by zero and oversized expressions give an
+//!    absorbing poison ([`Dim::is_overflow`]), never a wrapped number and never a panic.
 //! 2. Simplification holds for every integer value of the symbols (see `simplify`). Facts about ranges enter
 //!    through [`SymTable`] only, and its answers are sound: Yes and No are proofs, Unknown is not. Proof
 //!    effort is bounded.

@@ -1,22 +1,22 @@
-//! Arithmetic into canonical form. The rules; each holds for all integers (a division by zero has no value,
-//! so rules may assume that divisors are not zero):
+//! Arithmetic into canonical form. Each rule holds for all integers. A division by zero has no value, so
+//! rules may assume that divisors are not zero:
 //!
 //! 1. Sums merge equal products and drop zero coefficients; products distribute over sums.
 //! 2. `floordiv(x, 1) = x`, `mod(x, 1) = mod(x, -1) = 0`; numbers fold; `floordiv(0, d) = mod(0, d) = 0`.
 //! 3. `floordiv(d*q + r, d) = q + floordiv(r, d)` and `mod(d*q + r, d) = mod(r, d)`: every term that the
-//!    divisor divides exactly (as a number, or as a symbolic factor) leaves; of the constant, its multiple of
-//!    the divisor.
+//!    divisor divides exactly (as a number, or as a symbolic factor) is taken out, and so is the multiple of
+//!    the divisor in the constant.
 //! 4. For a number d > 0: `floordiv(c*x + r, d)` with g = gcd of d and all coefficients becomes
 //!    `floordiv((c/g)*x + floordiv(r, g), d/g)`.
-//!    A factor that all terms of dividend and divisor have in common leaves both, and a sum that divides
+//!    A common factor of all terms of dividend and divisor is cancelled, and a sum that divides
 //!    without remainder gives the quotient.
 //! 5. `floordiv(floordiv(x, a), b) = floordiv(x, a*b)` for numbers a, b > 0.
 //! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front. This is the one rule that
 //!    depends on the order of additions (`mod + 2*d*floordiv` stays); [`super::SymTable::eq`] sees through
 //!    it.
 //! 7. Minima and maxima are flat, sorted, without repetitions and with one number; where two members differ
-//!    by a number, only the decisive one stays.
-//! 8. Expressions have bounds on size and nesting (`MAX_SIZE`, `MAX_DEPTH`); beyond them they are poison.
+//! 7. Minima and maxima are flat, sorted, without repetitions and with at most one number; of operands that
+//!    differ by a number, only the decisive one stays.
 
 use super::expr::{Atom, Dim, Node, Sym, Term, View, floor_div_i64, floor_mod_i64};
 use super::memo;
@@ -40,7 +40,7 @@ impl Dim {
         if !terms.is_sorted_by(|a, b| a.1 <= b.1) {
             terms.sort_by(|a, b| a.1.cmp(&b.1));
         }
-        // Wide sums: what overflows on the way but not in the end is no overflow.
+        // Wide sums: an overflow of an intermediate sum is none if the final sum fits.
         let mut wide: Vec<(i128, Vec<Atom>)> = vec![];
         let mut constant = i128::from(constant);
         for (c, p) in terms {
@@ -129,8 +129,7 @@ impl Dim {
         }
         memo::dim(memo::Op::FloorDiv, self, d, || self.quotient(d))
     }
-    /// Without the factor that all terms of two expressions have in common: what the quotient of both is made
-    /// of.
+    /// Both expressions without the common factor of all their terms: the operands of the reduced quotient.
     fn without_common(self, d: Dim) -> Option<(Dim, Dim)> {
         let ((a, k), (b, l)) = (self.parts()?, d.parts()?);
         let numbers = a.iter().chain(b).map(|t| t.0).chain([k, l]);
@@ -274,8 +273,8 @@ impl Dim {
     }
 }
 
-/// Rule 6: the terms that stay, and what replaces the others. Each step puts shallower atoms in the place of
-/// a remainder, so repeating it ends.
+/// Rule 6: the terms that stay, and the replacement of the others. Each step replaces a remainder by
+/// shallower atoms, so the repetition terminates.
 fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
     for (i, (c, p)) in terms.iter().enumerate() {
         for (k, a) in p.iter().enumerate() {
@@ -355,7 +354,7 @@ impl Add for Dim {
     fn add(self, o: Dim) -> Dim {
         let (Some((a, c)), Some((b, d))) = (self.parts(), o.parts()) else { return Dim::overflow() };
         let Some(s) = c.checked_add(d) else { return Dim::overflow() };
-        // With a number alone, the terms stay canonical.
+        // If one operand is a number, the terms stay canonical.
         match (a, b) {
             ([], []) => Dim::constant(s),
             (_, []) if d == 0 => self,
@@ -387,7 +386,7 @@ impl Dim {
     /// The product.
     fn times(self, o: Dim) -> Dim {
         let (Some((a, c)), Some((b, d))) = (self.parts(), o.parts()) else { return Dim::overflow() };
-        // So they do if all coefficients are multiplied alike.
+        // The terms stay canonical if all coefficients are multiplied by one number.
         for (x, k) in [(self, o), (o, self)] {
             let (Some(k), Some((terms, constant))) = (k.as_const(), x.parts()) else { continue };
             if k == 0 {

@@ -42,7 +42,7 @@ impl Range {
 pub enum SymKind {
     /// A `dim_param` of the model: an argument of the generated function.
     Param,
-    /// A dimension of an input without a name: an argument as well.
+    /// An unnamed dimension of an input: an argument as well.
     Unnamed,
     /// Defined by generated code.
     Runtime,
@@ -52,7 +52,7 @@ pub enum SymKind {
     Loop,
 }
 
-/// A condition that could not be proven: generated code checks it as soon as it knows the sizes in it.
+/// A condition that could not be proven. Generated code checks it as soon as the sizes in it are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// Both must be equal.
@@ -63,7 +63,7 @@ pub enum Condition {
     AtMost(Dim, Dim),
 }
 
-/// Who recorded a condition: what the message of a call that fails it names.
+/// The node that recorded a condition, for the message of a call that fails it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     /// Name of the node; empty if it has none.
@@ -88,13 +88,13 @@ struct SymData {
 pub struct SymTable {
     syms: Vec<SymData>,
     by_name: HashMap<String, Sym>,
-    /// Last number given to a repeated hint, so that many fresh symbols cost no search.
+    /// Last number given to a repeated hint, so that a fresh symbol needs no search.
     numbered: HashMap<String, u32>,
     any_bound: bool,
     conditions: Vec<Condition>,
-    /// A condition that no sizes fulfil, recorded since [`SymTable::take_impossible`].
+    /// A condition that no sizes satisfy, recorded since the last [`SymTable::take_impossible`].
     pub(super) impossible: Option<Condition>,
-    /// Conditions that nobody claimed yet ([`SymTable::claim`]).
+    /// Conditions without a source yet ([`SymTable::claim`]).
     unclaimed: Vec<Condition>,
     sources: HashMap<Condition, Arc<Source>>,
     facts: Vec<(Sym, Dim)>,
@@ -102,13 +102,12 @@ pub struct SymTable {
     pub(super) lower: Vec<(Dim, i64)>,
     /// Definitions of derived symbols, in order.
     derived: Vec<(Sym, Dim)>,
-    /// Pairs `(a, b)` of which a condition says that `a` is 1 or equal to `b` (see `broadcast`).
+    /// Pairs `(a, b)` for which a condition establishes that `a` is 1 or equal to `b` (see `broadcast`).
     pub(super) below: Vec<(Dim, Dim)>,
     pub(super) uppers: Vec<super::upper::Upper>,
     /// How many scopes are open ([`SymTable::open`]).
     pub(super) scopes: u32,
-    /// What inference has cost so far, for `diag::limits`: bodies (`BODY_NODES`) and patterns
-    /// (`TABLE_BYTES`).
+    /// The cost of inference so far, for `diag::limits`: bodies (`BODY_NODES`) and patterns (`TABLE_BYTES`).
     spent: [u64; 2],
     /// Texts of dims may be expressions over other dims (`--dim-expressions`).
     pub expressions: bool,
@@ -137,16 +136,16 @@ impl SymTable {
     pub fn new() -> Self {
         Self::default()
     }
-    /// An empty table that says whether texts of dims may be expressions over other dims.
+    /// An empty table; `expressions` says whether texts of dims may be expressions over other dims.
     pub fn reading(expressions: bool) -> Self {
         SymTable { expressions, ..Self::default() }
     }
-    /// Adds to what inference of branches and bodies has cost; the sum.
+    /// Adds to the cost of inferring branches and bodies, and returns the sum.
     pub fn spend_on_bodies(&mut self, cost: u64) -> u64 {
         self.spent[0] = self.spent[0].saturating_add(cost);
         self.spent[0]
     }
-    /// Adds to what tables of patterns have cost; the sum.
+    /// Adds to the cost of tables of patterns, and returns the sum.
     pub fn spend_on_patterns(&mut self, cost: u64) -> u64 {
         self.spent[1] = self.spent[1].saturating_add(cost);
         self.spent[1]
@@ -160,7 +159,7 @@ impl SymTable {
     pub fn param(&mut self, name: &str) -> Sym {
         match self.by_name.get(name).copied() {
             Some(s) if self.kind(s) == SymKind::Param => return s,
-            // A name that was made up gives way to the model's.
+            // A generated name is given up if the model uses it.
             Some(s) => {
                 self.by_name.remove(name);
                 let other = self.unused(&format!("{name}_2"));
@@ -177,7 +176,7 @@ impl SymTable {
     pub fn is_param(&self, name: &str) -> bool {
         self.lookup(name).is_some_and(|s| self.kind(s) == SymKind::Param)
     }
-    /// A name made from `hint` that no symbol has.
+    /// A name made from `hint` that no other symbol has.
     fn unused(&mut self, hint: &str) -> String {
         let mut name = hint.to_owned();
         while self.by_name.contains_key(&name) {
@@ -265,18 +264,18 @@ impl SymTable {
         self.syms[s.0 as usize].bound = Some(v);
         self.any_bound = true;
     }
-    /// The number a size was fixed to.
+    /// The value that a size was fixed to.
     pub fn bound_value(&self, s: Sym) -> Option<i64> {
         self.data(s).bound
     }
-    /// With fixed sizes put in.
+    /// Substitutes fixed sizes.
     pub fn resolve(&self, d: Dim) -> Dim {
         if !self.any_bound {
             return d;
         }
         d.subst(&mut |s| self.data(s).bound.map(Dim::constant))
     }
-    /// With everything put in that proofs may use: fixed sizes and equalities that are checked at entry.
+    /// Substitutes everything that proofs may use: fixed sizes, and equalities that are checked at entry.
     pub(super) fn normal(&self, d: Dim) -> Dim {
         let mut d = self.resolve(d);
         for (s, e) in &self.facts {
@@ -290,7 +289,7 @@ impl SymTable {
         if x == y {
             return;
         }
-        // min(c, s) = s says s <= c: a bound, checked with the parameter itself.
+        // min(c, s) = s means s <= c: a bound, which is checked together with the parameter itself.
         for (m, s) in [(x, y), (y, x)].into_iter().filter(|_| self.scopes == 0) {
             if let (Some((inner, c)), Some(p)) = (super::broadcast::clipped_to(m), s.as_sym())
                 && inner == s
@@ -307,8 +306,8 @@ impl SymTable {
             (_, Some(t)) if !x.contains(t) => Some((t, x)),
             _ => solved(x - y),
         };
-        // Proofs about what comes before a run-time size is defined must not use what is only checked then:
-        // the size itself gives way, and only to older ones.
+        // An equality that is checked only once a run-time size is defined must not be used in proofs about
+        // earlier code. It therefore replaces only that run-time size, and only by older symbols.
         let late = |s: Sym, e: Dim| {
             self.kind(s) != SymKind::Runtime && self.at_run_time(e)
                 || e.syms().iter().any(|t| *t > s && self.kind(*t) == SymKind::Runtime)
@@ -328,18 +327,18 @@ impl SymTable {
         self.condition(Condition::Broadcast(a, b));
     }
     pub(super) fn condition(&mut self, c: Condition) {
-        // A comparison of what has no value says nothing.
+        // A comparison of expressions without a value establishes nothing.
         c.dims().into_iter().for_each(|d| self.admit_divisors(d));
         if !self.conditions.contains(&c) {
             self.conditions.push(c);
             self.unclaimed.push(c);
         }
     }
-    /// A condition that was recorded since the last call and that no sizes fulfil.
+    /// A condition recorded since the last call that no sizes satisfy.
     pub fn take_impossible(&mut self) -> Option<Condition> {
         self.impossible.take()
     }
-    /// Names the source of what was recorded since the last claim; a condition keeps its first source.
+    /// Sets the source of the conditions recorded since the last claim. A condition keeps its first source.
     pub fn claim(&mut self, source: impl FnOnce() -> Source) {
         if self.unclaimed.is_empty() {
             return;
@@ -349,12 +348,12 @@ impl SymTable {
             self.sources.entry(c).or_insert_with(|| source.clone());
         }
     }
-    /// Who recorded a condition.
+    /// The source of a condition.
     pub fn source(&self, c: Condition) -> Option<&Arc<Source>> {
         self.sources.get(&c)
     }
-    /// A symbol for a formula over sizes that are known at entry: generated code computes it once, and
-    /// expressions that use it stay small. The formula itself where run time defines sizes in it.
+    /// A derived symbol for a formula over sizes known at entry. Generated code computes it once, and
+    /// expressions that use it stay small. A formula over run-time sizes is returned unchanged.
     pub fn name_formula(&mut self, d: Dim, hint: &str) -> Dim {
         let d = self.resolve(d);
         if d.as_const().is_some() || d.as_sym().is_some() || d.is_overflow() || self.at_run_time(d) {
@@ -365,7 +364,7 @@ impl SymTable {
         }
         Dim::sym(self.define_derived(hint, d))
     }
-    /// The same for a formula that is a size: it is not negative.
+    /// As [`SymTable::name_formula`], for a formula that is a size and hence not negative.
     pub fn name_extent(&mut self, d: Dim, hint: &str) -> Dim {
         let named = self.name_formula(d, hint);
         if let Some(s) = named.as_sym().filter(|s| self.kind(*s) == SymKind::Derived) {
@@ -377,7 +376,7 @@ impl SymTable {
     pub fn derived(&self) -> &[(Sym, Dim)] {
         &self.derived
     }
-    /// Values of sizes with those of the derived symbols that follow from them.
+    /// The values of sizes, with those of the derived symbols that they determine.
     pub fn with_derived(&self, sizes: &HashMap<Sym, i64>) -> HashMap<Sym, i64> {
         let mut out = sizes.clone();
         for (s, d) in &self.derived {
@@ -387,7 +386,7 @@ impl SymTable {
         }
         out
     }
-    /// Whether a condition holds for these sizes; `None` if it depends on others.
+    /// Whether a condition holds for these sizes; `None` if it also depends on others.
     pub fn holds(&self, c: Condition, value: &dyn Fn(Sym) -> Option<i64>) -> Option<bool> {
         let [a, b] = c.dims().map(|d| self.resolve(d).eval(value));
         let (a, b) = (a?, b?);
@@ -397,7 +396,7 @@ impl SymTable {
             Condition::Broadcast(..) => a == b || a == 1 || b == 1,
         })
     }
-    /// With the definitions of derived symbols put in: an expression over params. Poison if that is too
+    /// Substitutes the definitions of derived symbols: an expression over params. Poison if it becomes too
     /// large.
     pub fn expanded(&self, d: Dim) -> Dim {
         let mut d = d;
@@ -416,18 +415,18 @@ impl SymTable {
         self.derived.push((s, definition));
         s
     }
-    /// True outside of all bodies of control-flow operators: what is recorded here holds for the whole call.
+    /// True outside the bodies of control-flow operators: what is recorded here holds for the whole call.
     pub(super) fn at_top(&self) -> bool {
         self.scopes == 0
     }
-    /// Opens a scope: what is recorded until [`SymTable::close`] holds, and is checked, only there (in the
-    /// body of a control-flow operator).
+    /// Opens a scope, the body of a control-flow operator. Conditions recorded until [`SymTable::close`] hold
+    /// and are checked only there.
     pub fn open(&mut self) -> Scope {
         self.scopes += 1;
         let (lower, below) = (self.lower.len(), self.below.len());
         Scope { conditions: std::mem::take(&mut self.conditions), facts: self.facts.clone(), lower, below }
     }
-    /// Closes a scope; what was recorded in it.
+    /// Closes a scope and returns the conditions recorded in it.
     pub fn close(&mut self, outer: Scope) -> Vec<Condition> {
         self.scopes = self.scopes.saturating_sub(1);
         self.facts = outer.facts;
@@ -435,16 +434,16 @@ impl SymTable {
         self.below.truncate(outer.below);
         std::mem::replace(&mut self.conditions, outer.conditions)
     }
-    /// What generated code checks: at entry, or once the run-time sizes in it are defined.
+    /// The conditions that generated code checks, at entry or once the run-time sizes in them are defined.
     pub fn conditions(&self) -> &[Condition] {
         &self.conditions
     }
-    /// Name that tells symbols of one table apart: params by name, loop variables with their number.
+    /// A name that distinguishes the symbols of one table: params by name, loop variables with their number.
     pub fn unique_name(&self, s: Sym) -> String {
         if self.kind(s) != SymKind::Loop {
             return self.name(s).to_owned();
         }
-        // A hint that ends in a digit, or a size of the same name, must not make two symbols one.
+        // A hint that ends in a digit, or a size of the same name, must not give two symbols one name.
         let gap = if self.name(s).ends_with(|c: char| c.is_ascii_digit()) { "_" } else { "" };
         let mut name = format!("{}{gap}{}", self.name(s), s.0);
         while self.by_name.contains_key(&name) {
@@ -454,8 +453,8 @@ impl SymTable {
     }
 }
 
-/// The symbol and its value where `d == 0` says that a symbol is a number or a multiple of an older one:
-/// 16 n - 16.
+/// Solves `d == 0` for its newest symbol, if that is a number or a multiple of an older symbol, as in 16 n -
+/// 16.
 fn solved(d: Dim) -> Option<(Sym, Dim)> {
     let syms = d.syms();
     let last = *syms.iter().max()?;

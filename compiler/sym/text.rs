@@ -33,7 +33,7 @@ pub fn quote(name: &str) -> String {
 }
 
 impl Dim {
-    /// For people, with the names of `syms`.
+    /// Text for messages, with the names of `syms`.
     pub fn display(self, syms: &SymTable) -> Shown<'_> {
         Shown(self, syms)
     }
@@ -135,7 +135,7 @@ impl Parser<'_> {
             }
         }
     }
-    /// The sign goes into the first factor: -2^63 is a number, 2^63 is not.
+    /// The sign belongs to the first factor: -2^63 is a number, 2^63 is not.
     fn product(&mut self, depth: u32, negative: bool) -> Result<Dim, String> {
         let mut d = match self.number()? {
             Some(n) => Dim::from(if negative { -n } else { n }),
@@ -212,7 +212,7 @@ impl Parser<'_> {
     }
 }
 
-/// What one `--dim` argument asks for.
+/// The constraint that one `--dim` argument gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimOption {
     /// `N=4`.
@@ -222,7 +222,7 @@ pub enum DimOption {
 }
 
 impl DimOption {
-    /// As it is given for a dimension of this name.
+    /// The text of the argument for a dimension of this name.
     pub fn text(&self, name: &str) -> String {
         match self {
             DimOption::Bind(n) => format!("{name}={n}"),
@@ -234,7 +234,7 @@ impl DimOption {
     }
 }
 
-/// Reads `N=4`, `N<=32`, `N>=1` or `1<=N<=32`: the dimension's name and what is asked.
+/// Reads `N=4`, `N<=32`, `N>=1` or `1<=N<=32`: the dimension's name and the constraint.
 pub fn parse_dim_option(text: &str) -> Result<(String, DimOption), String> {
     let bad = || format!("\"{text}\" is not of the form N=4, N<=32, N>=1 or 1<=N<=32");
     let num = |s: &str| s.trim().parse::<i64>().ok().filter(|n| *n >= 0).ok_or_else(bad);

@@ -1,9 +1,9 @@
-//! Bounds of sizes that run time defines, as expressions over what is known at entry: memory is planned with
-//! them.
+//! Upper bounds of sizes that are defined at run time, as expressions over sizes known at entry. Memory is
+//! planned with them.
 
 use super::{Atom, Dim, Sym, SymKind, SymTable, View};
 
-/// A product of run-time sizes that never exceeds an expression.
+/// A product of run-time sizes with its upper bound.
 #[derive(Clone, Debug)]
 pub(super) struct Upper {
     product: Vec<Sym>,
@@ -18,7 +18,7 @@ impl SymTable {
         product.sort_unstable();
         self.uppers.push(Upper { product, bound });
     }
-    /// Whether a size is only known once generated code has defined it.
+    /// True if the value is known only once generated code has defined a size in it.
     pub fn at_run_time(&self, d: Dim) -> bool {
         d.as_const().is_none() && d.syms().into_iter().any(|s| self.kind(s) == SymKind::Runtime)
     }
@@ -40,7 +40,7 @@ impl SymTable {
             if !self.at_run_time(term) {
                 out += term * *c;
             } else if *c < 0 {
-                // Nothing is subtracted at worst.
+                // At least nothing is subtracted.
                 if !self.is_nonneg(term) {
                     return None;
                 }
@@ -53,7 +53,7 @@ impl SymTable {
     fn upper_product(&self, atoms: &[Atom], depth: u32) -> Option<Dim> {
         let mut rest: Vec<Atom> = atoms.to_vec();
         let mut out = Dim::constant(1);
-        // Facts about products first, the widest ones before those about single sizes.
+        // Facts about products come first, those with the most factors before those about single sizes.
         let mut facts: Vec<&Upper> =
             self.uppers.iter().filter(|u| u.product.iter().all(|s| atoms.contains(&Atom::Sym(*s)))).collect();
         facts.sort_by_key(|u| std::cmp::Reverse(u.product.len()));
@@ -76,7 +76,7 @@ impl SymTable {
         }
         Some(out)
     }
-    /// Of one factor, which must not be negative.
+    /// The upper bound of one factor, which must not be negative.
     fn upper_atom(&self, a: &Atom, depth: u32) -> Option<Dim> {
         let d = Dim::atom(a.clone());
         if !self.is_nonneg(d) {
@@ -88,7 +88,7 @@ impl SymTable {
         let up = |d: Dim| self.upper_at(d, depth + 1);
         match a {
             Atom::Sym(_) => None,
-            // A quotient is at most its dividend, whatever positive number divides it.
+            // A quotient is at most its dividend, for any positive divisor.
             Atom::FloorDiv(x, y) => Some(match self.at_run_time(*y) {
                 false if self.is_pos(*y) => up(*x)?.floor_div(*y),
                 _ if self.is_nonneg(*x) && self.is_nonneg(*y) => up(*x)?,

@@ -2,10 +2,10 @@
 
 use super::Caps;
 
-/// What a CPU has beyond the base of its architecture, as far as levels differ in it: bits of
-/// [`Known::needs`], and of the answer of `codegen::cpu_level`.
+/// Features beyond the base of an architecture that distinguish levels: bits of [`Known::needs`] and of the
+/// result of `codegen::cpu_level`.
 pub mod has {
-    /// What every CPU of the architecture has.
+    /// Features of every CPU of the architecture.
     pub const BASE: u32 = 1;
     /// x86-64-v2 of the psABI: SSE 4.2.
     pub const V2: u32 = 1 << 1;
@@ -13,41 +13,41 @@ pub mod has {
     pub const V3: u32 = 1 << 2;
     /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
     pub const V4: u32 = 1 << 3;
-    /// Dot products of bytes at 256 bits, VEX.
+    /// 256-bit dot products of bytes, VEX-encoded.
     pub const AVX_VNNI: u32 = 1 << 4;
-    /// Dot products of bytes at 512 bits, EVEX.
+    /// 512-bit dot products of bytes, EVEX-encoded.
     pub const AVX512_VNNI: u32 = 1 << 5;
-    /// Dot products of bf16 at 512 bits.
+    /// 512-bit dot products of bf16.
     pub const AVX512_BF16: u32 = 1 << 6;
-    /// Vectors of RISC-V.
+    /// RISC-V vectors.
     pub const RVV: u32 = 1 << 1;
-    /// Registers of 256 bits or more for them.
+    /// Vector registers of at least 256 bits.
     pub const ZVL256: u32 = 1 << 2;
-    /// Of 512 bits or more.
+    /// Vector registers of at least 512 bits.
     pub const ZVL512: u32 = 1 << 3;
-    /// aarch64, FEAT_DotProd: dot products of bytes of one sign.
+    /// aarch64, FEAT_DotProd: dot products of bytes of equal signedness.
     pub const DOTPROD: u32 = 1 << 1;
     /// FEAT_FP16: arithmetic on f16.
     pub const FP16: u32 = 1 << 2;
-    /// FEAT_I8MM: products of matrices of bytes.
+    /// FEAT_I8MM: products of byte matrices.
     pub const I8MM: u32 = 1 << 3;
-    /// FEAT_BF16: dot products and products of matrices of bf16.
+    /// FEAT_BF16: bf16 dot products and matrix products.
     pub const BF16: u32 = 1 << 4;
 }
 
 /// A CPU level that `--cpu` can name.
 pub struct Known {
-    /// As `--cpu` takes it.
+    /// Its name for `--cpu`.
     pub name: &'static str,
     /// Architecture.
     pub arch: &'static str,
-    /// What a CPU must have for it, bits of [`has`].
+    /// The features that a CPU must have, bits of [`has`].
     pub needs: u32,
     /// Cranelift settings.
     pub(super) features: &'static [&'static str],
-    /// What its vectors can do.
+    /// Capabilities of its vectors.
     pub(super) caps: Caps,
-    /// The name of a CPU, whose code is ordered for it: no name with a + includes it.
+    /// The name of a CPU for which the code is scheduled. A name with a + does not include it.
     pub(super) cpu: bool,
 }
 
@@ -61,7 +61,7 @@ const RVV512: u32 = RVV256 | has::ZVL512;
 const A82: u32 = has::BASE | has::DOTPROD | has::FP16;
 const A86: u32 = A82 | has::I8MM | has::BF16;
 
-/// What rows of [`LEVELS`] have in common.
+/// Defaults of the rows of [`LEVELS`].
 const LEVEL: Known =
     Known { name: "", arch: "", needs: has::BASE, features: &[], caps: Caps::CRANELIFT, cpu: false };
 
@@ -70,29 +70,29 @@ const fn arm(name: &'static str, needs: u32, caps: Caps) -> Known {
     Known { name, arch: "aarch64", needs, caps, ..LEVEL }
 }
 
-/// A CPU by its name: the level that it has, ordered for it.
+/// A CPU by name: its level, with code scheduled for it.
 const fn arm_cpu(name: &'static str, needs: u32, caps: Caps) -> Known {
     Known { cpu: true, ..arm(name, needs, caps) }
 }
 
-/// A level of RISC-V with vectors: two registers of its least length hold so many bits.
+/// A level of RISC-V with vectors: two registers of its minimum length hold this many bits.
 const fn riscv(name: &'static str, needs: u32, bits: u32) -> Known {
     Known { name, arch: "riscv64", needs, features: RV64GCV, caps: Caps::rvv(bits), ..LEVEL }
 }
 
-/// The same that no name with a + includes.
+/// A RISC-V level that a name with a + does not include.
 const fn riscv_cpu(name: &'static str, needs: u32, bits: u32) -> Known {
     Known { cpu: true, ..riscv(name, needs, bits) }
 }
 
-/// CPU levels, of an architecture the better ones later: a CPU runs the last one of an object that it has all
-/// of. They need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only
-/// have one of two levels each. Cranelift's vectors have 128 bits on every level; [`Caps`] say what there is
-/// beyond.
+/// CPU levels. Within an architecture better levels come later: a CPU runs the last level of an object whose
+/// features it has. Levels need not contain each other: CPUs with 256-bit dot products only and CPUs with
+/// AVX-512 only each have one of two levels. Cranelift's vectors have 128 bits on every level; [`Caps`] has
+/// the capabilities beyond those.
 ///
-/// Levels of aarch64 are spelled as compilers spell them for `-march`. A level needs what its code may use,
-/// no more: a CPU that lacks other parts of Armv8.6-A, but has I8MM and BF16, runs that one. Names of CPUs
-/// follow the levels.
+/// Levels of aarch64 are spelled as for the `-march` option of compilers. A level requires only the features
+/// that its code may use: a CPU with I8MM and BF16 runs that level even if it lacks other parts of Armv8.6-A.
+/// Names of CPUs follow the levels.
 pub const LEVELS: &[Known] = &[
     Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], caps: Caps::SSE2, ..LEVEL },
     Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, caps: Caps::SSE2, ..LEVEL },
@@ -154,7 +154,7 @@ pub const LEVELS: &[Known] = &[
     },
     riscv("rv64gcv", RVV128, 256),
     riscv("rv64gcv_zvl256b", RVV256, 512),
-    // Tiles of 32 lanes pack weights in a way of their own: by name only.
+    // Tiles of 32 lanes pack weights differently: by name only.
     riscv_cpu("rv64gcv_zvl512b", RVV512, 1024),
     riscv_cpu("sifive-p670", RVV128, 256),
     riscv_cpu("sifive-x280", RVV512, 1024),

@@ -1,4 +1,4 @@
-//! The level of the machine that compiles.
+//! The CPU level of the host machine.
 
 #[cfg(not(target_arch = "x86_64"))]
 use super::LEVELS;
@@ -17,8 +17,8 @@ pub(super) fn native(architecture: Architecture) -> Level {
     macro_rules! all {
         ($($name:tt),*) => { true $(&& std::arch::is_x86_feature_detected!($name))* };
     }
-    // A level has all that the psABI lists for it, so `needs` and `caps` promise no more than a named level
-    // does.
+    // A level requires all features that the psABI lists for it, so `needs` and `caps` promise no more than a
+    // named level does.
     let v2 = all!("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cmpxchg16b");
     let v3 = v2 && all!("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe");
     let v4 = v3 && all!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl");
@@ -55,7 +55,7 @@ pub(super) fn native(architecture: Architecture) -> Level {
         (detected!("bf16"), has::BF16),
     ];
     let needs = found.into_iter().filter(|x| x.0).fold(has::BASE, |n, x| n | x.1);
-    // What the best level of this CPU promises.
+    // The capabilities of the best level of this CPU.
     let best = LEVELS.iter().rfind(|l| l.arch == "aarch64" && !l.cpu && l.needs & needs == l.needs);
     Level::new("native", needs, architecture, &[], best.map_or(Caps::NEON, |l| l.caps))
 }

@@ -1,7 +1,7 @@
 //! Constant data: bytes that may alias a mapped model file, or a lazy rearrangement of other constant data.
 //!
-//! Nothing large is copied before the object is written: packing weights into panels, transposing and padding
-//! are [`Remap`]s, evaluated piece by piece while the weights blob is streamed out.
+//! Nothing large is copied before the object is written. Packing weights into panels, transposing and padding
+//! are [`Remap`]s, which are evaluated piece by piece while the weights blob is streamed out.
 
 mod remap;
 
@@ -23,7 +23,7 @@ pub struct ConstData {
     derived: Derived,
 }
 
-/// Constants that were computed from one, by what they are called; clones share them.
+/// Constants derived from one constant, by name. Clones of the constant share them.
 #[derive(Clone, Debug, Default)]
 struct Derived(Arc<Mutex<HashMap<String, Once>>>);
 
@@ -39,8 +39,8 @@ enum Store {
 }
 
 impl ConstData {
-    /// Dense little-endian data; `None` if the length does not fit the shape. Strings: see
-    /// `onnxc_runtime::texts`.
+    /// A constant from dense little-endian data; `None` if the length does not match the shape. For strings
+    /// see `onnxc_runtime::texts`.
     pub fn new(elem: ElemType, dims: Vec<i64>, data: impl Into<Bytes>) -> Option<Self> {
         let data = data.into();
         let n = count(&dims)?;
@@ -72,7 +72,7 @@ impl ConstData {
     pub fn from_i64s(v: &[i64]) -> Self {
         Self::i64s_shaped(vec![v.len() as i64], v)
     }
-    /// An int64 tensor; the number of values must be that of the shape.
+    /// An int64 tensor; the number of values must match the shape.
     pub fn i64s_shaped(dims: Vec<i64>, v: &[i64]) -> Self {
         let data: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
         ConstData {
@@ -83,7 +83,7 @@ impl ConstData {
             derived: Derived::default(),
         }
     }
-    /// A float32 tensor; the number of values must be that of the shape.
+    /// A float32 tensor; the number of values must match the shape.
     pub fn f32s(dims: Vec<i64>, v: &[f32]) -> Self {
         let data: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
         ConstData {
@@ -94,13 +94,13 @@ impl ConstData {
             derived: Derived::default(),
         }
     }
-    /// A rearrangement of `src` (whole-byte element types only), lazy but for strings.
+    /// A rearrangement of `src` (whole-byte element types only). It is lazy except for strings.
     pub fn remap(src: Arc<ConstData>, map: Remap) -> Option<Self> {
         src.elem.bytes()?;
         let fits = map.offset.len() == src.dims.len()
             && map.coeff.len() == src.dims.len()
             && map.coeff.iter().all(|row| row.len() == map.dims.len());
-        // Far from where positions could overflow.
+        // A limit far below the sizes at which positions could overflow.
         let small = |v: &i64| v.unsigned_abs() <= 1 << 40;
         if !fits
             || count(&map.dims).is_none()
@@ -109,7 +109,7 @@ impl ConstData {
             return None;
         }
         if let Store::Strings(list) = &src.store {
-            // Where each comes from, counted from 1; 0 is outside.
+            // The source position of each element, counted from 1; 0 is outside.
             let numbers: Vec<i64> = (1..=list.len() as i64).collect();
             let from = ConstData::remap(Arc::new(ConstData::i64s_shaped(src.dims.clone(), &numbers)), map)?;
             let moved = from
@@ -127,7 +127,7 @@ impl ConstData {
             derived: Derived::default(),
         })
     }
-    /// Elements of few bits in words of 32 bits, lazy; `None` if they do not lie inside the source's bytes.
+    /// Elements of few bits packed into 32-bit words, lazily; `None` if they exceed the source's bytes.
     pub fn words(src: Arc<ConstData>, words: Words) -> Option<Self> {
         if src.elem == ElemType::Str || !words.fits(src.byte_len() * 8 / u64::from(words.bits.max(1))) {
             return None;
@@ -141,7 +141,7 @@ impl ConstData {
             derived: Derived::default(),
         })
     }
-    /// What it is a rearrangement of, and which.
+    /// The source and the map, if this is a rearrangement.
     pub fn remapped(&self) -> Option<(&Arc<ConstData>, &Remap)> {
         match &self.store {
             Store::Remap(src, map) => Some((src, map)),
@@ -178,7 +178,7 @@ impl ConstData {
     pub fn count(&self) -> u64 {
         count(&self.dims).unwrap_or(0)
     }
-    /// Bytes of the data; of strings with those that their elements lead to.
+    /// Bytes of the data; for strings including their characters.
     pub fn byte_len(&self) -> u64 {
         match &self.store {
             Store::Strings(s) => texts::encoded_len(s),
@@ -206,8 +206,8 @@ impl ConstData {
         (first + size <= b.len())
             .then(|| ConstData::new(self.elem, rest.to_vec(), b.slice(first..first + size)))?
     }
-    /// All bytes. Aliases the model file where it can; evaluates a rearrangement. Strings: see
-    /// `onnxc_runtime::texts`.
+    /// All bytes. Aliases the model file if possible, and evaluates a rearrangement otherwise. For strings
+    /// see `onnxc_runtime::texts`.
     pub fn bytes(&self) -> Bytes {
         match &self.store {
             Store::Bytes(b) => b.clone(),
@@ -224,7 +224,7 @@ impl ConstData {
             }
         }
     }
-    /// Hands all bytes to `sink` in pieces of about a megabyte (a rearrangement: plus one row).
+    /// Passes all bytes to `sink` in pieces of about a megabyte (for a rearrangement, at most one row more).
     pub fn stream(&self, sink: &mut dyn FnMut(&[u8])) {
         match &self.store {
             Store::Bytes(b) => b.chunks(1 << 20).for_each(sink),
@@ -237,8 +237,8 @@ impl ConstData {
     pub fn hash(&self) -> [u8; 32] {
         *self.hash.get_or_init(|| {
             let mut h = Sha256::new();
-            // Where there are elements, sizes and elements can be told apart by how many bytes they are
-            // together.
+            // If there are elements, the total number of bytes distinguishes sizes from elements. A flag
+            // covers empty tensors.
             let empty = u8::from(self.dims.contains(&0)) << 7;
             h.update([self.elem as u8 | empty]);
             self.dims.iter().for_each(|d| h.update(d.to_le_bytes()));
@@ -252,8 +252,8 @@ impl ConstData {
             h.finalize().into()
         })
     }
-    /// What `make` computes from this constant, under a name that tells all that it depends on: computed
-    /// once, though the modules of several CPU levels ask for it.
+    /// The result of `make`, which computes it from this constant. It is computed once per `name`, even if
+    /// the modules of several CPU levels request it, so the name must determine the result.
     pub fn derive(&self, name: String, make: impl FnOnce() -> Option<ConstData>) -> Option<Arc<ConstData>> {
         let one = {
             let mut all = self.derived.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,8 +261,8 @@ impl ConstData {
         };
         one.get_or_init(|| make().map(Arc::new)).clone()
     }
-    /// True if both have the same bytes, or are the same rearrangement of such. What is large is read as far
-    /// as both agree, and nothing is rearranged to find out. False says nothing.
+    /// True if both have the same bytes, or the same rearrangement of equal sources. Bytes are compared up to
+    /// the first difference, and nothing is rearranged. False does not imply different contents.
     pub fn same_origin(&self, o: &ConstData) -> bool {
         match (&self.store, &o.store) {
             (Store::Bytes(a), Store::Bytes(b)) => a.len() == b.len() && (a.as_ptr() == b.as_ptr() || a == b),
@@ -304,7 +304,7 @@ impl ConstData {
                 .collect(),
         )
     }
-    /// The bits of each element of a type of at most 8 bits.
+    /// The bits of each element, for types of at most 8 bits.
     pub fn codes(&self) -> Option<Vec<u8>> {
         let bits = self.elem.bits();
         if bits > 8 {
@@ -345,8 +345,8 @@ impl ConstData {
             }
         })
     }
-    /// Calls `f` with the elements as f32, in order, some at a time: nothing is copied as a whole. `None` if
-    /// the type is no float of 16 or 32 bits.
+    /// Passes the elements to `f` in order as f32, in pieces, without a copy of the whole tensor. `None` if
+    /// the type is not a 16-bit or 32-bit float.
     pub fn f32_pieces(&self, f: &mut dyn FnMut(&[f32])) -> Option<()> {
         let size = match self.elem {
             ElemType::F32 => 4,
@@ -355,7 +355,7 @@ impl ConstData {
         };
         let (mut values, mut rest): (Vec<f32>, Vec<u8>) = (vec![], vec![]);
         self.stream(&mut |piece| {
-            // An element may lie across two pieces.
+            // An element may span two pieces.
             let joined;
             let piece = if rest.is_empty() {
                 piece
@@ -365,7 +365,7 @@ impl ConstData {
             };
             for some in piece.chunks(size * 4096) {
                 values.clear();
-                // Arrays of a known length: the loops are vectors.
+                // Arrays of constant length, so that the loops are vectorized.
                 let left = if size == 4 {
                     let (words, left) = some.as_chunks();
                     values.extend(words.iter().map(|c| f32::from_le_bytes(*c)));
@@ -386,14 +386,14 @@ impl ConstData {
         });
         Some(())
     }
-    /// The same with subnormal numbers as 0, if there are any. `None` too if these are not f32.
+    /// The constant with subnormal numbers replaced by 0. `None` if it has none or is not f32.
     pub fn without_subnormals(self: &Arc<Self>) -> Option<Arc<ConstData>> {
         let subnormal = |x: [u8; 4]| (u32::from_le_bytes(x) & 0x7fff_ffff).wrapping_sub(1) < 0x7f_ffff;
         match &self.store {
             Store::Remap(src, map) => ConstData::remap(src.without_subnormals()?, map.clone()).map(Arc::new),
             Store::Bytes(b) if self.elem == ElemType::F32 => {
                 let (words, _) = b.as_chunks();
-                // Without an early exit pieces are compared in vectors.
+                // Without an early exit the comparison of a piece is vectorized.
                 if !words.chunks(1 << 12).any(|p| p.iter().fold(false, |any, x| any | subnormal(*x))) {
                     return None;
                 }
@@ -406,8 +406,8 @@ impl ConstData {
             _ => None,
         }
     }
-    /// The one value if there is one element (of a type that [`ConstData::to_f64s`] or [`ConstData::to_i64s`]
-    /// reads).
+    /// The value of the only element, if there is just one, of a type that [`ConstData::to_f64s`] or
+    /// [`ConstData::to_i64s`] reads.
     pub fn scalar(&self) -> Option<f64> {
         if self.count() != 1 {
             return None;
@@ -416,7 +416,7 @@ impl ConstData {
             .and_then(|v| v.first().copied())
             .or_else(|| self.to_i64s().and_then(|v| v.first().map(|&x| x as f64)))
     }
-    /// True if every byte of every element repeats the first element.
+    /// True if all elements have the same bytes.
     pub fn is_splat(&self) -> bool {
         if let Store::Strings(s) = &self.store {
             return s.iter().all(|x| *x == s[0]);
@@ -433,7 +433,7 @@ impl PartialEq for ConstData {
     }
 }
 
-/// Number of elements of a shape; `None` if a size is negative or the number beyond 63 bits. A size of 0
+/// Number of elements of a shape; `None` if a size is negative or the number exceeds 63 bits. A size of 0
 /// makes it 0, whatever the others are.
 pub fn count(dims: &[i64]) -> Option<u64> {
     if dims.iter().any(|d| *d < 0) {

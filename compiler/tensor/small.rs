@@ -1,8 +1,8 @@
-//! Floats of 8 bits and less: their formats, and the conversions from and to f32 bit by bit.
+//! Floats of 8 bits and less: their formats, and bit-exact conversions from and to f32.
 //!
-//! Rounding is to nearest even. What is too large becomes infinity or NaN, whichever the format has, as in
-//! IEEE 754; formats that have neither saturate. Saturating the others is the business of the operators that
-//! ask for it. `float8e8m0` holds powers of two and rounds up.
+//! Rounding is to nearest even. Overflow gives infinity or NaN, whichever the format has, as in IEEE 754;
+//! formats with neither saturate. Operators that require saturation in other formats clamp explicitly.
+//! `float8e8m0` holds powers of two and rounds up.
 
 use super::ElemType;
 
@@ -17,11 +17,11 @@ pub struct SmallFloat {
     pub bias: i32,
     /// Code of the largest finite value.
     pub max: u8,
-    /// Code of what is larger: infinity or NaN; the largest finite value itself where there is neither.
+    /// Code of an overflow: infinity or NaN, or the largest finite value in formats with neither.
     pub over: u8,
-    /// Code that NaN becomes.
+    /// Code of a NaN result.
     pub nan: u8,
-    /// Neither infinities nor a negative zero: that code is NaN.
+    /// True for formats without infinities and negative zero, in which the code of negative zero is NaN.
     pub uz: bool,
 }
 
@@ -41,7 +41,7 @@ impl SmallFloat {
             ElemType::F8E5M2FNUZ => {
                 SmallFloat { exp: 5, man: 2, bias: 16, max: 0x7f, over: 0x80, nan: 0x80, uz: true }
             }
-            // No NaN: it becomes a negative zero, as in the ONNX reference.
+            // NaN is not representable: it becomes a negative zero, as in the ONNX reference.
             ElemType::F4E2M1 => {
                 SmallFloat { exp: 2, man: 1, bias: 1, max: 0x7, over: 0x7, nan: 0x8, uz: false }
             }
@@ -90,7 +90,7 @@ impl SmallFloat {
             if e + self.bias >= 1 << (self.exp + 1) {
                 self.over
             } else {
-                // A carry out of the mantissa moves on to the exponent.
+                // A carry out of the mantissa increments the exponent.
                 let q = (a / exp2(e - self.man as i32)).round_ties_even() as i32;
                 let code = ((e + self.bias - 1) << self.man) + q;
                 if code > i32::from(self.max) { self.over } else { code as u8 }
@@ -114,13 +114,13 @@ pub fn e8m0_decode(raw: u8) -> f32 {
     }
 }
 
-/// The float8e8m0 code of a magnitude, rounded up: NaN above 2^127, the least power below 2^-127.
+/// The float8e8m0 code of a magnitude, rounded up: NaN above 2^127, the smallest power below 2^-127.
 pub fn e8m0_encode(x: f32) -> u8 {
     let a = x.to_bits() & 0x7fff_ffff;
     if a <= 0x40_0000 { 0 } else { ((a + 0x7f_ffff) >> 23).min(0xff) as u8 }
 }
 
-/// The float code of a stored element of at most 8 bits as f32; `None` for other types.
+/// The f32 value of a code of a float type of at most 8 bits; `None` for other types.
 pub fn decode(t: ElemType, raw: u8) -> Option<f32> {
     match SmallFloat::of(t) {
         Some(s) => Some(s.decode(raw)),

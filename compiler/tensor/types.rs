@@ -62,8 +62,8 @@ elem_types! {
 }
 
 impl ElemType {
-    /// The type arithmetic happens in: small floats compute in f32, packed integers in 8 bits; others in
-    /// themselves. A `Load` yields this type and a `Store` takes it; the conversion belongs to the access.
+    /// The type in which arithmetic is done: f32 for small floats, 8-bit integers for packed ones, the type
+    /// itself otherwise. A `Load` yields this type and a `Store` takes it; the access converts.
     pub fn compute(self) -> ElemType {
         use ElemType::*;
         match self {
@@ -101,8 +101,8 @@ impl ElemType {
                 | F8E8M0
         )
     }
-    /// complex64 and complex128: pairs of floats, real part first. Elements are opaque: they move, and
-    /// nothing else; what computes with them sees their parts.
+    /// True for complex64 and complex128: pairs of floats, real part first. Elements are opaque and can only
+    /// be moved; arithmetic works on their parts.
     pub fn is_complex(self) -> bool {
         matches!(self, ElemType::C64 | ElemType::C128)
     }
@@ -114,12 +114,12 @@ impl ElemType {
             _ => None,
         }
     }
-    /// A float or integer of less than 16 bits that is computed in another type: storing rounds or wraps, so
-    /// a value that was stored and loaded may differ from what it was.
+    /// True for floats and integers of less than 16 bits that are computed in another type. A store rounds or
+    /// wraps, so a value that was stored and loaded may differ from the original.
     pub fn is_small(self) -> bool {
         self.compute() != self && !matches!(self, ElemType::F16 | ElemType::BF16)
     }
-    /// Several elements to a byte, the first one in the low bits.
+    /// True if several elements share a byte, the first one in the low bits.
     pub fn is_packed(self) -> bool {
         self.bits() < 8
     }
@@ -177,12 +177,12 @@ impl TensorType {
     }
 }
 
-/// Type of the tensors in a sequence, an optional or a map: sizes may differ from one to the next.
+/// Type of the tensors in a sequence, an optional or a map; sizes may differ between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberType {
     /// Storage type of the elements.
     pub elem: ElemType,
-    /// What is known of all of them: the rank, and sizes.
+    /// Their common properties: the rank, and sizes.
     pub dims: Option<Vec<Option<i64>>>,
 }
 
@@ -200,7 +200,7 @@ impl MemberType {
     }
 }
 
-/// Text of a member type as ONNX has it.
+/// ONNX text of a member type.
 impl fmt::Display for MemberType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text())
@@ -212,7 +212,7 @@ impl fmt::Display for MemberType {
 #[allow(missing_docs)]
 pub enum ValueType {
     Tensor(TensorType),
-    /// Only within the others.
+    /// A member; occurs only inside the other types.
     Member(MemberType),
     Sequence(Box<ValueType>),
     Optional(Box<ValueType>),

@@ -1,13 +1,13 @@
-//! Elements of few bits, put together in words of 32 bits, so that a vector of words holds elements of as
-//! many columns.
+//! Elements of few bits packed into 32-bit words, such that each lane of a vector of words holds elements of
+//! its own column.
 
 use super::ConstData;
 
 /// Word `(panel, group, lane)` holds elements `group * per .. group * per + per` of column `panel * width +
-/// lane`, where `per = 32 / bits`. Four elements that follow each other are in the four bytes, at the same
-/// bits of each, so that a shift and a mask make a factor of a dot product of bytes: element `e` of a word
-/// is in field [`position`]. Element `k` of column `n` is number `offset + n * column + k * depth` of the
-/// source. What lies beyond the last column or element is zero, or whatever the source has there.
+/// lane`, where `per = 32 / bits`. Four consecutive elements are in the four bytes, at the same bits of each,
+/// so that a shift and a mask produce an operand of a byte dot product: element `e` of a word is in field
+/// [`position`]. Element `k` of column `n` is number `offset + n * column + k * depth` of the source.
+/// Positions beyond the last column or element are zero, or contain whatever the source has there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words {
     /// Bits of an element: 2, 4 or 8.
@@ -16,34 +16,34 @@ pub struct Words {
     pub columns: i64,
     /// Elements of a column.
     pub elements: i64,
-    /// Columns of a panel.
+    /// Columns per panel.
     pub width: i64,
-    /// Where the first element is.
+    /// Position of the first element.
     pub offset: i64,
-    /// From column to column.
+    /// Distance between columns.
     pub column: i64,
-    /// From element to element.
+    /// Distance between elements of a column.
     pub depth: i64,
-    /// The highest bit of each element is turned: signed elements become unsigned ones that are larger by as
-    /// much.
+    /// Flips the highest bit of each element, which turns signed elements into unsigned ones with a constant
+    /// offset.
     pub flip: bool,
     /// The source has the first of two elements of 4 bits in the high bits of a byte: element `i` is its
     /// number `i ^ 1`.
     pub high_first: bool,
 }
 
-/// The field of a word, from its low bits on, that holds element `e` of it.
+/// The field of a word, counted from the low bits, that holds its element `e`.
 pub fn position(bits: i64, e: i64) -> i64 {
     e % 4 * (8 / bits) + e / 4
 }
 
-/// The element of a word that its field `p` holds.
+/// The element of a word in field `p`.
 pub fn element(bits: i64, p: i64) -> i64 {
     let quads = 8 / bits;
     p % quads * 4 + p / quads
 }
 
-/// A word whose fields are in the order of its elements, with each in its place.
+/// Moves the elements of a word, given in order, to their fields.
 fn placed(word: u32, bits: i64) -> u32 {
     match bits {
         8 => word,
@@ -60,7 +60,7 @@ fn placed(word: u32, bits: i64) -> u32 {
 }
 
 impl Words {
-    /// Elements of a word.
+    /// Elements per word.
     pub fn per(&self) -> i64 {
         i64::from(32 / self.bits)
     }
@@ -69,7 +69,7 @@ impl Words {
         let up = |a: i64, b: i64| (a + b - 1) / b;
         vec![up(self.columns, self.width), up(self.elements, self.per()), self.width]
     }
-    /// True if all elements lie inside `count` of them.
+    /// True if all elements are among the `count` elements of the source.
     pub(super) fn fits(&self, count: u64) -> bool {
         let small = |v: i64| (0..1 << 40).contains(&v);
         let sane = matches!(self.bits, 2 | 4 | 8)
@@ -86,12 +86,12 @@ impl Words {
         let last = |i: i128| if self.high_first { i | 1 } else { i };
         sane && all.into_iter().all(small) && last(end()) < i128::from(count)
     }
-    /// Hands all words to `sink`, a panel at a time.
+    /// Passes all words to `sink`, one panel at a time.
     pub(super) fn write(&self, src: &ConstData, sink: &mut dyn FnMut(&[u8])) {
         let data = src.bytes();
         let (per, bits) = (self.per(), i64::from(self.bits));
         let [panels, groups, width] = self.dims()[..] else { return };
-        // Elements of a column that follow each other in memory, in whole words.
+        // Elements of a column that are consecutive in memory and fill whole words.
         let whole = self.depth == 1 && (self.offset * bits) % 32 == 0 && (self.column * bits) % 32 == 0;
         let mask = (1u32 << self.bits) - 1;
         let low = 0x0f0f_0f0f;
@@ -135,7 +135,7 @@ mod tests {
     use crate::tensor::ElemType;
     use std::sync::Arc;
 
-    /// Every field is the element that the formula names, along the depth and across it.
+    /// Checks that every field is the element given by the formula, along the depth and across it.
     #[test]
     fn fields_are_elements() {
         let data: Vec<u8> = (0..7 * 24).map(|i| (i * 37 % 251) as u8).collect();

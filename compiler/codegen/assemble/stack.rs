@@ -1,4 +1,4 @@
-//! How much stack calls use.
+//! Stack usage of calls.
 
 use super::{Compiled, Id, Source, Unit, wide_tiles};
 use crate::codegen::clif::{TILE_NAMESPACE, entry};
@@ -9,9 +9,8 @@ use cranelift_codegen::ir::ExternalName;
 use std::collections::HashMap;
 
 impl Unit<'_> {
-    /// Bytes of stack that a call uses at most, on any CPU level: return addresses and frames of its longest
-    /// chain of calls. What the caller's own functions use, those of libm and of custom operators is not
-    /// counted.
+    /// Most bytes of stack that a call uses on any CPU level: return addresses and frames of its longest call
+    /// chain. The stack of the caller's own functions, of libm and of custom operators is not included.
     pub fn stack(&self) -> Result<u64> {
         let (done, _) = self.compile()?;
         let (index, code) = wide_tiles(&done, false)?;
@@ -22,7 +21,7 @@ impl Unit<'_> {
         let own = |number| functions.get(&Id { variant: None, number }).map_or(0, |f| u64::from(f.1.stack));
         let from = |number| Id { variant: None, number };
         let longest = chains.longest(from(entry::INFER)).max(chains.longest(from(entry::INFER_EXEC)));
-        // A caller's scheduler may run tasks on the stack of the call: kernels are called through a pointer.
+        // The caller's scheduler may run tasks on the stack of the call, through a pointer.
         Ok(longest + own(entry::LAUNCH) + own(entry::TASK))
     }
 }
@@ -36,7 +35,8 @@ struct Chains<'a> {
 }
 
 impl Chains<'_> {
-    /// Of the function and what it refers to: it calls that, or has it called.
+    /// The longest chain of a function and the functions it refers to, which it calls or passes on to be
+    /// called.
     fn longest(&mut self, id: Id) -> u64 {
         if let Some(n) = self.known.get(&id) {
             return *n;

@@ -1,4 +1,4 @@
-//! Accumulators as variables of Cranelift: one for each four lanes, of 64 bits one for each lane.
+//! Accumulators as Cranelift variables: one variable per four lanes; for 64-bit elements, one per lane.
 
 use super::expr::Val;
 use super::func::{Emit, Slot};
@@ -14,7 +14,7 @@ use cranelift_frontend::Variable;
 impl Emit<'_, '_> {
     pub(super) fn declare_acc(&mut self, reg: Reg, lanes: u32, shape: &[u32], init: &Expr) -> Result<()> {
         let ty = self.m.regs[reg].ty;
-        // Those of one accumulator side by side.
+        // The variables of one accumulator are adjacent.
         let n: u32 = shape.iter().product::<u32>() * variables(ty, lanes);
         let saved = self.lanes.take();
         let v = self.value(init)?;
@@ -41,11 +41,11 @@ impl Emit<'_, '_> {
             _ => self.bug(format!("no vectors of {lanes} x {ty}")),
         }
     }
-    /// The variable of one accumulator: of the lanes that are being emitted, if it has lanes.
+    /// The variable of one accumulator; for one with lanes, that of the lanes being emitted.
     pub fn acc(&self, reg: Reg, at: &[Dim]) -> Result<(Variable, ElemType, u32)> {
         self.acc_of_lane(reg, at, self.lanes.map_or(0, |l| 4 * l.part + l.lane.unwrap_or(0)))
     }
-    /// The variable of one accumulator that has a lane.
+    /// The variable of one accumulator with a constant lane.
     pub fn acc_of_lane(&self, reg: Reg, at: &[Dim], lane: u32) -> Result<(Variable, ElemType, u32)> {
         let Some(Slot::Acc { vars, ty, lanes, shape }) = self.regs.get(&reg) else {
             return self.bug(format!("{reg} is not an accumulator"));
@@ -111,7 +111,7 @@ impl Emit<'_, '_> {
             let (var, ..) = self.acc_of_lane(reg, at, lane)?;
             parts.push(Val { v: self.b.use_var(var), ty, vec: lanes > 1 && !is_long(ty) });
         }
-        // A tree: parts, then (0 op 2) op (1 op 3).
+        // A tree: the parts first, then (0 op 2) op (1 op 3).
         while parts.len() > 1 {
             let half = parts.len() / 2;
             for i in 0..half {
@@ -134,7 +134,7 @@ impl Emit<'_, '_> {
     }
 }
 
-/// Variables of one accumulator.
+/// Number of variables of one accumulator.
 fn variables(ty: ElemType, lanes: u32) -> u32 {
     if is_long(ty) { lanes } else { lanes.div_ceil(4) }
 }

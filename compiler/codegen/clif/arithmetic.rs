@@ -1,5 +1,5 @@
-//! Arithmetic, comparisons and choices on values: of integers by Cranelift's instructions, with checked
-//! divisions; of floats with the NaN rules of the nest IR.
+//! Arithmetic, comparisons and selects. Integers use Cranelift's instructions, with checked divisions; floats
+//! follow the NaN rules of the nest IR.
 
 use super::convert::scalar_type;
 use super::expr::Val;
@@ -21,7 +21,8 @@ impl Emit<'_, '_> {
         };
         Val { v, ..a }
     }
-    /// Of words in vectors and scalars; part by part, of scalars, where only tiles have the instruction.
+    /// A dot product. Words are computed in vectors or scalars; the other kinds, whose instructions only
+    /// tiles use, are computed element by element in scalars.
     pub(super) fn dot(&mut self, g: DotKind, a: Val, b: Val, c: Val) -> Val {
         match (g, g.signs()) {
             (DotKind::NarrowBytes, _) => self.dot_of_narrow_bytes(a, b, c),
@@ -43,7 +44,7 @@ impl Emit<'_, '_> {
             _ => self.dot_of_halves(a, b, c),
         }
     }
-    /// Each factor with whether its bytes are signed, of which there are so many.
+    /// A dot product of `size` bytes; each operand comes with whether its bytes are signed.
     fn dot_of_bytes(&mut self, a: (Val, bool), b: (Val, bool), c: Val, size: i64) -> Val {
         let mut sum = c.v;
         let upper = 8 * (size - 1);
@@ -124,7 +125,7 @@ impl Emit<'_, '_> {
             return Val { v: sum, ..c };
         }
         let (x, y) = (self.bits_as(I16X8, a.v), self.bits_as(I16X8, b.v));
-        // As x86-64 knows it for an instruction.
+        // The pattern that Cranelift matches to one instruction of x86-64.
         let (x0, y0) = (self.b.ins().swiden_low(x), self.b.ins().swiden_low(y));
         let low = self.b.ins().imul(x0, y0);
         let (x1, y1) = (self.b.ins().swiden_high(x), self.b.ins().swiden_high(y));
@@ -132,7 +133,7 @@ impl Emit<'_, '_> {
         let products = self.b.ins().iadd_pairwise(low, high);
         Val { v: self.b.ins().iadd(products, c.v), ..c }
     }
-    /// The upper halves first, as the instruction does.
+    /// A dot product of 16-bit floats. The upper halves come first, as in the instruction.
     fn dot_of_halves(&mut self, a: Val, b: Val, c: Val) -> Val {
         let upper = |s: &mut Self, x: Val| {
             let v = s.b.ins().band_imm_u(x.v, 0xffff_0000);
@@ -151,7 +152,7 @@ impl Emit<'_, '_> {
         self.isa.triple().architecture != target_lexicon::Architecture::X86_64
             || self.isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.value_string() == "true")
     }
-    /// Lane-wise choice; the condition is a mask.
+    /// Lane-wise select; the condition is a mask.
     pub fn blend(&mut self, c: Val, a: Val, b: Val) -> Val {
         if !c.vec {
             let (a, b) = self.level(a, b);
@@ -160,10 +161,11 @@ impl Emit<'_, '_> {
         let mask = if a.ty == ElemType::F32 { self.bits_as(F32X4, c.v) } else { c.v };
         Val { v: self.b.ins().bitselect(mask, a.v, b.v), ..a }
     }
-    /// Always as "less than": so x86 sees that a blend of the same operands is its minimum or maximum.
+    /// Compares with "less than" in every case, so that x86 lowers a blend of the same operands to a minimum
+    /// or maximum.
     pub fn float_cmp(&mut self, cc: FloatCC, a: Val, b: Val) -> Val {
         if cc == FloatCC::UnorderedOrLessThan && a.vec {
-            // aarch64 has no lowering for vectors.
+            // aarch64 has no lowering of this comparison for vectors.
             let c = self.b.ins().fcmp(FloatCC::LessThanOrEqual, b.v, a.v);
             return Val { v: self.b.ins().bnot(c), ty: ElemType::Bool, vec: true };
         }
@@ -189,7 +191,7 @@ impl Emit<'_, '_> {
             BinOp::Add => self.b.ins().iadd(a.v, b.v),
             BinOp::Sub => self.b.ins().isub(a.v, b.v),
             BinOp::Mul if matches!(scalar_type(ty), I8) => {
-                // 8-bit multiplication does not exist everywhere.
+                // Not every target has 8-bit multiplication.
                 let (x, y) = (self.b.ins().uextend(I32, a.v), self.b.ins().uextend(I32, b.v));
                 let p = self.b.ins().imul(x, y);
                 self.b.ins().ireduce(I8, p)
@@ -229,7 +231,7 @@ impl Emit<'_, '_> {
         let ok = self.b.ins().icmp_imm_s(IntCC::NotEqual, y, 0);
         self.require(ok, Status::Value);
         let v = if signed {
-            // The smallest value divided by -1 would trap: negate instead.
+            // The smallest value divided by -1 would trap, so it is negated instead.
             let minus = self.b.ins().icmp_imm_s(IntCC::Equal, y, -1);
             let one = self.b.ins().iconst(wide, 1);
             let safe = self.b.ins().select(minus, one, y);
@@ -261,7 +263,8 @@ impl Emit<'_, '_> {
         let v = if t == wide { v } else { self.b.ins().ireduce(t, v) };
         Ok(Val { v, ..a })
     }
-    /// By f64, as numpy does for small powers exactly; negative exponents give 0 unless the base is 1 or -1.
+    /// Power through f64, which is exact for small powers, as in numpy. A negative exponent gives 0 unless
+    /// the base is 1 or -1.
     fn int_power(&mut self, a: Val, b: Val) -> Result<Val> {
         let (x, y) = (self.cast(ElemType::F64, a)?, self.cast(ElemType::F64, b)?);
         let p = self.call_imported("pow", &[x.v, y.v]);
@@ -301,7 +304,8 @@ impl Emit<'_, '_> {
             BinOp::Mul => self.b.ins().fmul(a.v, b.v),
             BinOp::Div => self.b.ins().fdiv(a.v, b.v),
             BinOp::Min | BinOp::Max => {
-                // The x86 instruction's rule (second operand unless strictly smaller), then NaN of the first.
+                // The rule of the x86 instruction (the second operand unless the first is strictly smaller),
+                // then NaN of the first.
                 let cc = if op == BinOp::Min { FloatCC::LessThan } else { FloatCC::GreaterThan };
                 let c = self.float_cmp(cc, a, b);
                 let m = self.blend(c, a, b);

@@ -9,7 +9,7 @@ use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I16, I32, I32X4, I64, I128};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
 
-/// Register type of a compute type.
+/// Cranelift type of a compute type.
 pub(super) fn scalar_type(t: ElemType) -> Type {
     match t {
         ElemType::F32 => F32,
@@ -24,7 +24,7 @@ pub(super) fn scalar_type(t: ElemType) -> Type {
     }
 }
 
-/// Type to load and store.
+/// Cranelift type of loads and stores.
 pub(super) fn storage_clif(t: ElemType) -> Type {
     match t {
         ElemType::F16 | ElemType::BF16 => I16,
@@ -42,7 +42,7 @@ impl Emit<'_, '_> {
             }
             ElemType::F16 => Ok(self.f16_to_f32(v)),
             ElemType::Bool => Ok(self.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0)),
-            // In scratch the bits above the element are not written; in packed memory they are gone already.
+            // In scratch buffers the bits above the element are undefined; a packed load has cleared them.
             ElemType::U4 | ElemType::U2 => Ok(self.b.ins().band_imm_s(v, (1 << t.bits()) - 1)),
             ElemType::I4 | ElemType::I2 => {
                 let w = self.b.ins().uextend(I32, v);
@@ -71,7 +71,7 @@ impl Emit<'_, '_> {
             },
         }
     }
-    /// Exponent and mantissa move into place and are scaled by 2^112, which handles subnormals too.
+    /// Moves exponent and mantissa into place and scales by 2^112, which also handles subnormals.
     fn f16_to_f32(&mut self, h: Value) -> Value {
         let w = self.b.ins().uextend(I32, h);
         let sign = self.b.ins().band_imm_s(w, 0x8000);
@@ -89,7 +89,7 @@ impl Emit<'_, '_> {
         let bits = self.b.ins().bor(bits, sign);
         self.bits_as(F32, bits)
     }
-    /// Round to nearest even; NaN becomes a quiet NaN.
+    /// Rounds to nearest even; NaN becomes a quiet NaN.
     fn f32_to_f16(&mut self, f: Value) -> Value {
         let bits = self.bits_as(I32, f);
         let sign = self.b.ins().ushr_imm_u(bits, 16);
@@ -118,7 +118,7 @@ impl Emit<'_, '_> {
         let r = self.b.ins().bor(r, sign);
         self.b.ins().ireduce(I16, r)
     }
-    /// As [`Emit::f16_to_f32`], for formats of 8 bits and less.
+    /// As [`Emit::f16_to_f32`], for formats of at most 8 bits.
     fn small_to_f32(&mut self, s: SmallFloat, raw: Value) -> Value {
         let width = s.exp + s.man;
         let w = self.b.ins().uextend(I32, raw);
@@ -150,18 +150,18 @@ impl Emit<'_, '_> {
         }
         self.bits_as(F32, bits)
     }
-    /// As [`Emit::f32_to_f16`], for formats of 8 bits and less.
+    /// As [`Emit::f32_to_f16`], for formats of at most 8 bits.
     fn f32_to_small(&mut self, s: SmallFloat, f: Value) -> Value {
         let (width, dropped) = (s.exp + s.man, 23 - s.man);
         let bits = self.bits_as(I32, f);
         let abs = self.b.ins().band_imm_s(bits, 0x7fff_ffff);
         let odd = self.b.ins().ushr_imm_u(abs, i64::from(dropped));
         let odd = self.b.ins().band_imm_s(odd, 1);
-        // Half of what is dropped, rebiased; an arithmetic shift keeps small values below the limit.
+        // Adds half of the dropped part, rebiased. An arithmetic shift keeps small values below the limit.
         let n = self.b.ins().iadd_imm_s(abs, (1 << (dropped - 1)) - 1 - (i64::from(127 - s.bias) << 23));
         let n = self.b.ins().iadd(n, odd);
         let n = self.b.ins().sshr_imm_u(n, i64::from(dropped));
-        // Subnormal: the float adder rounds at the least step.
+        // Subnormal: the float adder rounds at the smallest step.
         let magic = ((127 + (1 - s.bias) - s.man as i32 + 23) as u32) << 23;
         let m = self.b.ins().f32const(f32::from_bits(magic));
         let af = self.bits_as(F32, abs);
@@ -200,7 +200,7 @@ impl Emit<'_, '_> {
         let e = self.b.ins().select(special, nan, e);
         self.bits_as(F32, e)
     }
-    /// Rounds up; sums stay below 2^32, so the carry of NaN is cut off.
+    /// Rounds up. Sums stay below 2^32, so the carry of NaN is discarded.
     fn f32_to_e8m0(&mut self, f: Value) -> Value {
         let bits = self.bits_as(I32, f);
         let abs = self.b.ins().band_imm_s(bits, 0x7fff_ffff);
@@ -248,7 +248,7 @@ impl Emit<'_, '_> {
             (ElemType::F32, ElemType::F64) => self.b.ins().fpromote(F64, a.v),
             (ElemType::F64, ElemType::F32) => self.b.ins().fdemote(F32, a.v),
             (f, i) if f.is_float() => {
-                // Saturating into 32 or 64 bits, then into narrower types.
+                // Saturates to 32 or 64 bits first, then to narrower types.
                 let wide = if i.bits() == 64 { I64 } else { I32 };
                 let x = if i.is_unsigned_int() && i.bits() >= 32 {
                     self.b.ins().fcvt_to_uint_sat(wide, a.v)
@@ -265,7 +265,7 @@ impl Emit<'_, '_> {
                     self.b.ins().fcvt_from_uint(t, x)
                 }
             }
-            // Integers wrap, as C and numpy do.
+            // Integers wrap, as in C and numpy.
             (x, y) if x.bits() < y.bits() => {
                 if x.is_signed_int() {
                     self.b.ins().sextend(t, a.v)

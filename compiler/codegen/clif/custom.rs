@@ -1,4 +1,4 @@
-//! Calls of custom operators: the driver builds an `onnxc_custom` on its stack and hands it to the user's
+//! Calls of custom operators: the driver builds an `onnxc_custom` on its stack and passes it to the user's
 //! function.
 
 use super::driver::Driver;
@@ -64,7 +64,7 @@ impl Driver<'_, '_> {
         e.b.seal_block(bad);
         e.b.set_cold_block(bad);
         let shown = e.b.ins().sextend(I64, status);
-        // A status of the interface is passed on; anything else is a bad value.
+        // A status code of the interface is returned; any other result is reported as a bad value.
         let before = e.b.ins().iadd_imm_s(shown, -1);
         let known = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, before, STATUS.len() as i64);
         let other = e.b.ins().iconst(I32, i64::from(Status::Value as u8));
@@ -79,7 +79,7 @@ impl Driver<'_, '_> {
         }
         Ok(())
     }
-    /// An array of `onnxc_array`: one for each operand, zeros for those that are left out.
+    /// An array of `onnxc_array`, one per operand, with zeros for omitted ones.
     fn arrays(&self, e: &mut Emit, given: &[bool], bufs: &[Buf]) -> Result<Value> {
         let (entry, m) = (self.entry, self.entry.m);
         let list = entry.slot(e, (ARRAY_SIZE * given.len()) as u32);

@@ -1,5 +1,5 @@
-//! `call` of an object with code for several CPU levels: the last one of which the machine has everything.
-//! Without the first one it fails, unless every CPU of the architecture has that.
+//! `call` of an object with code for several CPU levels: it calls the last level whose features the CPU has.
+//! If the CPU lacks the first level, the call fails, unless every CPU of the architecture has that level.
 
 use super::entry::{CALL_OF, CPU_LEVEL, CPU_LEVEL_WORD, DATA_NAMESPACE, Entry};
 use super::func::Emit;
@@ -11,11 +11,11 @@ use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{ExternalName, GlobalValueData, InstBuilder, UserExternalName, Value};
 
 impl Entry<'_> {
-    /// Asks which CPU it is (once: in a virtual machine that takes microseconds) and calls `call` of that
-    /// level.
+    /// Detects the CPU and calls `call` of its level. Detection runs once, because in a virtual machine it
+    /// takes microseconds.
     ///
-    /// The answer is kept in a word of the object, 0 until it is known. Threads that ask at the same time
-    /// write the same answer, and aligned words are written whole, so calls stay re-entrant.
+    /// The result is cached in a word of the object, which is 0 until then. Concurrent threads write the same
+    /// value, and aligned words are written atomically, so calls stay re-entrant.
     pub(super) fn dispatch(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         let name = e.b.func.declare_imported_user_function(UserExternalName {
             namespace: DATA_NAMESPACE,

@@ -1,11 +1,11 @@
-//! The driver's statements -> control flow of `call`: sizes that run time defines, conditions, loops, kernel
+//! The driver's statements -> control flow of `call`: sizes defined at run time, conditions, loops, kernel
 //! calls.
 //!
-//! Run-time sizes and places live in the frame, where kernels read them; the driver itself loads what a
-//! statement needs right before it, so that loops and branches need no other means. After a size is defined,
-//! everything that follows from it is brought up to date: pointers of slots, dims of outputs (checked against
-//! what the caller has room for), and that no size in bits reaches 2^62, so that positions can be computed
-//! without overflow.
+//! Run-time sizes and addresses are kept in the frame, where kernels read them. The driver reloads the values
+//! that a statement needs right before it, so that loops and branches need no block parameters. After a size
+//! is defined, everything that depends on it is updated: pointers of slots, and the dims of outputs, which
+//! are checked against the caller's capacity. It is also checked that no size in bits reaches 2^62, so that
+//! positions can be computed without overflow.
 
 use super::entry::Entry;
 use super::func::{Emit, Scope};
@@ -20,14 +20,14 @@ use cranelift_codegen::ir::types::{I8, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use std::collections::{BTreeSet, HashSet};
 
-/// An output whose sizes follow from data.
+/// An output whose sizes depend on data.
 pub(super) struct Sized {
     /// Its number.
     index: u32,
     dims: Vec<Dim>,
-    /// Run-time sizes among them.
+    /// The run-time sizes in its dims.
     syms: BTreeSet<Sym>,
-    /// What the caller has room for (a copy), and where it wants to read the sizes.
+    /// The caller's capacity (a copy), and the list to which the sizes are written.
     capacity: Value,
     list: Value,
 }
@@ -37,27 +37,27 @@ pub(super) struct Driver<'a, 'm> {
     pub(super) entry: &'a Entry<'m>,
     /// The frame.
     pub frame: Value,
-    /// Scratch for tasks.
+    /// Stack memory for the context of tasks.
     pub ctx: Value,
     /// The caller's `exec`.
     pub exec: Value,
-    /// Its `on_node`, in objects that trace.
+    /// The caller's `on_node`, in objects that trace.
     pub(super) hook: Option<Value>,
     workspace: Value,
-    /// Bytes of the workspace.
+    /// Size of the workspace in bytes.
     end: Value,
     outputs: Vec<Sized>,
     slots: Vec<(Slot, BTreeSet<Sym>)>,
-    /// Sizes in bits, and of which buffers.
+    /// Sizes in bits with their symbols and buffers.
     sizes: Vec<(Dim, BTreeSet<Sym>, Buf)>,
-    /// Run-time sizes that have a value here.
+    /// Run-time sizes that are defined here.
     known: HashSet<Sym>,
-    /// True inside an `if` or a `while`, whose checks the entry has not made.
+    /// True inside an `if` or a `while`, whose checks the entry does not make.
     nested: bool,
 }
 
 impl<'a, 'm> Driver<'a, 'm> {
-    /// Before the first statement. `out_dims` is the caller's.
+    /// The state before the first statement. `out_dims` is the caller's argument.
     pub fn new(
         entry: &'a Entry<'m>,
         e: &mut Emit,
@@ -118,7 +118,7 @@ impl<'a, 'm> Driver<'a, 'm> {
             nested: false,
         })
     }
-    /// Statements in order.
+    /// Emits statements in order.
     pub fn block(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
         let mut fresh = BTreeSet::new();
         let around = e.b.srcloc();
@@ -160,7 +160,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                     })?;
                     self.define(e, *sym, v)?;
                     fresh.insert(*sym);
-                    // Sizes that are defined together count together.
+                    // Sizes that are defined by consecutive statements are handled together.
                     if !matches!(body.get(i + 1), Some(Stmt::Define { .. })) {
                         self.follow(e, &std::mem::take(&mut fresh))?;
                     }
@@ -201,7 +201,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         e.b.set_srcloc(around);
         Ok(())
     }
-    /// Keeps the value of a size in the frame.
+    /// Stores the value of a size in the frame.
     fn define(&mut self, e: &mut Emit, sym: Sym, v: Value) -> Result<()> {
         let Some(at) = self.entry.frame.offset(Word::Sym(sym)) else {
             return e.bug("a size that is not in the frame");
@@ -210,7 +210,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         self.known.insert(sym);
         Ok(())
     }
-    /// The row of a size that is out of its range, and bounds that the message shows beside it.
+    /// The check for a size out of its range, with the bounds that the message shows.
     fn range(&self, sym: Sym, value: &Expr, lo: Dim, hi: Option<Dim>) -> (Check, Vec<Dim>) {
         let m = self.entry.m;
         let mut shown = vec![];
@@ -236,14 +236,15 @@ impl<'a, 'm> Driver<'a, 'm> {
         let (node, op) = source.unwrap_or_else(|| self.entry.near(value));
         (Check::new(Status::Dim, text).with_values(1 + shown.len()).at((&node, &op)), shown)
     }
-    /// A body; sizes that it defines end with it.
+    /// Emits a body. Sizes that it defines are undefined after it.
     fn inner(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
         let (known, nested) = (self.known.clone(), std::mem::replace(&mut self.nested, true));
         self.block(e, body)?;
         (self.known, self.nested) = (known, nested);
         Ok(())
     }
-    /// Forgets what another path may have changed and loads what the next statement needs.
+    /// Drops cached values that another path may have changed, and loads the values that the next statement
+    /// needs.
     pub(super) fn refresh(&self, e: &mut Emit, loads: &[Buf], dims: &[Dim]) -> Result<()> {
         let m = self.entry.m;
         e.scopes = vec![Scope::default()];
@@ -274,7 +275,7 @@ impl<'a, 'm> Driver<'a, 'm> {
             None => e.bug(format!("{w:?} is not in the frame")),
         }
     }
-    /// What follows from sizes that have just been defined.
+    /// Updates everything that depends on sizes that have just been defined.
     fn follow(&mut self, e: &mut Emit, fresh: &BTreeSet<Sym>) -> Result<()> {
         let due = |known: &HashSet<Sym>, syms: &BTreeSet<Sym>| {
             syms.iter().any(|s| fresh.contains(s)) && syms.iter().all(|s| known.contains(s))
@@ -309,8 +310,8 @@ impl<'a, 'm> Driver<'a, 'm> {
                 for (i, d) in o.dims.iter().enumerate() {
                     let room = self.entry.load(e, o.capacity, 8 * i as i32);
                     let n = e.dim(*d)?;
-                    // The check of a size is behind its definition, and nobody may be told a negative
-                    // one.
+                    // The check of a size itself follows its definition, and the caller must not be given a
+                    // negative dim.
                     if d.as_sym().is_none() {
                         let sound = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, n, 0);
                         let row = Check::new(
@@ -338,7 +339,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         }
         Ok(())
     }
-    /// Calls a function that the object does not have. Buffers are whole; nobody else runs meanwhile.
+    /// Calls an external function. It gets whole buffers, and no task runs concurrently.
     fn foreign(&self, e: &mut Emit, f: &Foreign) -> Result<()> {
         if let Function::Custom(n) = f.function {
             return self.custom(e, n, f);
@@ -379,7 +380,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         );
         e.require_plain(ok, row)
     }
-    /// Runs a kernel: at once, or as tasks of the caller's `parallel_for`.
+    /// Runs a kernel, either directly or as tasks of the caller's `parallel_for`.
     fn kernel(&self, e: &mut Emit, k: Kernel) -> Result<()> {
         let data = &self.entry.m.kernels[k];
         let trip = match data.body.as_slice() {
@@ -405,15 +406,14 @@ impl<'a, 'm> Driver<'a, 'm> {
     }
 }
 
-/// True for a statement at the top level of the driver if it is a check of nothing but the dim params: the
-/// entry makes it before everything else.
+/// True for a check at the top level of the driver that depends on dim params only: the entry makes it first.
 pub(super) fn early(entry: &Entry, s: &Stmt) -> bool {
     matches!(s, Stmt::Check { .. })
         && s.loads().is_empty()
         && !s.dims().into_iter().any(|d| entry.m.syms.at_run_time(d))
 }
 
-/// Buffers that the driver and its kernels touch, and the outputs.
+/// Buffers that the driver and its kernels access, and the outputs.
 fn used(entry: &Entry) -> BTreeSet<Buf> {
     let m = entry.m;
     let mut out: BTreeSet<Buf> = m.outputs.iter().copied().collect();

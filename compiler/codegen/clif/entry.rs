@@ -1,5 +1,5 @@
-//! The entry functions: `call` (the driver, behind the metadata's uniform interface), `infer` and
-//! `infer_exec` (which gather their arguments and call it), `workspace_for`, `workspace_size`, and the task
+//! The entry functions: `call` (the driver, behind the uniform interface of the metadata), `infer` and
+//! `infer_exec` (which collect their arguments and call it), `workspace_for`, `workspace_size`, and the task
 //! that `parallel_for` runs.
 
 mod checks;
@@ -32,7 +32,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Name space of the module's own functions in `UserExternalName`: kernels by number, then these.
+/// Name space of the module's own functions in `UserExternalName`: kernels by number, then the functions
+/// below.
 pub const LOCAL_NAMESPACE: u32 = 0;
 /// Name space of data objects.
 pub const DATA_NAMESPACE: u32 = 2;
@@ -50,25 +51,25 @@ pub const INFER_EXEC: u32 = 0x4000_0004;
 pub const WORKSPACE_SIZE: u32 = 0x4000_0005;
 /// `call` of an object with several CPU levels (dispatch.rs).
 pub const DISPATCH: u32 = 0x4000_0006;
-/// Which level the CPU has (codegen/cpu_level.rs).
+/// Detection of the CPU's level (codegen/cpu_level.rs).
 pub const CPU_LEVEL: u32 = 0x4000_0007;
-/// What runs a kernel that may be several tasks.
+/// Runs a kernel that may be split into tasks.
 pub const LAUNCH: u32 = 0x4000_0008;
-/// Code that several kernels share: this, plus the number of the first of them.
+/// Code that several kernels share: this number plus that of the first kernel.
 pub const SHARED: u32 = 0x2000_0000;
-/// `call` of variant 0; those of the others follow.
+/// `call` of variant 0; the other variants follow.
 pub const CALL_OF: u32 = 0x5000_0000;
-/// The embedded weights among the data objects.
+/// The embedded weights, a data object.
 pub const WEIGHTS: u32 = 0;
-/// The word that remembers the CPU's level.
+/// The word that caches the CPU's level.
 pub const CPU_LEVEL_WORD: u32 = 1;
-/// What custom operators are told of themselves.
+/// The names and attributes of custom operators.
 pub const CUSTOMS: u32 = 2;
 
 /// Largest value of a dim param without a declared bound.
 pub const MAX_DIM: i64 = i32::MAX as i64;
 
-/// Parameters of the entry functions in order, all of them words but the results.
+/// Number of parameters of `infer`, all of which are words.
 pub fn infer_params(i: &Interface) -> usize {
     i.dim_params.len()
         + i.inputs.len()
@@ -104,7 +105,7 @@ pub fn signature_of(isa: &dyn TargetIsa, i: &Interface, number: u32) -> Signatur
     }
 }
 
-/// What every entry function is made from.
+/// The context of every entry function.
 pub struct Entry<'a> {
     /// The module.
     pub m: &'a Module,
@@ -116,17 +117,17 @@ pub struct Entry<'a> {
     pub weights: &'a Layout,
     /// Target.
     pub isa: &'a dyn TargetIsa,
-    /// What CPUs must have for the levels of all variants.
+    /// Required CPU features of all variants' levels.
     pub needs: &'a [u32],
-    /// The lowest level, if CPUs that lack it are refused.
+    /// The lowest level, if CPUs that lack it are rejected.
     pub refuses: Option<&'a str>,
     /// The checks of all variants.
     pub checks: Rc<RefCell<Checks>>,
-    /// What custom operators are told of themselves.
+    /// Names and attributes of custom operators in the data object.
     pub customs: &'a [Texts],
-    /// Which kernels write the buffers.
+    /// The kernel that writes each buffer.
     pub makers: &'a HashMap<Buf, Kernel>,
-    /// Where statements are, for debug information.
+    /// Source lines of statements, for debug information.
     pub lines: Option<&'a Lines>,
 }
 
@@ -181,7 +182,7 @@ impl Entry<'_> {
         let f = e.flags();
         e.b.ins().store(f, v, p, at);
     }
-    /// Gathers the arguments and calls `call`.
+    /// Collects the arguments and calls `call`.
     fn infer(&self, e: &mut Emit, p: &[Value], exec: bool) {
         let i = self.interface;
         let mut next = p.iter().copied();

@@ -1,8 +1,8 @@
 //! Expressions -> values: scalars, or four lanes of 32 bits inside `vec` loops.
 //!
 //! Inside a `vec` loop an expression that does not depend on the lane stays scalar and is splatted where it
-//! meets a vector. What has no vector form (gathers, 64-bit integers, libm) is emitted lane by lane and
-//! packed.
+//! is combined with a vector. Expressions without a vector form (gathers, 64-bit integers, libm) are emitted
+//! lane by lane and packed.
 
 use super::convert::scalar_type;
 use super::func::{Emit, Slot};
@@ -50,7 +50,8 @@ impl Emit<'_, '_> {
                 let a = self.value(a)?;
                 self.unary(*op, a)
             }
-            // Against a number one comparison suffices: where it is false, NaN included, the value stays.
+            // With a number as operand, one comparison suffices: if it is false, as for NaN, the value is
+            // kept.
             Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) if is_number(b) => {
                 let a = self.value(a)?;
                 let b = self.value(b)?;
@@ -106,7 +107,7 @@ impl Emit<'_, '_> {
             }
         }
     }
-    /// Binds a checked index in a scope of its own; the result goes to [`Self::unbind`].
+    /// Binds a checked index in a new scope. The result is passed to [`Self::unbind`].
     pub fn bind(&mut self, sym: Sym, value: &Expr, extent: Dim) -> Result<Option<Value>> {
         let v = self.value(value)?;
         let v = self.cast(ElemType::I64, v)?;
@@ -135,7 +136,7 @@ impl Emit<'_, '_> {
             self.vars.insert(sym, s);
         }
     }
-    /// A truth value to branch on.
+    /// A truth value for a branch.
     pub fn truth(&mut self, e: &Expr) -> Result<Value> {
         let v = self.value(e)?;
         if v.vec { self.bug("a branch on lanes") } else { Ok(v.v) }

@@ -1,6 +1,6 @@
-//! How `call` leaves: every check has a cold block of its own, which hands its number and values to one block
-//! that fills the caller's `onnxc_fault` and returns. Calls that succeed pay for none of it. Kernels leave
-//! with a status alone; the driver adds which kernel it was.
+//! Error exits of `call`. Every check has a cold block, which passes the check's number and values to one
+//! block that fills the caller's `onnxc_fault` and returns. Successful calls execute none of this. Kernels
+//! return only a status; the driver adds the kernel.
 
 use super::func::Emit;
 use crate::codegen::faults::{Check, Checks, VALUES, general};
@@ -12,29 +12,29 @@ use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Value};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// `onnxc_exec` up to and with `fault`: callers with a smaller one know neither fault nor size.
+/// Size of `onnxc_exec` up to and including `fault`. Smaller ones have neither a fault nor a workspace size.
 pub const EXEC_SIZE: i64 = 56;
 /// Offsets in `onnxc_exec`.
 pub const EXEC_WORKSPACE: i32 = 40;
 const EXEC_FAULT: i32 = 48;
 
-/// Where a function with an `exec` reports its faults.
+/// The error exit of a function with an `exec`.
 pub struct Sink {
     block: Block,
-    /// Hands a status and the number of a check on, without values: most checks have none.
+    /// Passes on a status and a check number without values, which most checks lack.
     plain: Block,
     exec: Value,
     checks: Rc<RefCell<Checks>>,
-    /// Name and operator of the node that general checks belong to.
+    /// Name and operator of the node to which general checks are attributed.
     pub near: (String, String),
 }
 
-/// What a cold block tells: the values of the row, and the bytes of workspace that would have been enough up
-/// to here.
+/// What a cold block reports: the values of the check, and the workspace size in bytes that would have
+/// sufficed up to here.
 pub type Told = (Vec<Value>, Option<Value>);
 
 impl Emit<'_, '_> {
-    /// Reports faults from now on.
+    /// Enables fault reports from here on.
     pub fn open_sink(&mut self, exec: Value, checks: &Rc<RefCell<Checks>>) {
         let block = self.b.create_block();
         [I32, I32].into_iter().chain([I64; VALUES + 1]).for_each(|t| {
@@ -46,8 +46,8 @@ impl Emit<'_, '_> {
         });
         self.sink = Some(Sink { block, plain, exec, checks: checks.clone(), near: Default::default() });
     }
-    /// Leaves with a status unless `ok` (an i8 truth value), and says why. `told` is emitted where the call
-    /// fails only.
+    /// Returns an error unless `ok` (an i8 truth value). The code of `told` is emitted in the failing path
+    /// only.
     pub fn require_check(
         &mut self,
         ok: Value,
@@ -60,7 +60,7 @@ impl Emit<'_, '_> {
             return Ok(());
         }
         let (bad, go) = (self.b.create_block(), self.b.create_block());
-        // The way out first, as in loops.
+        // The exit is the first successor, as in loops.
         let fails = self.b.ins().icmp_imm_s(IntCC::Equal, ok, 0);
         self.b.ins().brif(fails, bad, &[], go, &[]);
         self.b.switch_to_block(bad);
@@ -75,18 +75,18 @@ impl Emit<'_, '_> {
         self.b.seal_block(go);
         Ok(())
     }
-    /// The same without values.
+    /// As [`Self::require_check`], without values.
     pub fn require_plain(&mut self, ok: Value, check: Check) -> Result<()> {
         self.require_check(ok, check, &mut |_| Ok((vec![], None)))
     }
-    /// A check of the node at hand, with nothing more to say than its status does.
+    /// A check of the current node that reports no more than the status.
     pub fn require(&mut self, ok: Value, s: Status) {
         let Some(sink) = &self.sink else { return self.require_status(ok, s) };
         let check = Check::new(s, general(s)).at((&sink.near.0, &sink.near.1));
-        // Without values nothing can go wrong.
+        // Without values there is no error.
         let _ = self.require_plain(ok, check);
     }
-    /// Ends the block: the call returns `status` for this reason.
+    /// Ends the block: the call returns `status` because of this check.
     pub fn leave(&mut self, status: Value, check: Check, (values, needed): Told) {
         let Some(sink) = &self.sink else {
             self.b.ins().return_(&[status]);
@@ -100,7 +100,7 @@ impl Emit<'_, '_> {
             self.jump_to_sink(block, [status, number], (values, needed));
         }
     }
-    /// Hands over what there is, and zeros.
+    /// Passes the values, padded with zeros.
     fn jump_to_sink(&mut self, block: Block, known: [Value; 2], (values, needed): Told) {
         let mut args: Vec<Value> = known.into_iter().chain(values.into_iter().take(VALUES)).collect();
         while args.len() < known.len() + VALUES {

@@ -1,4 +1,4 @@
-//! One kernel, one function: its state while it is emitted, its frame, scopes, and how it leaves.
+//! One kernel as one function: the state of its emission, its frame, scopes and exits.
 
 use super::expr::Val;
 use crate::codegen::frame::{Frame, Word, buffers, symbols};
@@ -22,8 +22,8 @@ use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use target_lexicon::{Architecture, BinaryFormat};
 
-/// Functions of libm, or others that the object does not have, that a function calls; the number is the index
-/// in the user name space 1.
+/// External functions that a function calls, of libm or others; their number is the index in the user name
+/// space 1.
 #[derive(Clone, Debug, Default)]
 pub struct Libm {
     /// Names in order of first use.
@@ -34,21 +34,21 @@ pub struct Libm {
 pub struct KernelCode {
     /// The function.
     pub func: Function,
-    /// What it calls.
+    /// The external functions it calls.
     pub libm: Libm,
-    /// True if the code keeps accumulators in registers in a written order (compile without optimisation).
+    /// True if the code keeps accumulators in registers in a prescribed order (compile without optimisation).
     pub tile: bool,
-    /// Wide tiles that it calls; the number is the index in the user name space [`TILE_NAMESPACE`].
+    /// Wide tiles that it calls; their number is the index in the user name space [`TILE_NAMESPACE`].
     pub tiles: Vec<tile::Func>,
-    /// Its vector loops that are no tiles.
+    /// Its vector loops that are not tiles.
     pub no_tiles: Vec<NoTile>,
 }
 
-/// A vector loop that no tile holds, so that Cranelift's vectors of 128 bits compute it.
+/// A vector loop that does not fit a tile and is computed in Cranelift's 128-bit vectors.
 pub struct NoTile {
     /// Its variable.
     pub var: Sym,
-    /// What prevents it.
+    /// The reason.
     pub reason: tile::Misfit,
 }
 
@@ -58,7 +58,7 @@ pub const LIBM_NAMESPACE: u32 = 1;
 /// Name space of tiles in `UserExternalName`.
 pub const TILE_NAMESPACE: u32 = 3;
 
-/// What a register stands for.
+/// The contents of a register.
 pub(super) enum Slot {
     Value(Val),
     Acc { vars: Vec<Variable>, ty: ElemType, lanes: u32, shape: Vec<u32> },
@@ -73,13 +73,13 @@ pub(super) struct Scope {
     pub syms: Vec<Sym>,
 }
 
-/// The vector loop we are in.
+/// The enclosing vector loop.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes {
     pub sym: Sym,
-    /// The variable at lane 0 of the current part: itself, or a number where the loop is one vector.
+    /// The variable at lane 0 of the current part: the symbol, or a number if the loop is a single vector.
     pub base: Dim,
-    /// Which four lanes of a longer vector.
+    /// Index of the current group of four lanes in a longer vector.
     pub part: u32,
     /// Set while an expression is emitted lane by lane.
     pub lane: Option<u32>,
@@ -96,36 +96,36 @@ pub(super) struct Emit<'a, 'b> {
     pub regs: Map<Reg, Slot>,
     /// Values of loop variables.
     pub vars: Map<Sym, Value>,
-    /// Indices that are in range only behind their check.
+    /// Indices that are in range only after their check.
     pub bound: Set<Sym>,
-    /// Unrolled variables: what stands for them.
+    /// Unrolled variables with their current values.
     pub unrolled: Map<Sym, Dim>,
     pub lanes: Option<Lanes>,
     pub words: Map<Word, Value>,
     pub fails: Map<Status, Block>,
-    /// Where `call` says why it fails.
+    /// The error exit of `call`.
     pub sink: Option<super::fault::Sink>,
-    /// Memory for addresses that loops compute ([`super::series`]).
+    /// Stack memory for addresses computed in loops ([`super::series`]).
     pub series_slots: Vec<StackSlot>,
     pub libm: Libm,
     pub libm_refs: Map<&'static str, FuncRef>,
     pub tile: bool,
-    /// Vectors of tiles that are not Cranelift's.
+    /// Vectors of the tile backend.
     pub vectors: Option<tile::Vectors>,
     pub tiles: Vec<tile::Func>,
-    /// Statements, by where they are, that are no tile, and why.
+    /// Statements that are not tiles, by address, with the reason.
     pub misfits: Map<(usize, usize), tile::Misfit>,
-    /// Why the statements around the current ones are no tile.
+    /// The reason why the enclosing statements are not a tile.
     pub misfit: Option<tile::Misfit>,
     /// Vector loops that are left to Cranelift, in order.
     pub no_tiles: Vec<NoTile>,
-    /// Value ranges, used to elide index checks; `None` if the weights come from a file, since they may
+    /// Value ranges, used to omit index checks. `None` if the weights come from a file, because they may
     /// change.
     pub bounds: Option<Bounds>,
-    /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks,
-    /// too.
+    /// True if all checks of sizes precede this code. In entry functions, sizes are also computed within
+    /// checks.
     pub checked: bool,
-    /// Where statements are, for debug information.
+    /// Source lines of statements, for debug information.
     pub lines: Option<&'a Lines>,
 }
 
@@ -148,7 +148,7 @@ pub fn is_math(name: &str) -> bool {
     MATH.contains(&name)
 }
 
-/// Signature of a function that the object does not have.
+/// Signature of an external function.
 pub fn imported_signature(isa: &dyn TargetIsa, name: &str) -> Signature {
     let mut s = Signature::new(isa.default_call_conv());
     if name == DECODE_IMAGE {
@@ -166,21 +166,21 @@ pub fn imported_signature(isa: &dyn TargetIsa, name: &str) -> Signature {
     s
 }
 
-/// What the kernels of a module have in common.
+/// The context that the kernels of a module share.
 pub struct Setting<'a> {
     /// The module.
     pub m: &'a Module,
     /// Its frame.
     pub frame: &'a Frame,
-    /// Where its constants lie.
+    /// Offsets of its constants.
     pub weights: &'a Layout,
-    /// Constants are part of the object, not a file that somebody may change.
+    /// True if constants are part of the object, false if they are in a file that may be replaced.
     pub embedded: bool,
     /// The code generator.
     pub isa: &'a dyn TargetIsa,
-    /// The other one, if the level has vectors for it.
+    /// The tile backend, if the level has vectors for it.
     pub vectors: Option<tile::Vectors>,
-    /// Where statements are, for debug information.
+    /// Source lines of statements, for debug information.
     pub lines: Option<&'a Lines>,
 }
 
@@ -202,7 +202,7 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     e.load_words(&m.kernels[k].body)?;
     match m.kernels[k].body.as_slice() {
         [Stmt::For { kind: LoopKind::Par, var, body, .. }] => {
-            // Scratch of a task (rule 12) is the part of its first iteration.
+            // The scratch memory of a task (rule 12) is the part of its first iteration.
             let body = match body.as_slice() {
                 [Stmt::For { kind: LoopKind::Private, var: part, body, .. }] => {
                     e.vars.insert(*part, p[1]);
@@ -224,7 +224,7 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     Ok(KernelCode { func, libm, tile, tiles, no_tiles })
 }
 
-/// A kernel whose code is that of others: makes the frame `own` of it and calls `code`, a local function.
+/// A kernel that uses shared code: fills the frame `own` of that code and calls `code`, a local function.
 pub fn stub(s: &Setting<'_>, k: Kernel, own: &Frame, code: u32) -> Result<Function> {
     let (m, isa) = (s.m, s.isa);
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
@@ -262,7 +262,7 @@ pub fn stub(s: &Setting<'_>, k: Kernel, own: &Frame, code: u32) -> Result<Functi
 }
 
 impl<'a, 'b> Emit<'a, 'b> {
-    /// Opens a function; its parameters, of which the first is the frame.
+    /// Opens a function and returns its parameters, the first of which is the frame.
     pub fn start(
         m: &'a Module,
         frame_plan: &'a Frame,
@@ -306,7 +306,7 @@ impl<'a, 'b> Emit<'a, 'b> {
         };
         (e, params)
     }
-    /// Debug information: the function begins at a line of them.
+    /// Debug information: sets the line at which the function begins.
     pub fn begin(&mut self, lines: Option<&'a Lines>, at: impl Fn(&Lines) -> Option<u32>) {
         self.lines = lines;
         if let Some(line) = lines.and_then(at) {
@@ -319,11 +319,11 @@ impl Emit<'_, '_> {
     pub fn bug<T>(&self, message: impl Into<String>) -> Result<T> {
         Err(Failure::bug("codegen", message))
     }
-    /// Memory that nothing else in the program traps on.
+    /// Memory flags: accesses never trap.
     pub fn flags(&self) -> MemFlagsData {
         MemFlagsData::new().with_notrap()
     }
-    /// Reads every word of the frame that the kernel needs.
+    /// Loads all words of the frame that the kernel needs.
     fn load_words(&mut self, body: &[Stmt]) -> Result<()> {
         let mut need = vec![];
         for b in buffers(body) {
@@ -349,7 +349,7 @@ impl Emit<'_, '_> {
         }
         Ok(())
     }
-    /// The block that leaves with a status.
+    /// The block that returns a status.
     pub fn fail(&mut self, s: Status) -> Block {
         if let Some(b) = self.fails.get(&s) {
             return *b;
@@ -358,11 +358,11 @@ impl Emit<'_, '_> {
         self.fails.insert(s, b);
         b
     }
-    /// Leaves with a status unless `ok` (an i8 truth value).
+    /// Returns a status unless `ok` (an i8 truth value).
     pub fn require_status(&mut self, ok: Value, s: Status) {
         let fail = self.fail(s);
         let go = self.b.create_block();
-        // The way out first, as in loops.
+        // The exit is the first successor, as in loops.
         let bad = self.b.ins().icmp_imm_s(IntCC::Equal, ok, 0);
         self.b.ins().brif(bad, fail, &[], go, &[]);
         self.b.switch_to_block(go);
@@ -378,7 +378,7 @@ impl Emit<'_, '_> {
             }
         }
     }
-    /// Writes the blocks that leave with a status.
+    /// Emits the blocks that return a status.
     pub fn fail_blocks(&mut self) {
         let mut fails: Vec<(Status, Block)> = self.fails.drain().collect();
         fails.sort_by_key(|f| f.0 as u8);
@@ -389,7 +389,7 @@ impl Emit<'_, '_> {
             self.b.ins().return_(&[s]);
         }
     }
-    /// Calls a function that the object does not have: of libm, or what [`crate::nest::Foreign`] calls.
+    /// Calls an external function: of libm, or one that a [`crate::nest::Foreign`] calls.
     pub fn call_imported(&mut self, name: &'static str, args: &[Value]) -> Value {
         let r = match self.libm_refs.get(name) {
             Some(r) => *r,
@@ -401,7 +401,7 @@ impl Emit<'_, '_> {
                     .b
                     .func
                     .declare_imported_user_function(UserExternalName { namespace: LIBM_NAMESPACE, index });
-                // There is no table of addresses in COFF: linkers make a stub where the function is far.
+                // COFF has no GOT. If the function is out of reach, linkers make a stub.
                 let t = self.isa.triple();
                 let direct = t.binary_format == BinaryFormat::Coff
                     && matches!(t.architecture, Architecture::Aarch64(_));

@@ -1,8 +1,8 @@
 //! Dims and addresses -> integer arithmetic.
 //!
-//! Cranelift's optimiser is off for tiles, so nothing moves out of loops by itself: before a loop is entered,
-//! [`Emit::hoist`] emits the pointer of every access inside it as far as it does not depend on the loop. What
-//! is left inside is one addition per loop level, and constants go into the access's displacement.
+//! Cranelift's optimiser is off for tiles, so there is no loop-invariant code motion. Before a loop is
+//! entered, [`Emit::hoist`] emits the invariant part of the pointer of every access inside it. One addition
+//! per loop level remains inside, and constants go into the displacement of the access.
 
 use super::func::Emit;
 use super::series::Element;
@@ -15,7 +15,7 @@ use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, Value};
 
 impl Emit<'_, '_> {
-    /// With unrolled variables put in.
+    /// Substitutes unrolled variables.
     pub fn substituted(&self, d: Dim) -> Dim {
         if self.unrolled.is_empty() || d.as_const().is_some() {
             return d;
@@ -26,7 +26,7 @@ impl Emit<'_, '_> {
     pub fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
         self.substituted(self.m.linear(buf, at))
     }
-    /// With the vector loop's variable at the current lane (or the first one).
+    /// Substitutes the vector loop's variable at the current lane (or the first one).
     pub fn at_lane(&self, d: Dim) -> Dim {
         match self.lanes {
             Some(l) if d.contains(l.sym) => {
@@ -40,7 +40,7 @@ impl Emit<'_, '_> {
         let d = self.at_lane(self.substituted(d));
         self.emit_dim(d)
     }
-    /// The value of a dim in which nothing is left to be put in.
+    /// The value of a dim without symbols that are to be substituted.
     pub(super) fn emit_dim(&mut self, d: Dim) -> Result<Value> {
         if let Some(c) = d.as_const() {
             return Ok(self.b.ins().iconst(I64, c));
@@ -78,17 +78,17 @@ impl Emit<'_, '_> {
             s.dims.insert(d, v);
         }
     }
-    /// Truth of: no sum in this dim exceeds 2^62 in magnitude, so that 64-bit arithmetic gives its value.
-    /// Computed in f64 from the values of its parts, since a bound from their magnitudes would refuse legal
-    /// sizes.
+    /// The condition that no sum in this dim exceeds 2^62 in magnitude, so that 64-bit arithmetic yields its
+    /// value. It is computed in f64 from the actual values, because a bound from the ranges of the symbols
+    /// would reject legal sizes.
     pub fn fits(&mut self, d: Dim) -> Result<Value> {
         let mut peak = self.b.ins().f64const(0.0);
         self.estimate(d, &mut peak)?;
         let limit = self.b.ins().f64const((1i64 << 62) as f64);
         Ok(self.b.ins().fcmp(FloatCC::LessThan, peak, limit))
     }
-    /// A dim in f64, within rounding and 1 for each division. `peak` becomes at least the sum of the
-    /// magnitudes of its terms, here and in everything nested.
+    /// A dim in f64, up to rounding and 1 for each division. `peak` is raised to the sum of the magnitudes of
+    /// the terms, here and in all nested dims.
     fn estimate(&mut self, d: Dim, peak: &mut Value) -> Result<Value> {
         let View::Sum { terms, constant } = d.view() else {
             let Some(c) = d.as_const() else { return self.bug("a size overflows") };
@@ -115,7 +115,7 @@ impl Emit<'_, '_> {
                 let v = self.atom(a)?;
                 Ok(self.b.ins().fcvt_from_sint(cranelift_codegen::ir::types::F64, v))
             }
-            // Divisors are at least 1.
+            // Divisors are at least 1 here.
             Atom::FloorDiv(x, y) => {
                 let (x, y) = (self.estimate(*x, peak)?, self.estimate(*y, peak)?);
                 let one = self.b.ins().f64const(1.0);
@@ -190,7 +190,7 @@ impl Emit<'_, '_> {
             }
             _ => {
                 let mut d = self.emit_dim(y)?;
-                // A check refuses divisors below 1; a size of a path that is not taken must not trap either.
+                // A check rejects divisors below 1, but a size of an untaken path must not trap either.
                 if !(self.checked && self.m.syms.is_pos(y)) {
                     let one = self.b.ins().iconst(I64, 1);
                     d = self.b.ins().smax(d, one);
@@ -252,7 +252,7 @@ impl Emit<'_, '_> {
             None => Ok((self.pointer(storage, linear, size)?, 0)),
         }
     }
-    /// The bits of an element that shares its byte with others.
+    /// Loads the bits of an element that shares its byte with others.
     pub fn load_packed(&mut self, buf: Buf, linear: Dim) -> Result<Value> {
         use cranelift_codegen::ir::types::{I8, I32};
         let linear = self.at_lane(linear);
@@ -281,7 +281,8 @@ impl Emit<'_, '_> {
             };
             (self.words[&word], Err(at + c * i64::from(size)))
         } else {
-            // Split off what hangs on the innermost variable: the rest is likely there already.
+            // Split off the terms of the innermost variable: the pointer for the rest probably exists
+            // already.
             let inner = self.innermost(linear);
             let (own, rest) = match inner.and_then(|s| linear.linear_in(s).map(|(a, b)| (a * s, b))) {
                 Some(p) => p,
@@ -313,7 +314,7 @@ impl Emit<'_, '_> {
         }
         best
     }
-    /// Terms with the symbol, terms without.
+    /// Splits a sum into the terms with the symbol and those without.
     fn split_nonlinear(&self, d: Dim, s: Option<Sym>) -> (Dim, Dim) {
         let View::Sum { terms, constant } = d.view() else { return (d, Dim::constant(0)) };
         let (mut own, mut rest) = (Dim::constant(0), Dim::constant(constant));
@@ -327,7 +328,7 @@ impl Emit<'_, '_> {
         }
         (own, rest)
     }
-    /// Emits, before a loop, the loop-invariant part of every address in it.
+    /// Emits the loop-invariant part of every address in a loop, before the loop.
     pub fn hoist(&mut self, body: &[Stmt]) -> Result<()> {
         let mut accesses = vec![];
         collect(body, &mut vec![], &mut |buf, at, unrolled| {
@@ -345,8 +346,8 @@ impl Emit<'_, '_> {
         self.series(&elements)?;
         elements.into_iter().try_for_each(|(buf, linear, size)| self.pointer(buf, linear, size).map(drop))
     }
-    /// The invariant part of one address, inside loops to be unrolled: where their variables have constant
-    /// factors, they do not matter to it.
+    /// The invariant part of one address inside loops to be unrolled. A variable with a constant factor does
+    /// not affect it; the others are replaced by their values.
     fn invariants(&self, buf: Buf, linear: Dim, unrolled: &[Unrolled], to: &mut Vec<Element>) {
         let matters = |u: &&Unrolled| {
             linear.contains(u.0)
@@ -371,13 +372,13 @@ impl Emit<'_, '_> {
     }
 }
 
-/// A positive constant, and what is known of the numbers that it divides.
+/// A positive constant, and properties of the numbers that it divides.
 #[derive(Clone, Copy)]
 pub(super) struct Divisor {
     by: i64,
-    /// None is negative.
+    /// No dividend is negative.
     natural: bool,
-    /// None is negative, and all are less than 2^31.
+    /// No dividend is negative, and all are less than 2^31.
     short: bool,
 }
 
@@ -387,7 +388,7 @@ impl Divisor {
         let short = natural && numbers.iter().all(|d| syms.range(*d).hi.is_some_and(|h| h < 1 << 31));
         Divisor { by, natural, short }
     }
-    /// The bits by which a shift divides, if one does.
+    /// The shift amount, if the divisor is a power of two.
     pub(super) fn shift(self) -> Option<u32> {
         (self.by & (self.by - 1) == 0).then(|| self.by.trailing_zeros())
     }
@@ -411,7 +412,7 @@ fn atom_dim(a: &Atom) -> Dim {
     }
 }
 
-/// Every access in a body, with the loops to be unrolled that are around it.
+/// Visits every access in a body, with the enclosing loops that are to be unrolled.
 fn collect(body: &[Stmt], around: &mut Vec<Unrolled>, f: &mut impl FnMut(Buf, &[Dim], &[Unrolled])) {
     for s in body {
         s.accesses(&mut |buf, at| f(buf, at, around));

@@ -1,5 +1,5 @@
-//! Lanes inside `vec` loops: which expressions have a vector form, what has none lane by lane, scalars as
-//! vectors.
+//! Lanes inside `vec` loops: the expressions that have a vector form, lane-by-lane emission of the others,
+//! and scalars as vectors.
 
 use super::expr::{Val, has_memory};
 use super::func::{Emit, Slot};
@@ -11,7 +11,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32X4, I32, I32X4};
 use cranelift_codegen::ir::{InstBuilder, Value};
 
-/// True for types of 64 bits, whose lanes are emitted one by one.
+/// True for 64-bit types, whose lanes are emitted one by one.
 pub(super) fn is_long(t: ElemType) -> bool {
     matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
 }
@@ -21,7 +21,7 @@ pub(super) fn is_lane_type(t: ElemType) -> bool {
 }
 
 impl Emit<'_, '_> {
-    /// True if the expression differs between the lanes of the vector loop around.
+    /// True if the expression differs between the lanes of the enclosing vector loop.
     pub(super) fn varying(&self, e: &Expr) -> bool {
         let Some(l) = self.lanes else { return false };
         let mut hit = false;
@@ -46,7 +46,7 @@ impl Emit<'_, '_> {
         });
         hit
     }
-    /// True if all of it can be computed four lanes at a time.
+    /// True if the whole expression can be computed four lanes at a time.
     pub(super) fn has_vector_form(&self, e: &Expr) -> bool {
         if !self.varying(e) {
             return true;
@@ -90,7 +90,7 @@ impl Emit<'_, '_> {
             _ => matches!(op, UnOp::Neg | UnOp::BitNot),
         }
     }
-    /// Four scalar emissions, packed.
+    /// Emits four scalars and packs them.
     pub(super) fn by_lanes(&mut self, e: &Expr) -> Result<Val> {
         let ty = self.m.type_of(e);
         if !is_lane_type(ty) {
@@ -125,7 +125,7 @@ impl Emit<'_, '_> {
             None => self.bug("no lanes"),
         }
     }
-    /// In lane-by-lane mode: the lane of a vector.
+    /// In lane-by-lane mode, extracts the current lane of a vector.
     pub(super) fn this_lane(&mut self, v: Val) -> Val {
         match self.lanes.and_then(|l| l.lane) {
             Some(l) if v.vec => self.extract(v, l),
@@ -137,7 +137,7 @@ impl Emit<'_, '_> {
         let x = if v.ty == ElemType::Bool { self.b.ins().icmp_imm_s(IntCC::NotEqual, x, 0) } else { x };
         Val { v: x, ty: v.ty, vec: false }
     }
-    /// A scalar repeated, where vectors are needed.
+    /// Splats a scalar if a vector is needed.
     pub fn widen(&mut self, v: Val, vec: bool) -> Val {
         if v.vec || !vec {
             return v;
@@ -165,7 +165,7 @@ impl Emit<'_, '_> {
     }
 }
 
-/// A number of bits that lanes of 32 can be shifted by.
+/// The constant shift amount, if it is valid for 32-bit lanes.
 pub(super) fn shift(e: &Expr) -> Option<i64> {
     match e {
         Expr::Const(c) if matches!(c.ty, ElemType::I32 | ElemType::U32) => {

@@ -1,4 +1,4 @@
-//! Loops: counted ones, unrolled ones, vectors with what is left behind the last whole one.
+//! Loops: counted, unrolled, and vector loops with their remainders.
 
 use super::func::{Emit, Lanes, Scope, Slot};
 use super::lanes::is_long;
@@ -42,11 +42,11 @@ impl Emit<'_, '_> {
             }
         }
     }
-    /// A vector loop: whole vectors, four lanes after four lanes, then the lanes of the last, partial one.
+    /// A vector loop: whole vectors, each in groups of four lanes, then the lanes of the last, partial one.
     fn vector(&mut self, var: Sym, lo: Dim, hi: Dim, n: u32, body: &[Stmt]) -> Result<()> {
         let step = i64::from(n);
         let trip = self.m.syms.simplify(hi - lo);
-        // Two lanes are those of vectors that have elements of 64 bits.
+        // Vectors of two lanes occur in nests with 64-bit elements.
         if n != 2 && !n.is_multiple_of(4) {
             return self.bug(format!("vectors of {n} lanes"));
         }
@@ -57,7 +57,7 @@ impl Emit<'_, '_> {
         if let (Some(a), Some(t)) = (lo.as_const(), trip.as_const()) {
             let whole = t.max(0) / step * step;
             if whole == step {
-                // Straight code: what it computes stays known for the vectors that follow.
+                // Straight-line code: values computed in it stay available for the vectors that follow.
                 self.parts(var, lo, n, body)?;
             } else if whole > 0 {
                 let (a, z) = (self.dim(lo)?, self.dim(lo + whole)?);
@@ -79,7 +79,7 @@ impl Emit<'_, '_> {
         if !self.has_lanes(body) {
             return self.counted(var, end, z, 1, body);
         }
-        // Accumulators have lanes: each of what is left belongs to a lane of its own.
+        // Accumulators have lanes: each remaining iteration belongs to a separate lane.
         self.vars.insert(var, end);
         self.push_sym(var);
         for l in 0..n - 1 {
@@ -113,7 +113,7 @@ impl Emit<'_, '_> {
     }
     /// One whole vector.
     fn parts(&mut self, var: Sym, base: Dim, n: u32, body: &[Stmt]) -> Result<()> {
-        // Two lanes are those of nests that have elements of 64 bits.
+        // Vectors of two lanes occur in nests with 64-bit elements.
         if n < 4 || self.has_longs(body) {
             return (0..n).try_for_each(|l| self.lane(var, base, l, body));
         }
@@ -132,7 +132,7 @@ impl Emit<'_, '_> {
         self.lanes = None;
         r
     }
-    /// The last, partial vector, of a length known now.
+    /// The last, partial vector, with a length known at compile time.
     fn partial(&mut self, var: Sym, base: Dim, rest: i64, body: &[Stmt]) -> Result<()> {
         let whole = if self.has_longs(body) { 0 } else { rest as u32 / 4 };
         for part in 0..whole {
@@ -142,7 +142,7 @@ impl Emit<'_, '_> {
         self.lanes = None;
         (whole * 4..rest as u32).try_for_each(|l| self.lane(var, base, l, body))
     }
-    /// True if a body makes values of 64 bits: its lanes are emitted one after the other.
+    /// True if a body computes 64-bit values, whose lanes are emitted one by one.
     fn has_longs(&self, body: &[Stmt]) -> bool {
         let mut found = false;
         crate::nest::visit::walk(body, &mut |s| {
@@ -154,7 +154,7 @@ impl Emit<'_, '_> {
         });
         found
     }
-    /// True if a body reads or sets accumulators that have lanes.
+    /// True if a body reads or sets accumulators with lanes.
     fn has_lanes(&self, body: &[Stmt]) -> bool {
         let laned = |r: &Reg| matches!(self.regs.get(r), Some(Slot::Acc { lanes, .. }) if *lanes > 1);
         let mut found = false;
@@ -173,19 +173,19 @@ impl Emit<'_, '_> {
     pub(super) fn push_sym(&mut self, var: Sym) {
         self.scopes.push(Scope { syms: vec![var], ..Scope::default() });
     }
-    /// `for var in (a..z).step_by(step)`, vectors of `step` lanes if it is not 1, tested at the top: a
-    /// carried value then has one use, which lets loads sink into its operands.
+    /// `for var in (a..z).step_by(step)`, with vectors of `step` lanes if it is not 1. The test is at the
+    /// top, so that a carried value has one use, which lets loads sink into its operands.
     pub(super) fn counted(&mut self, var: Sym, a: Value, z: Value, step: i64, body: &[Stmt]) -> Result<()> {
         self.hoist(body)?;
-        // Inside, nothing loaded outside may be reused after a store inside.
+        // A load from before the loop must not be reused after a store in it.
         let stored = crate::nest::visit::stores(body);
         stored.into_iter().for_each(|b| self.forget_loads(b));
         let (head, inner, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
         let i = self.b.append_block_param(head, I64);
         self.b.ins().jump(head, &[BlockArg::from(a)]);
         self.b.switch_to_block(head);
-        // The way out first: Cranelift's order of blocks has what is first last, and it takes what does not
-        // change out of a loop only where the blocks of the loop follow each other.
+        // The exit is the first successor: Cranelift lays out the first successor last, and hoists invariant
+        // code only if the blocks of the loop are contiguous.
         let over = self.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, i, z);
         self.b.ins().brif(over, done, &[], inner, &[]);
         self.b.switch_to_block(inner);

@@ -1,5 +1,5 @@
-//! Functions of one float: what Cranelift has, what [`math`] makes of it (f32, scalar or four lanes, and
-//! f64), and libm for the rare ones.
+//! Functions of one float: Cranelift's instructions, the expansions of [`math`] (f32, scalar or four lanes,
+//! and f64), and libm for the rare ones.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -27,7 +27,7 @@ impl Emit<'_, '_> {
                 let (zero, one, minus) = (self.num(a, 0.0), self.num(a, 1.0), self.num(a, -1.0));
                 let pos = self.float_cmp(FloatCC::GreaterThan, a, zero);
                 let neg = self.float_cmp(FloatCC::LessThan, a, zero);
-                // Zero and NaN stay what they are.
+                // Zero and NaN are unchanged.
                 let r = self.blend(neg, minus, a);
                 return Ok(self.blend(pos, one, r));
             }
@@ -58,7 +58,6 @@ impl Emit<'_, '_> {
         };
         Ok(Val { v, ..a })
     }
-    /// A constant of `like`'s type and width.
     /// Rounds to an integer, as `op` says. x86-64 before SSE 4.1 has no such instruction.
     fn rounded(&mut self, op: UnOp, a: Val) -> Val {
         if self.isa.triple().architecture != Architecture::X86_64
@@ -72,7 +71,8 @@ impl Emit<'_, '_> {
             };
             return Val { v, ..a };
         }
-        // From this number on all are integers (or NaN); below, adding it and taking it away rounds to even.
+        // From this number on all floats are integers (or NaN). Below, adding and subtracting it rounds to
+        // nearest even.
         let big = self.num(a, if a.ty == ElemType::F64 { 4_503_599_627_370_496.0 } else { 8_388_608.0 });
         let one = self.num(a, 1.0);
         let abs = Val { v: self.b.ins().fabs(a.v), ..a };
@@ -100,7 +100,7 @@ impl Emit<'_, '_> {
         let r = self.with_sign(r, a);
         self.blend(fraction, r, a)
     }
-    /// A remainder with the sign of the dividend -> that with the sign of the divisor.
+    /// Converts a remainder with the sign of the dividend to one with the sign of the divisor.
     pub fn floored(&mut self, r: Val, divisor: Val) -> Val {
         let zero = self.num(r, 0.0);
         let (a, b) =
@@ -125,7 +125,7 @@ impl Emit<'_, '_> {
         let c = self.constant(Scalar::from_f64(like.ty, x));
         self.widen(c, like.vec)
     }
-    /// Bits in all lanes: those of f32 or of f64.
+    /// A bit pattern in all lanes, the one for f32 or the one for f64.
     fn pattern(&mut self, like: Val, single: u32, double: u64) -> Val {
         let (ty, bits) = if like.ty == ElemType::F64 {
             (ElemType::I64, double)
@@ -144,7 +144,7 @@ impl Emit<'_, '_> {
         };
         Val { v, ..a }
     }
-    /// A float's type and the integers of its size.
+    /// The type of a float and the integer type of its size.
     fn types(&self, like: Val) -> (Type, Type) {
         match (like.ty, like.vec) {
             (ElemType::F64, _) => (F64, I64),
@@ -152,7 +152,7 @@ impl Emit<'_, '_> {
             (_, false) => (F32, I32),
         }
     }
-    /// Where the exponent begins, and that of 1.
+    /// The position of the exponent, and its bias.
     fn exponent(like: Val) -> (i64, u32) {
         if like.ty == ElemType::F64 { (52, 1023) } else { (23, 127) }
     }
@@ -163,7 +163,7 @@ impl Emit<'_, '_> {
             _ => self.b.ins().sshr(v, c),
         }
     }
-    /// 2^k as a value like another one.
+    /// 2^k with the type of `like`.
     fn power_of_two(&mut self, like: Val, k: Value) -> Val {
         let (at, one) = Self::exponent(like);
         let bias = self.pattern(like, one, one.into());
@@ -261,7 +261,7 @@ impl Floats for Emit<'_, '_> {
     fn round(&mut self, a: Val) -> Val {
         self.rounded(UnOp::Round, a)
     }
-    /// 2^n in two factors, so that subnormal results are rounded once.
+    /// Multiplies by 2^n in two factors, so that subnormal results are rounded once.
     fn scale(&mut self, y: Val, n: Val) -> Val {
         let to = self.types(n).1;
         let k = self.b.ins().fcvt_to_sint_sat(to, n.v);

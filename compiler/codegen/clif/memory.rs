@@ -1,4 +1,4 @@
-//! Loads and stores: scalars, vectors where elements are neighbours, else lane by lane.
+//! Loads and stores: scalars, vectors of adjacent elements, and otherwise lane by lane.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -11,11 +11,11 @@ use crate::tensor::ElemType;
 use cranelift_codegen::ir::types::{F32X4, I8X16, I32X4};
 use cranelift_codegen::ir::{ConstantData, Endianness, InstBuilder, MemFlagsData, Type, Value};
 
-/// How an access moves from lane to lane.
+/// The distance of an access between adjacent lanes.
 pub(super) enum Stride {
     Same,
     Next,
-    /// Over one element.
+    /// Every second element.
     Second,
     Other,
 }
@@ -30,8 +30,9 @@ impl Emit<'_, '_> {
             _ => Stride::Other,
         }
     }
-    /// True if an access is in range wherever its loop variables have values, whatever conditions, checks and
-    /// loops without these variables are around it: Cranelift may move its load out of them.
+    /// True if an access is in range for all values of its loop variables, without the enclosing conditions
+    /// and checks and even if loops over other variables do not run. Cranelift may then hoist its load out of
+    /// them.
     fn is_always_in_range(&self, buf: Buf, at: &[Dim]) -> bool {
         at.iter().zip(&self.m.bufs[buf].dims).all(|(x, n)| {
             let x = self.at_lane(self.substituted(*x));
@@ -86,7 +87,7 @@ impl Emit<'_, '_> {
         }
         Ok(Val { v, ty, vec })
     }
-    /// Elements 0, 2, 4, 6 from `p + disp` on, of which `v` is the first four; element 7 need not exist.
+    /// Elements 0, 2, 4, 6 from `p + disp` on. `v` holds elements 0 to 3, and element 7 need not exist.
     fn every_second(&mut self, t: Type, flags: MemFlagsData, (v, p): (Value, Value), disp: i32) -> Value {
         let beyond = self.b.ins().load(t, flags, p, disp.wrapping_add(12));
         let cast = MemFlagsData::new().with_endianness(Endianness::Little);
@@ -142,7 +143,7 @@ impl Emit<'_, '_> {
         }
         Ok(())
     }
-    /// Value and store for each lane: types that have no vectors.
+    /// Computes and stores lane by lane, for types without vectors.
     pub(super) fn store_by_lanes(&mut self, buf: Buf, linear: Dim, value: &Expr) -> Result<()> {
         let flags = self.flags();
         for l in 0..4 {

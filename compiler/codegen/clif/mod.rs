@@ -1,10 +1,10 @@
 //! The Cranelift backend: every kernel, on every target.
 //!
-//! `driver` emits what the entry function does, `fault` how it leaves, `trace` what it tells the caller. Of a
-//! kernel, `func` keeps the state, `stmt` and `loops` walk statements, `index` emits dims and addresses,
-//! `memory` loads and stores, `accumulators` what nests sum up in; `expr` emits values (scalar, or four lanes
-//! inside `vec` loops: `lanes`), with `arithmetic`, `math` for elementary functions, `convert` for
-//! conversions and storage types, `pairs` for values of 128 bits, `text` for strings.
+//! `driver` emits the body of the entry function, `fault` its error exits, `trace` its reports to the caller.
+//! For a kernel, `func` keeps the state, `stmt` and `loops` walk statements, `index` emits dims and
+//! addresses, `memory` loads and stores, `accumulators` the accumulators of nests. `expr` emits values,
+//! scalar or four lanes inside `vec` loops (`lanes`), with `arithmetic`, `math` for elementary functions,
+//! `convert` for conversions and storage types, `pairs` for 128-bit values, and `text` for strings.
 
 mod accumulators;
 mod arithmetic;

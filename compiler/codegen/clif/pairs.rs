@@ -1,5 +1,5 @@
-//! Values of 128 bits: two words, the one at the lower address in the low half. Texts are an address and a
-//! length, numbers of complex128 a real and an imaginary part.
+//! 128-bit values: two words, of which the one at the lower address is the low half. Texts are an address and
+//! a length, complex128 numbers a real and an imaginary part.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -32,7 +32,7 @@ impl Emit<'_, '_> {
         self.b.ins().store(flags, high, p, disp + 8);
         Ok(())
     }
-    /// A choice between scalars; of pairs, half by half.
+    /// Selects between scalars; pairs are selected half by half.
     pub fn pick(&mut self, c: Value, a: Val, b: Val) -> Val {
         if !is_pair(a.ty) {
             return Val { v: self.b.ins().select(c, a.v, b.v), ..a };

@@ -1,7 +1,8 @@
-//! Series of addresses: rows of a tile whose positions differ by a constant under divisions.
+//! Series of addresses: rows of a tile whose positions differ by a constant inside divisions.
 //!
-//! A tile reads and stores rows of images at `f(x)`, `f(x + 1)`, ... where `f` divides its argument by the sizes
-//! of the image. Written out, each address takes about 75 bytes of code. A loop computes them once into the stack.
+//! A tile accesses rows of images at `f(x)`, `f(x + 1)`, ... where `f` divides its argument by the sizes of
+//! the image. As straight-line code, each address takes about 75 bytes. A loop computes them once, into the
+//! stack.
 
 use super::func::Emit;
 use super::index::{Divisor, term_dim};
@@ -14,12 +15,12 @@ use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, StackSlot, StackSlotData, StackSlotKind, Value};
 use std::collections::BTreeMap;
 
-/// Addresses from which on a loop is smaller than straight code.
+/// Number of addresses from which a loop is smaller than straight-line code.
 const LEAST: usize = 5;
 /// Bytes of an address.
 const BYTES: u32 = 8;
 
-/// An element of a buffer's storage: the storage, the number of the element, bytes of an element.
+/// An element of a buffer: the storage, the index of the element, bytes per element.
 pub(super) type Element = (Buf, Dim, u32);
 
 /// `common + sum(factor * part) + start + i * step` for iteration `i`.
@@ -31,7 +32,7 @@ struct Series {
     step: i64,
 }
 
-/// Quotient or remainder of a series and a positive constant.
+/// Quotient or remainder of a series by a positive constant.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Part {
     of: Box<Series>,
@@ -40,7 +41,7 @@ struct Part {
 }
 
 impl Series {
-    /// The series that begins with two dims; `None` if these differ by more than constants under divisions.
+    /// The series that begins with two dims. `None` if these differ by more than constants inside divisions.
     fn of(first: Dim, second: Dim) -> Option<Series> {
         let ((terms, start), (others, next)) = (sum(first)?, sum(second)?);
         let mut left: Vec<_> = others.iter().collect();
@@ -104,7 +105,7 @@ fn sum(d: Dim) -> Option<(&'static [Term], i64)> {
 }
 
 impl Emit<'_, '_> {
-    /// Computes the addresses that are series in loops, so that [`Emit::pointer`] finds them in this scope.
+    /// Computes addresses that form series in loops. [`Emit::pointer`] finds them in the current scope.
     pub(super) fn series(&mut self, elements: &[Element]) -> Result<()> {
         let mut seen = Set::default();
         let mut arrays: BTreeMap<(Buf, u32), Vec<Dim>> = BTreeMap::new();
@@ -175,7 +176,7 @@ impl Emit<'_, '_> {
         }
         Ok(())
     }
-    /// Memory for the addresses of a series; those of later tiles use the same.
+    /// Stack memory for the addresses of a series. Later tiles reuse it.
     fn series_slot(&mut self, number: usize, bytes: u32) -> StackSlot {
         if let Some(s) = self.series_slots.get(number) {
             let size = &mut self.b.func.sized_stack_slots[*s].size;
@@ -187,7 +188,7 @@ impl Emit<'_, '_> {
         self.series_slots.push(s);
         s
     }
-    /// Emits what the arguments of divisions have in common, which is remembered for the loop.
+    /// Emits the common parts of the arguments of divisions, which are thereby cached for the loop.
     fn commons(&mut self, series: &Series) -> Result<()> {
         for (_, part) in &series.parts {
             if part.of.common.as_const().is_none() {
@@ -197,7 +198,7 @@ impl Emit<'_, '_> {
         }
         Ok(())
     }
-    /// A series without its common part in an iteration.
+    /// The value of a series in an iteration, without its common part.
     fn variable(&mut self, series: &Series, turn: &mut Turn) -> Result<Value> {
         let mut v = self.times(turn.i, series.step);
         for (factor, part) in &series.parts {
@@ -238,7 +239,7 @@ impl Emit<'_, '_> {
     }
 }
 
-/// An iteration of the loop of a series, and what it has computed.
+/// An iteration of the loop of a series, with the values it has computed.
 struct Turn {
     i: Value,
     n: i64,
@@ -250,7 +251,7 @@ mod tests {
     use super::*;
     use crate::sym::SymTable;
 
-    /// A pixel's position in a padded image of 28 x 28, counted over all images.
+    /// The position of a pixel in a padded 28 x 28 image, counted over all images.
     fn position(x: Dim) -> Dim {
         let line = x.modulo(784);
         x.floor_div(784) * 900 + line.floor_div(28) * 30 + line.modulo(28) + 31

@@ -1,5 +1,5 @@
-//! Integers of 8 and 16 bits in vectors: four neighbours are extended to 32 bits as they are loaded, and cut
-//! off as they are stored. Nothing else has vectors of them.
+//! 8-bit and 16-bit integers in vectors: four adjacent elements are extended to 32 bits when loaded and
+//! truncated when stored. All other operations on these types are scalar.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -16,7 +16,7 @@ fn is_small(t: ElemType) -> bool {
 }
 
 impl Emit<'_, '_> {
-    /// The load in `i32(load)` of neighbours.
+    /// The load in `i32(load)` of adjacent elements.
     pub(super) fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {
         let Expr::Cast(ElemType::I32, x) = e else { return None };
         match &**x {
@@ -30,7 +30,7 @@ impl Emit<'_, '_> {
             _ => None,
         }
     }
-    /// Four neighbours as i32.
+    /// Loads four adjacent elements as i32.
     pub(super) fn load_small(&mut self, buf: Buf, at: &[Dim]) -> Result<Val> {
         let linear = self.linear(buf, at);
         let key = (self.m.storage(buf), self.at_lane(linear), true);
@@ -61,7 +61,7 @@ impl Emit<'_, '_> {
         }
         Ok(Val { v, ty: ElemType::I32, vec: true })
     }
-    /// What is stored to neighbours of a type of 8 or 16 bits: an i32 whose lower bits these are.
+    /// The i32 value whose lower bits are stored to adjacent elements of an 8-bit or 16-bit type.
     pub(super) fn small_store<'e>(&self, buf: Buf, at: &[Dim], value: &'e Expr) -> Option<&'e Expr> {
         let ty = self.m.bufs[buf].ty;
         match value {
@@ -81,7 +81,8 @@ impl Emit<'_, '_> {
     pub(super) fn store_small(&mut self, buf: Buf, linear: Dim, v: Value) -> Result<()> {
         let (p, disp) = self.address(buf, linear)?;
         let flags = self.flags();
-        // Packing saturates: what it sees has its lower bits only. The least x86-64 has no shuffles.
+        // Packing saturates, so its operands are masked to the lower bits. Baseline x86-64 has no byte
+        // shuffle.
         let low = if self.m.bufs[buf].ty.bits() == 8 {
             let ones = self.b.ins().iconst(I32, 0xff);
             let ones = self.b.ins().splat(I32X4, ones);

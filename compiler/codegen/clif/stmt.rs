@@ -1,4 +1,4 @@
-//! Statements -> control flow; statements that fit a tile become a call of it.
+//! Statements -> control flow. Statements that fit a tile become a call of it.
 
 use super::func::{Emit, NoTile, Slot, TILE_NAMESPACE};
 use crate::codegen::tile;
@@ -12,7 +12,7 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::CallConv;
 
 impl Emit<'_, '_> {
-    /// A store may change what was loaded before.
+    /// Drops cached loads that a store may change.
     pub(super) fn forget_loads(&mut self, b: Buf) {
         let b = self.m.storage(b);
         let m = self.m;
@@ -27,7 +27,7 @@ impl Emit<'_, '_> {
         self.b.set_srcloc(around);
         r
     }
-    /// What is emitted from here on belongs to a statement.
+    /// Sets the source line of the code emitted from here on.
     pub(super) fn locate(&mut self, s: &Stmt) {
         if let Some(line) = self.lines.and_then(|l| l.of(s)) {
             self.b.set_srcloc(SourceLoc::new(line));
@@ -50,11 +50,11 @@ impl Emit<'_, '_> {
         }
         Ok(())
     }
-    /// Calls a tile for statements that fit one.
+    /// Emits a call of a tile if the statements fit one.
     pub(super) fn wide_tile(&mut self, body: &[Stmt]) -> Result<bool> {
         let Some(vectors) = self.vectors.filter(|_| self.lanes.is_none()) else { return Ok(false) };
         let body = if let [Stmt::Tile { body }] = body { body } else { body };
-        // A copy of what was no tile is none either.
+        // A copy of statements that are not a tile is none either.
         let key = (body.as_ptr() as usize, body.len());
         if let Some(reason) = self.misfits.get(&key) {
             self.misfit = Some(*reason).filter(|r| *r != tile::NOT_INSIDE).or(self.misfit);
@@ -66,7 +66,7 @@ impl Emit<'_, '_> {
             Ok(tile) => tile,
             Err(reason) => {
                 self.misfits.insert(key, reason);
-                // Of statements that only miss what is around them, that is the reason.
+                // If statements only lack their context, the reason of the enclosing statements is reported.
                 if reason != tile::NOT_INSIDE {
                     self.misfit = Some(reason);
                 }
@@ -133,7 +133,7 @@ impl Emit<'_, '_> {
                 Ok(())
             }
             Stmt::Tile { body } => self.block(body),
-            // A hint of the tiles.
+            // Only tiles use it.
             Stmt::Prefetch { .. } => Ok(()),
             Stmt::If { cond, then, els } => {
                 let c = self.truth(cond)?;
@@ -149,7 +149,7 @@ impl Emit<'_, '_> {
                 }
                 self.b.switch_to_block(done);
                 self.b.seal_block(done);
-                // Either arm may have stored.
+                // Either branch may have stored.
                 self.scopes.iter_mut().for_each(|s| s.loads.clear());
                 Ok(())
             }
@@ -161,7 +161,7 @@ impl Emit<'_, '_> {
                 self.push();
                 self.scopes.iter_mut().for_each(|s| s.loads.clear());
                 let c = self.truth(cond)?;
-                // The way out first, as in counted loops.
+                // The exit is the first successor, as in counted loops.
                 let over = self.b.ins().icmp_imm_s(IntCC::Equal, c, 0);
                 self.b.ins().brif(over, done, &[], inner, &[]);
                 self.b.switch_to_block(inner);

@@ -1,6 +1,6 @@
-//! Texts: a value is 128 bits, the address in the low half and the length in the high one. In constants an
-//! element holds the position of its bytes, so that read-only data needs no relocations: the address is made
-//! where it is loaded.
+//! Texts: 128-bit values with the address in the low half and the length in the high half. An element of a
+//! constant holds the offset of its bytes instead, so that read-only data needs no relocations; the address
+//! is computed when the element is loaded.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -17,14 +17,14 @@ impl Emit<'_, '_> {
     fn text_value(&mut self, address: Value, len: Value) -> Value {
         self.b.ins().iconcat(address, len)
     }
-    /// Where the bytes of an element lie whose words are given.
+    /// The address of an element's bytes, given the two words of the element.
     pub fn text_address(&mut self, buf: Buf, address: Value, len: Value) -> Result<Value> {
         match self.m.bufs[self.m.storage(buf)].place {
             Place::Const(_) => {
                 let base = self.start_of(buf)?;
                 return Ok(self.b.ins().iadd(base, address));
             }
-            // Sums of lengths are checked against the room that there is: none may be negative.
+            // Sums of lengths are checked against the available memory, so no length may be negative.
             Place::Input(_) => {
                 let ok = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, len, 0);
                 self.require(ok, Status::Value);
@@ -33,7 +33,7 @@ impl Emit<'_, '_> {
         }
         Ok(address)
     }
-    /// Where a buffer begins.
+    /// The address of a buffer.
     fn start_of(&mut self, buf: Buf) -> Result<Value> {
         let Some((word, at)) = base_of(self.m, self.frame_plan, self.weights, buf) else {
             return self.bug("a text of a buffer without a place");
@@ -78,7 +78,7 @@ impl Emit<'_, '_> {
             op if op.is_comparison() => {
                 let least = self.b.ins().smin(n, m);
                 let at = self.first_difference(x, y, least);
-                // Behind the shorter one's end the lengths decide.
+                // If one is a prefix of the other, the lengths decide.
                 let (inside, outside, done) =
                     (self.b.create_block(), self.b.create_block(), self.b.create_block());
                 let r = self.b.append_block_param(done, I8);
@@ -121,7 +121,7 @@ impl Emit<'_, '_> {
         let p = self.b.ins().iadd(p, at);
         self.b.ins().load(I8, flags, p, 0)
     }
-    /// The first position below `n` where bytes differ, else `n`: words of eight bytes, then bytes.
+    /// The first position below `n` where bytes differ, else `n`. Compares words of eight bytes, then bytes.
     fn first_difference(&mut self, x: Value, y: Value, n: Value) -> Value {
         let flags = self.flags();
         let zero = self.b.ins().iconst(I64, 0);

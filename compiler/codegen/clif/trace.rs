@@ -1,8 +1,8 @@
-//! `--trace`: the driver tells the caller's `on_node` of every node, before and after it runs (abi/README.md,
-//! rule 9).
+//! `--trace`: the driver calls the caller's `on_node` before and after every node (abi/README.md, rule 9).
 //!
-//! What runs is kernels. One that computes several nodes is told of as the last of them; a node of several
-//! kernels is told of several times. Both calls come from the thread that called the model.
+//! The unit of execution is a kernel. A kernel that computes several nodes is reported as the last of them; a
+//! node of several kernels is reported several times. Both calls are made on the thread that called the
+//! model.
 
 use super::entry::Entry;
 use super::func::Emit;
@@ -31,7 +31,7 @@ impl Entry<'_> {
         e.b.seal_block(done);
         hook
     }
-    /// Calls `on_node`, if there is one; what it returns but 0 ends the call.
+    /// Calls `on_node` if it is set. A result other than 0 ends the call.
     pub(super) fn tell(
         &self,
         e: &mut Emit,
@@ -45,7 +45,7 @@ impl Entry<'_> {
         e.b.switch_to_block(call);
         e.b.seal_block(call);
         let mut sig = Signature::new(self.isa.default_call_conv());
-        // RISC-V extends 32-bit arguments by their sign, whatever their type is.
+        // RISC-V sign-extends 32-bit arguments, whatever their type.
         let word = if matches!(self.isa.triple().architecture, Architecture::Riscv64(_)) {
             AbiParam::new(I32).sext()
         } else {
@@ -72,7 +72,7 @@ impl Entry<'_> {
         e.b.switch_to_block(go);
         e.b.seal_block(go);
     }
-    /// Leaves if the caller's `exec` is smaller than the first version of it was.
+    /// Returns an error if the caller's `exec` is smaller than its first version.
     pub(super) fn check_exec(&self, e: &mut Emit, exec: Value) -> crate::diag::Result<()> {
         let (has, done) = (e.b.create_block(), e.b.create_block());
         e.b.ins().brif(exec, has, &[], done, &[]);
@@ -93,5 +93,5 @@ impl Entry<'_> {
     }
 }
 
-/// `onnxc_exec` up to and with `on_node`: its first version.
+/// Size of `onnxc_exec` up to and including `on_node`: its first version.
 const EXEC_LEAST: i64 = 40;

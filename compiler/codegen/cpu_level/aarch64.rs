@@ -1,10 +1,10 @@
-//! aarch64: FEAT_DotProd, FEAT_FP16, FEAT_I8MM and FEAT_BF16. Only the system can be asked: the registers
-//! that tell it are not readable everywhere.
+//! aarch64: FEAT_DotProd, FEAT_FP16, FEAT_I8MM and FEAT_BF16. Only the operating system can report them: the
+//! ID registers are not readable everywhere.
 //!
-//! * ELF: `getauxval`, which Linux and Android have. The symbol is weak. Where a program has no such
-//!   function, the CPU is taken to have the base only; a program for bare metal may define it, with the
-//!   numbers and bits of Linux.
-//! * Windows: `IsProcessorFeaturePresent`. Versions that do not know a feature say that there is none.
+//! * ELF: `getauxval`, which Linux and Android have. The symbol is weak. If a program has no such function,
+//!   the CPU is assumed to have the base only. A bare-metal program may define it with the numbers and bits
+//!   of Linux.
+//! * Windows: `IsProcessorFeaturePresent`. Versions that do not know a feature report it as absent.
 
 use super::{Asking, Import};
 use crate::codegen::tile::aarch64::code::Code;
@@ -16,7 +16,7 @@ use cranelift_codegen::binemit::Reloc;
 use target_lexicon::{BinaryFormat, Triple};
 
 const GETAUXVAL: Import = Import { name: "getauxval", weak: true };
-/// Entries of the auxiliary vector, and which of their bits stand for what.
+/// Entries of the auxiliary vector with their bits and the corresponding features.
 const AUXILIARY: [(i64, &[(i64, u32)]); 2] = [
     // AT_HWCAP: ASIMDDP; FPHP and ASIMDHP.
     (16, &[(1 << 20, has::DOTPROD), (1 << 9 | 1 << 10, has::FP16)]),
@@ -28,7 +28,7 @@ const IS_PRESENT: Import = Import { name: "IsProcessorFeaturePresent", weak: fal
 /// PF_ARM_V82_DP_, PF_ARM_V82_FP16_, PF_ARM_V82_I8MM_ and PF_ARM_V86_BF16_INSTRUCTIONS_AVAILABLE.
 const FEATURES: [(i64, u32); 4] = [(43, has::DOTPROD), (67, has::FP16), (66, has::I8MM), (68, has::BF16)];
 
-/// The answer, and the address of the function that is asked: registers that calls keep.
+/// The result, and the address of the system function: callee-saved registers.
 const ANSWER: u32 = 19;
 const FUNCTION: u32 = 20;
 
@@ -43,7 +43,7 @@ pub(super) fn code(triple: &Triple) -> Result<Asking> {
     c.push(pair(table::PUSH_PAIR_INT, ANSWER, FUNCTION));
     c.int(ANSWER, i64::from(has::BASE));
     let done = c.label();
-    // The answer gets a bit if all of `bits` are set in the result of the last call.
+    // Adds a feature to the result if all of `bits` are set in the result of the last call.
     let note = |c: &mut Code, bits: i64, feature: u32| {
         let next = c.label();
         c.int(1, bits);
@@ -59,7 +59,7 @@ pub(super) fn code(triple: &Triple) -> Result<Asking> {
             c.int(0, number);
             imports.push((4 * c.len(), Reloc::Arm64Call, IS_PRESENT));
             c.push(table::CALL);
-            // A number of 32 bits, not 0: what is above them means nothing.
+            // A 32-bit number other than 0; the upper half of the register is undefined.
             let next = c.label();
             c.int(1, 0xffff_ffff);
             c.three(table::AND_INT, 2, 0, 1);

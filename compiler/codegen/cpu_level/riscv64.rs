@@ -1,7 +1,7 @@
-//! riscv64: vectors and how long they are. Linux is asked by the system call `riscv_hwprobe`, which needs no
-//! function of the program: what it tells holds for all CPUs that may run it. Where the kernel has no such
-//! call, a CPU is taken to have the base only: what older kernels say of vectors is true of drafts, too, whose
-//! instructions differ.
+//! riscv64: vectors and their length. Linux reports vectors by the system call `riscv_hwprobe`, which
+//! requires no function of the program; its result holds for all CPUs that may run the program. Without this
+//! call, the CPU is assumed to have the base only: what older kernels report is also true of draft versions
+//! of vectors, whose instructions differ.
 
 use super::Asking;
 use crate::codegen::tile::riscv64::code::Code;
@@ -10,16 +10,16 @@ use crate::codegen::unwind::Step;
 use crate::diag::Result;
 use crate::target::has;
 
-/// The call, and the key and the bit that it has for vectors as they were ratified.
+/// The system call, its key, and the bit for ratified vectors.
 const HWPROBE: i64 = 258;
 const KEY: i64 = 4;
 const VECTORS: i64 = 1 << 2;
-/// The control register with the bytes of a vector register.
+/// The control register with the length of a vector register in bytes.
 const VLENB: u32 = 0xc22;
-/// Bytes of vector registers, and what they are enough for.
+/// Lengths of vector registers in bytes, and the features that they imply.
 const LENGTHS: [(i64, u32); 2] = [(32, has::ZVL256), (64, has::ZVL512)];
 
-/// Registers: the stack pointer, the return address, results and arguments, the number of a call, others.
+/// Registers: stack pointer, return address, results and arguments, system call number, temporaries.
 const SP: u32 = 2;
 const LINK: u32 = 1;
 const A0: u32 = 10;
@@ -27,7 +27,7 @@ const A7: u32 = 17;
 const ANSWER: u32 = 5;
 const VALUE: u32 = 6;
 const OTHER: u32 = 7;
-/// Bytes of a key and its value.
+/// Bytes of a key with its value.
 const PAIR: i64 = 16;
 
 /// The function, in the calling convention of the psABI.
@@ -38,14 +38,14 @@ pub(super) fn code() -> Result<Asking> {
     c.int(VALUE, KEY);
     c.store(table::SD, VALUE, SP, 0);
     c.store(table::SD, 0, SP, 8);
-    // The pair, one of them; no set of CPUs, no flags.
+    // The arguments: the pair, their number, no CPU set, no flags.
     c.add(A0, SP, 0);
     for (i, x) in [1, 0, 0, 0].into_iter().enumerate() {
         c.int(A0 + 1 + i as u32, x);
     }
     c.int(A7, HWPROBE);
     c.push(table::ECALL);
-    // A key that the kernel does not know has the value 0.
+    // A key that the kernel does not know gets the value 0.
     c.short(table::LD, VALUE, SP, 8);
     let leaves = 4 * c.len();
     c.add(SP, SP, PAIR);

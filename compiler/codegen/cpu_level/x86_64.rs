@@ -1,7 +1,8 @@
 //! x86-64: the levels of the psABI, AVX-VNNI, AVX512-VNNI and AVX512-BF16.
 //!
-//! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs
-//! both. (macOS saves ZMM only after a process has used them: there level 3 is the highest that is found.)
+//! `cpuid` reports the features of the processor, `xgetbv` the registers that the operating system saves; a
+//! level needs both. (macOS enables ZMM only after a process has used it, so level 3 is the highest that is
+//! detected there.)
 
 use super::Asking;
 use crate::codegen::unwind::Step;
@@ -10,8 +11,8 @@ use crate::target::has;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-/// What a level of the psABI needs beyond the one below: bits of `cpuid`, and of the state components that
-/// the system saves.
+/// Requirements of a psABI level beyond those of the level below: bits of `cpuid`, and of the state
+/// components that the system saves.
 struct Needs {
     /// Leaf 1, ECX.
     basic: u32,
@@ -57,7 +58,7 @@ pub(super) fn code() -> Result<Asking> {
 fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     let mut a = CodeAssembler::new(64)?;
     let mut done = a.create_label();
-    // cpuid writes eax, ebx, ecx and edx, xgetbv eax and edx; of these only rbx is the caller's.
+    // cpuid writes eax, ebx, ecx and edx, xgetbv writes eax and edx; only rbx of these is callee-saved.
     let (answer, basic, extended, amd) = (r8d, r9d, r10d, r11d);
     a.push(rbx)?;
     a.mov(answer, has::BASE)?;
@@ -76,7 +77,7 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     a.cpuid()?;
     a.cmp(eax, 7)?;
     a.jb(done)?;
-    // Only where OSXSAVE is set, which has been seen.
+    // xgetbv is valid only with OSXSAVE, which has been checked.
     a.xor(ecx, ecx)?;
     a.xgetbv()?;
     let state = basic;
@@ -90,7 +91,7 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     a.mov(more, ecx)?;
     need(&mut a, extended, V3.extended, done)?;
     a.or(answer, has::V3 as i32)?;
-    // Leaf 7 says in EAX how many subleaves it has.
+    // Leaf 7 reports its highest subleaf in EAX.
     let mut none = a.create_label();
     let mut asked = a.create_label();
     a.cmp(eax, 1)?;
@@ -122,7 +123,7 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     a.assemble(0)
 }
 
-/// Goes elsewhere unless all `bits` are set.
+/// Jumps unless all `bits` are set.
 fn need(
     a: &mut CodeAssembler,
     register: AsmRegister32,

@@ -1,4 +1,4 @@
-//! The text of headers that no model changes.
+//! Text of headers that is independent of the model.
 
 use super::STATUS;
 use std::fmt::Write;
@@ -188,7 +188,7 @@ static inline size_t onnxc_fault_string(const onnxc_model *model, const onnxc_fa
 #endif /* ONNXC_ABI_1_INCLUDED */
 "#;
 
-/// Stands after the common part where shapes are dynamic.
+/// Follows the common part if shapes are dynamic.
 pub(super) const DIM_HELPERS: &str = r#"
 /* ---- exact arithmetic on sizes; INT64_MIN is no value: overflow, division by zero, or made from no value ---- */
 #ifndef ONNXC_DIM_1_INCLUDED
@@ -222,7 +222,7 @@ static inline int64_t onnxc_dim_max(int64_t a, int64_t b) {
 #endif /* ONNXC_DIM_1_INCLUDED */
 "#;
 
-/// Stands after the common part where there are custom operators.
+/// Follows the common part if there are custom operators.
 pub(super) const CUSTOM: &str = include_str!("../custom.h.txt");
 
 /// The part that is byte-identical in every header.

@@ -1,4 +1,4 @@
-//! The comment of a header that says how to call the model.
+//! The comment of a header that explains how to call the model.
 
 use super::*;
 

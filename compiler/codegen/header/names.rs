@@ -1,4 +1,4 @@
-//! What headers and modules of all languages share: the status table, names, types.
+//! Parts shared by the headers and modules of all languages: the status table, names, types.
 
 use crate::codegen::clif::entry::MAX_DIM;
 use crate::codegen::interface::{DimParam, Interface, Tensor};
@@ -6,10 +6,10 @@ use crate::codegen::weights_file::{self, HEADER};
 use crate::tensor::ElemType;
 use std::fmt::Write;
 
-/// A status code: number, name in C, variant in Rust, what `onnxc_status_string` says, what it means.
+/// A status code: number, name in C, variant in Rust, text of `onnxc_status_string`, meaning.
 pub(in crate::codegen) type StatusRow = (i32, &'static str, &'static str, &'static str, &'static str);
 
-/// The status codes but 0, which is "ok".
+/// The status codes except 0, which is "ok".
 pub(in crate::codegen) const STATUS: &[StatusRow] = &[
     (1, "NULL", "Null", "null pointer", "a required pointer is NULL"),
     (2, "ALIGN", "Align", "bad alignment", "workspace or weights not aligned as declared"),
@@ -23,7 +23,7 @@ pub(in crate::codegen) const STATUS: &[StatusRow] = &[
     (10, "CPU", "Cpu", "unsupported cpu", "the CPU lacks instructions that the code needs"),
 ];
 
-/// What a status code says and means.
+/// Text and meaning of a status code.
 pub fn status_text(code: i32) -> String {
     STATUS
         .iter()
@@ -31,8 +31,8 @@ pub fn status_text(code: i32) -> String {
         .map_or("unknown status".into(), |(_, _, _, text, meaning)| format!("{text}: {meaning}"))
 }
 
-/// Text of a model for comments of C and Rust: printable ASCII that neither opens nor ends a comment or a
-/// code span.
+/// A text of the model for comments in C and Rust: printable ASCII that neither begins nor ends a comment or
+/// a code span.
 pub(in crate::codegen) fn plain(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -47,7 +47,7 @@ pub(in crate::codegen) fn plain(text: &str) -> String {
     out
 }
 
-/// Bytes as hexadecimal digits.
+/// Hexadecimal digits of bytes.
 pub(in crate::codegen) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut s, b| {
         let _ = write!(s, "{b:02x}");
@@ -55,7 +55,7 @@ pub(in crate::codegen) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The element type as people call it.
+/// The common name of an element type.
 pub(in crate::codegen) fn type_name(ty: ElemType) -> &'static str {
     match ty {
         ElemType::F32 => "float32",
@@ -64,7 +64,7 @@ pub(in crate::codegen) fn type_name(ty: ElemType) -> &'static str {
     }
 }
 
-/// What an element is stored as, in C and in Rust. Packed types are bytes; so are bool and the 8-bit floats.
+/// The storage type of an element in C and in Rust. Packed types are bytes; so are bool and the 8-bit floats.
 /// A complex element is a struct in C, an array of two in Rust.
 pub(in crate::codegen) fn storage(ty: ElemType) -> (&'static str, &'static str) {
     use ElemType::*;
@@ -86,7 +86,7 @@ pub(in crate::codegen) fn storage(ty: ElemType) -> (&'static str, &'static str) 
     }
 }
 
-/// What the caller passes a pointer to, in C and in Rust.
+/// The type of the elements that the caller's pointer refers to, in C and in Rust.
 pub(in crate::codegen) fn element(t: &Tensor) -> (&'static str, &'static str) {
     if t.described.is_some() { ("onnxc_value", "Value") } else { storage(t.ty) }
 }
@@ -105,48 +105,48 @@ pub(in crate::codegen) fn dim_max(p: &DimParam) -> i64 {
     p.hi.unwrap_or(MAX_DIM)
 }
 
-/// Inputs, then outputs, with the word for it.
+/// Inputs, then outputs, each with the word "input" or "output".
 pub(in crate::codegen) fn tensors(i: &Interface) -> impl Iterator<Item = (&'static str, &Tensor)> {
     i.inputs.iter().map(|t| ("input", t)).chain(i.outputs.iter().map(|t| ("output", t)))
 }
 
-/// True if sizes of the tensor follow from the data: the caller gives a capacity and gets the dims.
+/// True if sizes of the tensor depend on data: the caller gives a capacity and gets the dims.
 pub(in crate::codegen) fn from_data(i: &Interface, t: &Tensor) -> bool {
     t.dims
         .iter()
         .any(|d| d.is_overflow() || d.syms().iter().any(|s| i.dim_params.iter().all(|p| p.sym != *s)))
 }
 
-/// True if sizes of the tensor follow from the dim params and are not constants.
+/// True if sizes of the tensor depend on the dim params and are not constant.
 pub(in crate::codegen) fn from_params(i: &Interface, t: &Tensor) -> bool {
     t.len().is_none() && !from_data(i, t)
 }
 
-/// Bytes of workspace where every call needs the same number.
+/// Bytes of workspace if the size is the same for all calls.
 pub(in crate::codegen) fn fixed_workspace(i: &Interface) -> Option<u64> {
     let exact = i.workspace.as_const().and_then(|v| u64::try_from(v).ok());
     exact.or_else(|| if i.dim_params.is_empty() { Some(i.workspace_max.unwrap_or(u64::MAX)) } else { None })
 }
 
-/// Bytes of the weights file that a call may read: its head and the blob.
+/// Bytes of the weights file that a call may read: its header and the blob.
 pub(in crate::codegen) fn weights_size(i: &Interface) -> u64 {
     i.weights.size.saturating_add(HEADER)
 }
 
-/// Where the weights file tells the object's plan.
+/// Offset of the object's plan in the weights file.
 pub(in crate::codegen) fn plan_at(i: &Interface) -> usize {
     weights_file::PLANS_AT + weights_file::PLAN * i.weights.slot as usize
 }
 
-/// What the names of a tensor's constants begin with: `INPUT`. `x_max` beside `x` gets a `_`, lest
-/// `X_MAX_LEN` be the names of two things.
+/// Prefix of the names of a tensor's constants: `INPUT`. If there are `x_max` and `x`, the former gets a `_`,
+/// so that `X_MAX_LEN` is not ambiguous.
 pub(in crate::codegen) fn prefix(i: &Interface, t: &Tensor) -> String {
     let stem = t.ident.strip_suffix("_max");
     let clash = stem.is_some_and(|s| s == "workspace" || tensors(i).any(|(_, o)| o.ident == s));
     format!("{}{}", t.ident.to_ascii_uppercase(), if clash { "_" } else { "" })
 }
 
-/// A name for something of ours among the names of the model.
+/// A generated name that differs from the names of the model.
 pub(in crate::codegen) fn local(i: &Interface, name: &str) -> String {
     let mut name = name.to_owned();
     while i.dim_params.iter().any(|p| p.ident == name) || tensors(i).any(|(_, t)| t.ident == name) {

@@ -1,9 +1,9 @@
 //! sin, cos, tan and their inverses.
 //!
-//! An angle is taken to the nearest multiple of pi/2: by Cody and Waite's products where it is of usual size;
-//! where any lane is larger, by products with all bits of 2/pi that matter to a float (Payne and Hanek), of
-//! which what is a multiple of 4 is left out. What remains has two parts, since tan and sin near their zeros
-//! show its rounding.
+//! An angle is reduced by the nearest multiple of pi/2. Angles of usual size use Cody and Waite's products.
+//! If any lane is larger, the products use all bits of 2/pi that matter for a float (Payne and Hanek),
+//! without those that contribute multiples of 4. The remainder has two parts, because tan and sin expose its
+//! rounding near their zeros.
 
 use super::{Floats, poly};
 use std::f64::consts::FRAC_2_PI;
@@ -50,7 +50,7 @@ const ATAN: [f32; 9] = [
 const ASIN: [f32; 6] =
     [4.748_342_6e-2, 6.742_905_4e-3, 3.401_068_6e-2, 4.423_22e-2, 7.502_098e-2, 1.666_663_1e-1];
 
-/// n, r and what r was rounded by, with x = n pi/2 + r and |r| <= pi/4 (a little more by rounding).
+/// n, r and the rounding error of r, where x = n pi/2 + r and |r| <= pi/4 (slightly more by rounding).
 fn angle<B: Floats>(b: &mut B, x: B::V) -> [B::V; 3] {
     let (parts, limit): (&[f32], f64) =
         if b.fuses() { (&HALF_PI, 100_000.0) } else { (&HALF_PI_SHORT, 10_000.0) };
@@ -75,7 +75,7 @@ fn angle<B: Floats>(b: &mut B, x: B::V) -> [B::V; 3] {
     b.if_any_less(limit, m, [n, hi, lo], |b| large_angle(b, x))
 }
 
-/// a + b as a float and what it was rounded by.
+/// x + y as a float, and its rounding error.
 fn two_sum<B: Floats>(b: &mut B, x: B::V, y: B::V) -> (B::V, B::V) {
     let s = b.add(x, y);
     let v = b.sub(s, x);
@@ -84,7 +84,7 @@ fn two_sum<B: Floats>(b: &mut B, x: B::V, y: B::V) -> (B::V, B::V) {
     (s, b.add(x, y))
 }
 
-/// Upper and lower half of a float: products of halves are exact.
+/// Upper and lower half of a float. Products of halves are exact.
 fn halves<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     let c = b.num(x, 4097.0);
     let t = b.mul(x, c);
@@ -93,7 +93,7 @@ fn halves<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     (hi, b.sub(x, hi))
 }
 
-/// By what the product p of x and c was rounded.
+/// The rounding error of the product p of x and c.
 fn product_rest<B: Floats>(b: &mut B, x: B::V, c: B::V, p: B::V) -> B::V {
     let minus = b.neg(p);
     if b.fuses() {
@@ -106,7 +106,7 @@ fn product_rest<B: Floats>(b: &mut B, x: B::V, c: B::V, p: B::V) -> B::V {
     })
 }
 
-/// The same for |x| of 2^13 and more.
+/// As `angle`, for |x| >= 2^13.
 fn large_angle<B: Floats>(b: &mut B, x: B::V) -> [B::V; 3] {
     let scale = b.num(x, 1.0 / 18_446_744_073_709_551_616.0);
     let xs = b.mul(x, scale);
@@ -156,7 +156,7 @@ pub(super) fn sine<B: Floats>(b: &mut B, x: B::V, turn: f32) -> B::V {
     let p = poly(b, z, &COS);
     let p = b.fma(p, z, minus_half);
     let cos = b.fma(p, z, one);
-    // Quarters of a turn in -2..=2: cos at odd ones, the other sign at -2, -1, 2.
+    // Quadrants -2..=2: cos for odd ones, negated for -2, -1 and 2.
     let n = if turn == 0.0 { n } else { b.add(n, one) };
     let (quarter, minus_four) = (b.num(x, 0.25), b.num(x, -4.0));
     let k = b.mul(n, quarter);
@@ -171,13 +171,13 @@ pub(super) fn sine<B: Floats>(b: &mut B, x: B::V, turn: f32) -> B::V {
     if turn == 0.0 { signed_zero(b, x, v) } else { v }
 }
 
-/// x where it is 0, which has a sign, else v.
+/// x if it is 0, which keeps its sign, else v.
 fn signed_zero<B: Floats>(b: &mut B, x: B::V, v: B::V) -> B::V {
     let zero = b.num(x, 0.0);
     b.if_equal(x, zero, x, v)
 }
 
-/// The tangent; at odd quarters -1 / tan r.
+/// The tangent; in odd quadrants -1 / tan r.
 pub(super) fn tan<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let [n, hi, lo] = angle(b, x);
     let z = b.mul(hi, hi);
@@ -202,7 +202,7 @@ fn complement<B: Floats>(b: &mut B, v: B::V) -> B::V {
     b.add(d, lo)
 }
 
-/// By the smaller one of |x| and 1 / |x|.
+/// Uses the smaller one of |x| and 1 / |x|.
 pub(super) fn atan<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one) = (b.abs(x), b.num(x, 1.0));
     let (small, large) = (b.lesser(one, m), b.greater(one, m));
@@ -224,8 +224,8 @@ fn asin_near<B: Floats>(b: &mut B, v: B::V) -> B::V {
     b.fma(p, v, v)
 }
 
-/// |x|, whether it stands for itself as |x| <= 0.5625 (x < border), and asin of it or of sqrt((1 - |x|) / 2): half the
-/// angle whose cosine it is.
+/// Three values: |x|, the border 0.5625, and asin of |x| up to the border, or of sqrt((1 - |x|) / 2) beyond
+/// it, which is half of the angle whose cosine is |x|.
 fn arc<B: Floats>(b: &mut B, x: B::V) -> [B::V; 3] {
     let (m, half, border) = (b.abs(x), b.num(x, 0.5), b.num(x, 0.5625));
     let minus = b.neg(half);
@@ -235,7 +235,7 @@ fn arc<B: Floats>(b: &mut B, x: B::V) -> [B::V; 3] {
     [m, border, asin_near(b, v)]
 }
 
-/// The arc whose sine x is; NaN beyond 1.
+/// The arc sine; NaN beyond 1.
 pub(super) fn asin<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let [m, border, v] = arc(b, x);
     let twice = b.add(v, v);
@@ -244,7 +244,7 @@ pub(super) fn asin<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.with_sign(v, x)
 }
 
-/// The arc whose cosine x is; NaN beyond 1.
+/// The arc cosine; NaN beyond 1.
 pub(super) fn acos<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let [m, border, v] = arc(b, x);
     let zero = b.num(x, 0.0);

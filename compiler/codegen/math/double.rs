@@ -1,10 +1,10 @@
-//! Elementary functions of f64, as [`super`] has those of f32.
+//! Elementary functions of f64; see [`super`] for f32.
 //!
 //! exp, expm1: Cody and Waite's reduction and a minimax polynomial of degree 11. log, log1p: FreeBSD's series
 //! in f / (2 + f). tanh: Cephes' rational function near 0 (S. L. Moshier), elsewhere 1 - 2 / (1 + e^2x). erf:
-//! polynomials, near 0 of its quotient by x, elsewhere of the logarithm of what it lacks to 1. Products with
-//! numbers of an exponent's size are exact, so that bounds hold without fused operations too. `tests/math.rs`
-//! holds the errors.
+//! polynomials, near 0 for erf x / x, elsewhere for the logarithm of 1 - erf x. Products with numbers of an
+//! exponent's size are exact, so that the error bounds also hold without fused operations. `tests/math.rs`
+//! lists the errors.
 
 use super::{Floats, clamped, log_by, log1p_by, minus_1, poly, sigmoid_by, without_underflow};
 use crate::nest::UnOp;
@@ -28,7 +28,7 @@ const LEAST: f64 = -746.0;
 const ZERO: f64 = -745.133_219_101_941_2;
 /// From here on e^x is infinite.
 const MOST: f64 = 710.0;
-/// ln 2 in two parts; 33 bits of the first, so that its products with exponents are exact.
+/// ln 2 in two parts, of which the first has 33 bits, so that its products with exponents are exact.
 const LN2: [f64; 2] = [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10];
 /// (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2, lowest coefficient first.
 const EXP: [f64; 10] = [
@@ -47,7 +47,7 @@ const EXP: [f64; 10] = [
 /// e^r - 1 for |r| <= ln 2 / 2; `low` is added to r.
 fn exp_near_0<B: Floats>(b: &mut B, r: B::V, low: Option<B::V>) -> B::V {
     let z = b.mul(r, r);
-    // Even and odd powers apart: the way through them is half as long.
+    // Even and odd powers separately: this halves the dependency chain.
     let even: Vec<f64> = EXP.iter().step_by(2).rev().copied().collect();
     let odd: Vec<f64> = EXP.iter().skip(1).step_by(2).rev().copied().collect();
     let (p, q) = (poly(b, z, &even), poly(b, z, &odd));
@@ -61,7 +61,7 @@ fn exp_near_0<B: Floats>(b: &mut B, r: B::V, low: Option<B::V>) -> B::V {
     }
 }
 
-/// n, r and what is lost of r, where x = n ln 2 + r and |r| <= ln 2 / 2.
+/// n, r and the rounding error of r, where x = n ln 2 + r and |r| <= ln 2 / 2.
 fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V, B::V) {
     let log2e = b.num(x, std::f64::consts::LOG2_E);
     let n = b.mul(x, log2e);
@@ -104,7 +104,7 @@ fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
     sigmoid_by(b, x, LEAST, exp_clamped)
 }
 
-/// As of f32, of the reduced argument with what it lost.
+/// As for f32, with the rounding error of the reduced argument.
 fn expm1<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let x = clamped(b, x, -40.0, MOST);
     let (n, r, lost) = reduced(b, x);
@@ -120,7 +120,7 @@ fn log1p<B: Floats>(b: &mut B, x: B::V) -> B::V {
     log1p_by(b, x, log_near_1)
 }
 
-/// Of log((1 + s) / (1 - s)) = 2 s + s R: R / s^2 in powers of s^2, highest first.
+/// For log((1 + s) / (1 - s)) = 2 s + s R: R / s^2 in powers of s^2, highest first.
 const LOG: [f64; 7] = [
     1.479_819_860_511_658_6e-1,
     1.531_383_769_920_937_3e-1,
@@ -156,7 +156,7 @@ const TANH_ABOVE: [f64; 3] =
 const TANH_BELOW: [f64; 4] =
     [1.0, 1.128_116_784_916_329_3e2, 2.235_488_390_601_004_5e3, 4.844_063_053_251_255e3];
 
-/// One quotient for both: near 0 x + x z P(z) / Q(z) with z = x^2, elsewhere 1 - 2 / (1 + e^2x).
+/// One quotient for both cases: near 0 x + x z P(z) / Q(z) with z = x^2, elsewhere 1 - 2 / (1 + e^2x).
 fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 20.0));
     let m = b.lesser(limit, m);
@@ -216,7 +216,7 @@ const ERF_FAR: [f64; 18] = [
     -1.627_906_947_465_855_6,
 ];
 
-/// Near 0 a polynomial, elsewhere 1 - 2^q; from 5.93 on it is 1, exactly.
+/// A polynomial near 0, elsewhere 1 - 2^q. From 5.93 on the result is exactly 1.
 fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 6.0));
     let m = b.lesser(limit, m);

@@ -1,10 +1,10 @@
-//! The error function of f32: where vectors pick from tables in pieces, elsewhere a polynomial near 0 and the
+//! The error function of f32: piecewise if vectors have table lookups, otherwise a polynomial near 0 and the
 //! distance from 1 as a power of two.
 
 use super::{Floats, Table, exp2_rough, poly, table};
 
-/// Around n / 4, erf = c0 + t (c1 + t (c2 + ..)) with c0 a value of single precision that erf comes close to
-/// there by chance; around 0, t + t (c1 + t (c2 + ..)). c5 first.
+/// Around n / 4, erf = c0 + t (c1 + t (c2 + ..)), where c0 is a single-precision value that erf happens to be
+/// very close to; around 0, t + t (c1 + t (c2 + ..)). c5 comes first.
 static ERF_NEAR: [Table; 6] = [
     table([
         0.11108991,
@@ -102,12 +102,12 @@ static ERF_NEAR: [Table; 6] = [
     ]),
 ];
 
-/// By 16 polynomials, where coefficients can be picked lane by lane. Beyond the last piece erf is 1, exactly:
-/// 1 + erf(x) of a large negative x must be 0, as it is a factor of x in GELU.
+/// By 16 polynomials whose coefficients are looked up lane by lane. Beyond the last piece the result is
+/// exactly 1: 1 + erf(x) of a large negative x must be 0, because it is a factor of x in GELU.
 fn erf_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, limit, shift) = (b.abs(x), b.num(x, f64::from(3.874_999_8_f32)), b.num(x, 3_145_728.0));
     let m = b.lesser(limit, m);
-    // The last bits of the sum count quarters.
+    // The last bits of the sum are the number of quarters.
     let piece = b.add(m, shift);
     let n = b.sub(piece, shift);
     let t = b.sub(m, n);
@@ -116,14 +116,14 @@ fn erf_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
         let c = b.entry(piece, table);
         p = b.fma(p, t, c);
     }
-    // Around 0, where c0 is 0, t is the larger one.
+    // Around 0, where c0 is 0, t dominates.
     let c = b.entry(piece, &ERF_NEAR[5]);
     let near = b.greater(c, t);
     let r = b.fma(p, t, near);
     b.with_sign(r, x)
 }
 
-/// Near 0 a polynomial, elsewhere 1 - 2^q with a polynomial q.
+/// A polynomial near 0, elsewhere 1 - 2^q with a polynomial q.
 pub(super) fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
     if b.has_tables() {
         return erf_in_pieces(b, x);

@@ -62,7 +62,7 @@ fn log_and<B: Floats>(b: &mut B, w: B::V, n: B::V) -> B::V {
     log_near_1(b, f, e)
 }
 
-/// log(x + sqrt(x^2 + 1)); of large x, log 2x.
+/// log(x + sqrt(x^2 + 1)); for large x, log 2x.
 pub(super) fn asinh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one, zero, border, most, inf) =
         (b.abs(x), b.num(x, 1.0), b.num(x, 0.0), b.num(x, 0.7), b.num(x, 10_000.0), b.num(x, f64::INFINITY));
@@ -78,7 +78,7 @@ pub(super) fn asinh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.with_sign(v, x)
 }
 
-/// log1p(t + sqrt(2 t + t^2)) with t = x - 1; of large x, log 2x; NaN below 1.
+/// log1p(t + sqrt(2 t + t^2)) with t = x - 1; for large x, log 2x; NaN below 1.
 pub(super) fn acosh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (one, two, most, inf, nan) =
         (b.num(x, 1.0), b.num(x, 2.0), b.num(x, 10_000.0), b.num(x, f64::INFINITY), b.num(x, f64::NAN));

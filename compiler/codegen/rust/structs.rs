@@ -1,4 +1,4 @@
-//! Inputs and outputs in structs, of interfaces with many.
+//! Structs of inputs and outputs, for interfaces with many.
 
 use super::*;
 

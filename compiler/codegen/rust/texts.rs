@@ -1,4 +1,4 @@
-//! Parts of the Rust module that no model changes.
+//! Parts of the Rust module that are independent of the model.
 
 /// Exact arithmetic on sizes in the generated module.
 pub(super) const SIZE: &str = r"/// Exact arithmetic on sizes: no value on overflow and on division by zero.
@@ -25,9 +25,9 @@ mod size {
 }
 ";
 
-/// What functions of custom operators are called with.
+/// The arguments of custom operators' functions.
 pub(super) const CUSTOM: &str = include_str!("../rust_custom.rs.txt");
-/// What a call is told beside its arguments.
+/// The execution context of a call.
 pub(super) const EXEC: &str = include_str!("../rust_exec.rs.txt");
 
 /// Workspace of a fixed size.

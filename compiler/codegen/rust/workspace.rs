@@ -1,4 +1,4 @@
-//! The sizes that a caller chooses, and what follows from them.
+//! The sizes that a caller chooses, and the sizes that depend on them.
 
 use super::*;
 

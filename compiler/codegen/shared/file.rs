@@ -1,4 +1,4 @@
-//! The file of a shared library: headers and sections in the order in which they lie.
+//! The file of a shared library: headers and sections in file order.
 
 use crate::codegen::weights::Blob;
 use object::elf::{self, FileHeader64, Ident, ProgramHeader64, SectionHeader64, Sym64};
@@ -10,14 +10,14 @@ const FILE_HEADER: usize = size_of::<FileHeader64<LE>>();
 const PROGRAM_HEADER: usize = size_of::<ProgramHeader64<LE>>();
 const SECTION_HEADER: usize = size_of::<SectionHeader64<LE>>();
 
-/// Which segment a section is in.
+/// The segment of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
     /// Headers, tables, constants.
     ReadOnly,
     /// Functions.
     Code,
-    /// What the dynamic linker writes once.
+    /// Data that only the dynamic linker writes, once.
     Relocated,
     /// Data.
     Data,
@@ -39,7 +39,7 @@ const SEGMENTS: [(Segment, u32); 6] = [
     (Segment::Weights, elf::PF_R),
 ];
 
-/// What a section holds.
+/// The contents of a section.
 #[derive(Clone, Debug)]
 pub enum Contents {
     /// These bytes, or zeros up to its size.
@@ -57,7 +57,7 @@ pub struct Chunk {
     pub size: usize,
     pub align: u64,
     pub entry: u64,
-    /// Another chunk that it refers to; itself: none.
+    /// The chunk that it refers to; its own index means none.
     pub link: usize,
     pub info: u32,
     pub offset: usize,
@@ -66,7 +66,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// A section of entries of some bytes each, or of anything, filled with zeros.
+    /// A section of `size` zeros, of fixed-size entries or of anything.
     pub fn table(name: &str, sh_type: u32, segment: Segment, size: usize, entry: u64) -> Chunk {
         let (link, contents) = (usize::MAX, Contents::Bytes(vec![]));
         Chunk {
@@ -96,11 +96,11 @@ pub struct Image {
 }
 
 impl Image {
-    /// Without sections.
+    /// An image without sections.
     pub fn new(machine: u16, flags: u32) -> Image {
         Image { machine, flags, chunks: vec![], end: 0 }
     }
-    /// Adds a section and gives its number among the chunks. One that is not loaded comes behind
+    /// Adds a section and returns its index. A section that is not loaded must be added after
     /// [`Image::lay_out`].
     pub fn push(&mut self, mut chunk: Chunk) -> usize {
         if chunk.segment == Segment::Zeros {
@@ -113,23 +113,23 @@ impl Image {
         self.chunks.push(chunk);
         self.chunks.len() - 1
     }
-    /// Sets what a section holds; the rest are zeros.
+    /// Sets the contents of a section; the rest is zeros.
     pub fn fill(&mut self, chunk: usize, bytes: &[u8]) {
         self.chunks[chunk].contents = Contents::Bytes(bytes.to_vec());
     }
-    /// The index of a chunk's section in the file, behind the null section.
+    /// The index of a chunk's section in the file, where the null section is first.
     pub fn section_number(&self, chunk: usize) -> u16 {
         chunk as u16 + 1
     }
     fn page(&self) -> u64 {
         if self.machine == elf::EM_AARCH64 { 0x10000 } else { 0x1000 }
     }
-    /// Gives offsets and addresses to all sections that are loaded.
+    /// Assigns offsets and addresses to all loaded sections.
     pub fn lay_out(&mut self) {
         let (page, mut offset, mut bias) =
             (self.page(), FILE_HEADER + PROGRAM_HEADER * (SEGMENTS.len() + 4), 0);
         for (segment, _) in SEGMENTS {
-            // The next page, at the same place of it as in the file.
+            // The next page, at the same offset within the page as in the file.
             bias += if segment == Segment::ReadOnly { 0 } else { page };
             let mut addr = offset as u64 + bias;
             for c in self.chunks.iter_mut().filter(|c| c.segment == segment) {
@@ -149,12 +149,12 @@ impl Image {
         }
         self.end = offset;
     }
-    /// First and last byte of a segment, with its size in memory.
+    /// First and last byte of a segment, and its size in memory.
     fn extent(&self, segment: Segment) -> Option<(usize, u64, usize, u64)> {
         let mut parts = self.chunks.iter().filter(|c| c.segment == segment && c.size > 0);
         let first = parts.next()?;
         let last = parts.next_back().unwrap_or(first);
-        // The headers are loaded, too.
+        // The headers are loaded as well.
         let (offset, addr) = if segment == Segment::ReadOnly { (0, 0) } else { (first.offset, first.addr) };
         let memory = last.addr + last.size as u64 - addr;
         let file = if segment == Segment::Zeros { 0 } else { memory as usize };
@@ -193,15 +193,15 @@ impl Image {
         if let Some(e) = self.extent(Segment::Relocated) {
             out.push(header(elf::PT_GNU_RELRO, elf::PF_R, e, 1));
         }
-        // Unwinders find the tables of a loaded library by this header.
+        // Unwinders locate the tables of a loaded library by this header.
         if let Some(c) = self.chunks.iter().find(|c| c.name == ".eh_frame_hdr") {
             out.push(header(elf::PT_GNU_EH_FRAME, elf::PF_R, (c.offset, c.addr, c.size, c.size as u64), 4));
         }
-        // The stack holds no code.
+        // The stack is not executable.
         out.push(header(elf::PT_GNU_STACK, elf::PF_R | elf::PF_W, (0, 0, 0, 0), 16));
         out.concat()
     }
-    /// Names of all sections, and where each begins.
+    /// Names of all sections, and the offset of each.
     fn names(&self) -> (Vec<u8>, Vec<u32>) {
         let (mut bytes, mut starts) = (vec![0], vec![]);
         for name in self.chunks.iter().map(|c| c.name.as_str()).chain([".shstrtab"]) {
@@ -310,7 +310,7 @@ impl Output<'_> {
         self.at += bytes.len();
         self.out.write_all(bytes)
     }
-    /// Zeros up to this offset.
+    /// Writes zeros up to this offset.
     fn pad(&mut self, to: usize) -> Result<()> {
         let mut left = to.saturating_sub(self.at);
         while left > 0 {
@@ -332,7 +332,7 @@ pub struct Symbol {
     pub size: u64,
 }
 
-/// A table of symbols, behind the null one.
+/// A table of symbols that begins with the null symbol.
 pub fn symbols(list: Vec<Symbol>) -> Vec<u8> {
     let mut out = vec![0; size_of::<Sym64<LE>>()];
     for s in list {
@@ -348,7 +348,8 @@ pub fn symbols(list: Vec<Symbol>) -> Vec<u8> {
     out
 }
 
-/// The hash table of System V, by the hashes of all symbols but the null one: as many buckets as symbols.
+/// The System V hash table for the hashes of all symbols except the null symbol, with as many buckets as
+/// symbols.
 pub fn hash_table(hashes: &[u32]) -> Vec<u8> {
     let n = hashes.len() as u32 + 1;
     let (mut buckets, mut chains) = (vec![0; n as usize], vec![0; n as usize]);

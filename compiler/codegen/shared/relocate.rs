@@ -1,5 +1,5 @@
-//! Relocations of an object that a shared library resolves when it is written, for the machines that onnxc
-//! has.
+//! Relocations of an object that are resolved when a shared library is written, for the machines that onnxc
+//! supports.
 
 use crate::diag::{Failure, Result};
 use object::elf;
@@ -7,7 +7,7 @@ use object::elf;
 /// Bytes of a stub: a jump to an imported function through its GOT entry.
 pub const STUB: u64 = 16;
 
-/// What a relocation asks for.
+/// The kind of value that a relocation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The symbol's address as data, which depends on where the library is loaded.
@@ -16,11 +16,11 @@ pub enum Need {
     Direct,
     /// The symbol's GOT entry.
     Got,
-    /// What another relocation asks for: the low half of an address on RISC-V.
+    /// The value of another relocation: the low half of an address on RISC-V.
     Pair,
 }
 
-/// What a relocation of this type asks for.
+/// The kind of value that a relocation of this type needs.
 pub fn need(machine: u16, r_type: u32) -> Result<Need> {
     use elf::*;
     Ok(match (machine, r_type) {
@@ -37,7 +37,7 @@ pub fn need(machine: u16, r_type: u32) -> Result<Need> {
     })
 }
 
-/// The dynamic relocations that add the library's address, and that fill in a symbol's.
+/// The dynamic relocation types that add the load address, and that store a symbol's address.
 pub fn dynamic(machine: u16) -> Result<(u32, u32)> {
     match machine {
         elf::EM_X86_64 => Ok((elf::R_X86_64_RELATIVE, elf::R_X86_64_GLOB_DAT)),
@@ -47,8 +47,8 @@ pub fn dynamic(machine: u16) -> Result<(u32, u32)> {
     }
 }
 
-/// Patches `code`, which lies at address `p`, with the address `s`. [`Need::Pair`] takes the distance that
-/// its first half is of.
+/// Patches `code` at address `p` with the address `s`. For [`Need::Pair`], `s` is the distance from the
+/// corresponding high half.
 pub fn apply(machine: u16, r_type: u32, code: &mut [u8], p: u64, s: u64) -> Result<()> {
     use elf::*;
     let distance = s.wrapping_sub(p) as i64;
@@ -78,13 +78,13 @@ pub fn apply(machine: u16, r_type: u32, code: &mut [u8], p: u64, s: u64) -> Resu
     Ok(())
 }
 
-/// The stub at address `p` that jumps to what the GOT entry at `got` holds.
+/// The stub at address `p`, which jumps to the address in the GOT entry at `got`.
 pub fn stub(machine: u16, p: u64, got: u64) -> Result<[u8; STUB as usize]> {
     let distance = got.wrapping_sub(p) as i64;
     let mut code = [0; STUB as usize];
     let words: &[u32] = match machine {
         elf::EM_X86_64 => {
-            // jmp *d(%rip); int3 behind it
+            // jmp *d(%rip), then int3
             code.fill(0xcc);
             let d = i32::try_from(distance - 6).map_err(|_| Failure::bug("shared", "a GOT beyond 2 GiB"))?;
             code[..2].copy_from_slice(&[0xff, 0x25]);

@@ -1,4 +1,4 @@
-//! Symbol tables of a library, and the strings that they name.
+//! Symbol tables of a library, and their strings.
 
 use super::file::{self, Chunk, Image, Segment};
 use super::{Link, bug};
@@ -55,7 +55,7 @@ impl Link<'_> {
     }
 }
 
-/// Strings one after the other, each ended by NUL; the first one is empty.
+/// NUL-terminated strings; the first one is empty.
 pub(super) struct Strings {
     pub bytes: Vec<u8>,
 }

@@ -1,8 +1,8 @@
-//! `.pdata` and `.xdata` of COFF objects: what Windows' unwinder undoes, the last operation of a prologue
+//! `.pdata` and `.xdata` of COFF objects: the prologue operations that Windows' unwinder undoes, the last one
 //! first.
 //!
-//! It knows epilogues of x86-64 by their instructions (`pop`, `ret`), those of aarch64 by their place.
-//! A function without a frame has no entry.
+//! The unwinder recognises x86-64 epilogues by their instructions (`pop`, `ret`) and aarch64 epilogues by
+//! their recorded positions. A function without a frame has no entry.
 
 use super::{Function, Step, Steps};
 use crate::diag::{Failure, Result};
@@ -62,11 +62,11 @@ fn prologue(steps: &Steps) -> &[(u32, Step)] {
     &steps[..end.unwrap_or(steps.len())]
 }
 
-/// Windows' number of rbp.
+/// Windows' register number of rbp.
 const RBP: u8 = 5;
 /// The operation `UWOP_SET_FPREG`.
 const SET_FPREG: u8 = 3;
-/// Greatest distance of the frame pointer from where saved registers are measured, in bytes: four bits.
+/// Greatest offset of the frame pointer from the base of the saved registers, in bytes: four bits.
 const MOST_BASE: u32 = 240;
 
 /// `UNWIND_INFO` of x86-64.
@@ -82,8 +82,9 @@ fn x86_64(steps: &[(u32, Step)]) -> Option<Vec<u8>> {
     let whole = depth_of(steps);
     // Code that aligns the stack pointer ends its prologue with the frame pointer.
     let framed = matches!(steps.last(), Some((_, Step::Frame)));
-    // What the stack pointer moves behind the frame pointer, if that tells where saved registers are. Then
-    // they are found in epilogues, too, which first move the stack pointer back in Cranelift's functions.
+    // The distance that the stack pointer moves after the frame pointer is set, if saved registers are
+    // addressed by it. Then they are also found in Cranelift's epilogues, which first move the stack pointer
+    // back.
     let frame = steps.iter().position(|s| s.1 == Step::Frame);
     let base =
         frame.map(|i| whole - depth_of(&steps[..i])).filter(|n| !framed && n % 16 == 0 && *n <= MOST_BASE);
@@ -141,7 +142,7 @@ fn x86_64(steps: &[(u32, Step)]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Operations of aarch64: they end, none that has an instruction of its own.
+/// Operations of aarch64: the ends, and one with a fixed encoding.
 const END: u8 = 0xe4;
 const END_OF_PROLOGUE: u8 = 0xe5;
 const SET_FRAME: u8 = 0xe1;
@@ -156,7 +157,7 @@ fn aarch64(f: &Function, steps: &[(u32, Step)]) -> Option<Vec<u8>> {
             _ => None,
         })
         .collect();
-    // In the order of the prologue.
+    // In prologue order.
     let mut codes: Vec<Vec<u8>> = vec![];
     let mut depth = 0;
     if framed {
@@ -183,12 +184,13 @@ fn aarch64(f: &Function, steps: &[(u32, Step)]) -> Option<Vec<u8>> {
             codes.push(allocate(whole - depth)?);
         }
     }
-    // One operation stands for one instruction. Otherwise everything is done before the function begins.
+    // Each operation corresponds to one instruction. Otherwise the prologue is described as complete at
+    // entry.
     let exact = steps.last().is_some_and(|s| s.0 as usize == 4 * codes.len());
     let mut bytes = if exact { vec![] } else { vec![END_OF_PROLOGUE] };
     codes.iter().rev().for_each(|c| bytes.extend(c));
     bytes.push(END);
-    // The last operations undo what the last instructions of an epilogue do.
+    // The last operations match the last instructions of an epilogue.
     let begin = if framed { bytes.len() as u32 - 2 } else { 0 };
     let epilogues: Vec<u32> = f
         .steps

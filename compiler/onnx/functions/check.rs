@@ -1,4 +1,4 @@
-//! What can be said of functions before any call: every function is checked, also those that nothing calls.
+//! Checks every function before any call is inlined, including functions that are never called.
 
 use super::{Function, Functions, Key, Opsets, STANDARD, domain, known, opsets, show};
 use crate::diag::{Error, Findings, Origin, codes};
@@ -8,7 +8,7 @@ use crate::ops;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// Fills the table of functions. Those with an error in them are in it, marked as broken.
+/// Fills the table of functions. A function with an error is entered and marked as broken.
 pub fn run(
     functions: &mut Functions,
     model: &ModelProto,
@@ -68,11 +68,11 @@ pub fn run(
     operators(functions, model, sets, origin, findings);
 }
 
-/// Names in the lists of a function are given once.
+/// Checks that the names in the lists of a function are unique.
 fn lists(f: &FunctionProto, at: &Origin, findings: &mut Findings) {
     let defaults: Vec<String> = f.attribute_proto.iter().filter_map(|a| a.name.clone()).collect();
     let attributes: Vec<String> = f.attribute.iter().chain(&defaults).cloned().collect();
-    // An input given twice is a definition given twice: `scopes` says so.
+    // A repeated input is a repeated definition, which `scopes` reports.
     for (what, list) in [("output", &f.output), ("attribute", &attributes)] {
         let mut seen = HashSet::new();
         for name in list.iter().filter(|n| !seen.insert(n.as_str())) {
@@ -93,7 +93,7 @@ fn lists(f: &FunctionProto, at: &Origin, findings: &mut Findings) {
     }
 }
 
-/// Entries of attribute_proto are whole attributes: a name, a type, a value, no reference.
+/// Checks that entries of attribute_proto are complete attributes: name, type, value, no reference.
 fn defaults(f: &FunctionProto, key: &Key, ir: i64, at: &Origin, findings: &mut Findings) {
     let owner = format!("function {}", show(key));
     for (i, a) in f.attribute_proto.iter().enumerate() {
@@ -125,7 +125,7 @@ struct Body<'a> {
     origin: &'a Origin,
     path: &'a str,
     findings: &'a mut Findings,
-    /// Domains and references that were reported.
+    /// Domains and references that have been reported.
     domains: BTreeSet<String>,
     references: BTreeSet<String>,
 }
@@ -191,7 +191,7 @@ impl Body<'_> {
     }
 }
 
-/// All nodes of a list and of the graphs inside, each once.
+/// All nodes of a list and of nested graphs, each once.
 fn each<'a>(nodes: &'a [NodeProto], see: &mut dyn FnMut(&'a NodeProto)) {
     for n in nodes {
         see(n);
@@ -209,7 +209,7 @@ impl Functions {
     }
 }
 
-/// Functions that call themselves, through others too, also in nested graphs.
+/// Functions that call themselves, directly or indirectly, also in nested graphs.
 fn recursion(functions: &mut Functions, origin: &Origin, findings: &mut Findings) {
     let calls: BTreeMap<Key, Vec<Key>> = functions
         .table
@@ -219,7 +219,7 @@ fn recursion(functions: &mut Functions, origin: &Origin, findings: &mut Findings
     let mut done: BTreeSet<&Key> = BTreeSet::new();
     let mut cycles: Vec<Vec<&Key>> = vec![];
     for root in calls.keys() {
-        // Each entry: a function, and how many of its callees have been looked at.
+        // A stack of functions, each with the number of its callees that have been visited.
         let mut way: Vec<(&Key, usize)> = if done.contains(root) { vec![] } else { vec![(root, 0)] };
         let mut open: BTreeSet<&Key> = way.iter().map(|w| w.0).collect();
         while let Some((k, i)) = way.last_mut() {
@@ -253,8 +253,8 @@ fn recursion(functions: &mut Functions, origin: &Origin, findings: &mut Findings
     }
 }
 
-/// Warnings about operators: those that bear a function's name, those that mean something else in a function
-/// than in the model, and those that nobody supports in functions that nobody calls.
+/// Warnings about functions with an operator's name, operators whose meaning differs between the function and
+/// the model, and unsupported operators in functions that are never called.
 fn operators(
     functions: &Functions,
     model: &ModelProto,

@@ -1,16 +1,16 @@
-//! Names of a function's body where a call is inlined.
+//! Renaming of a function's body where a call is inlined.
 
 use super::attributes;
 use super::{AttributeProto, GraphProto, NodeProto};
 use std::collections::{HashMap, HashSet};
 
-/// Gives the names of a body the call's prefix. The prefix ends in a number between `.` and `/` that no name
-/// of the model has there, so what it makes differs from every other name.
+/// Adds the call's prefix to the names of a body. The prefix ends in a number between `.` and `/` that does
+/// not occur so in any name of the model, so the generated names are unique.
 pub(super) struct Rename<'a> {
     pub names: &'a HashMap<String, String>,
     pub prefix: &'a str,
     pub attrs: &'a HashMap<&'a str, &'a AttributeProto>,
-    /// Names that the graphs around define within the body: they hide formal inputs and outputs.
+    /// Names that nested graphs within the body define: they shadow formal inputs and outputs.
     pub local: Vec<HashSet<String>>,
 }
 

@@ -1,19 +1,19 @@
 //! Characters and tokens of the ONNX textual syntax: a position in the text, literals, and errors with line
 //! and column.
 //!
-//! The syntax has no separate token list: whether `1` is an integer or a float, or `float` a type or a name,
-//! depends on where it is. So the parser asks the cursor for what it expects.
+//! The syntax has no context-free tokens: whether `1` is an integer or a float, or `float` a type or a name,
+//! depends on the position. The parser therefore asks the cursor for the token that it expects.
 
 use crate::diag::{Error, Failure, Origin, Result, codes};
 
-/// A number or string as it is in the text.
+/// A number or string literal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
     /// Digits with an optional sign.
     Int(String),
     /// Decimal point, exponent, or one of nan, inf, infinity.
     Float(String),
-    /// What a quoted string means, without quotes and escapes.
+    /// The contents of a quoted string, without quotes and escapes.
     Str(Vec<u8>),
 }
 
@@ -29,7 +29,7 @@ fn ident_start(c: u8) -> bool {
 }
 
 impl<'a> Cursor<'a> {
-    /// The start of a text; `file` is what errors call it.
+    /// A cursor at the start of a text; `file` is its name in errors.
     pub fn new(text: &'a str, file: &'a str) -> Self {
         Cursor { text, file, at: 0 }
     }
@@ -44,7 +44,7 @@ impl<'a> Cursor<'a> {
         while self.cur().is_some_and(&f) {
             self.at += 1;
         }
-        // Every predicate in use takes ASCII only, so the ends are character boundaries.
+        // All predicates accept ASCII only, so the ends are character boundaries.
         self.text.get(from..self.at).unwrap_or_default()
     }
     /// Skips white space and comments.
@@ -60,12 +60,12 @@ impl<'a> Cursor<'a> {
             }
         }
     }
-    /// The next character behind white space; `None` at the end.
+    /// The next character after white space; `None` at the end.
     pub fn peek(&mut self) -> Option<u8> {
         self.space();
         self.cur()
     }
-    /// Position, for [`Cursor::rewind`] and [`Cursor::error_at`].
+    /// The current position, for [`Cursor::rewind`] and [`Cursor::error_at`].
     pub fn mark(&mut self) -> usize {
         self.space();
         self.at
@@ -74,23 +74,23 @@ impl<'a> Cursor<'a> {
     pub fn rewind(&mut self, mark: usize) {
         self.at = mark;
     }
-    /// Takes the character if it comes next.
+    /// Consumes the character if it is next.
     pub fn eat(&mut self, c: u8) -> bool {
         let hit = self.peek() == Some(c);
         self.at += usize::from(hit);
         hit
     }
-    /// Takes the character, which must come next.
+    /// Consumes the character, which must be next.
     pub fn expect(&mut self, c: char, what: &str) -> Result<()> {
         let hit = u8::try_from(c).is_ok_and(|b| self.eat(b));
         if hit { Ok(()) } else { Err(self.expected(&format!("\"{c}\" {what}"))) }
     }
-    /// Takes `=` if it comes next and does not begin `=>`.
+    /// Consumes `=` if it is next and does not begin `=>`.
     pub fn eat_equals(&mut self) -> bool {
         let m = self.mark();
         !self.bytes()[m..].starts_with(b"=>") && self.eat(b'=')
     }
-    /// Takes `=>`, which is one token.
+    /// Consumes `=>`, which is one token.
     pub fn arrow(&mut self) -> Result<()> {
         self.space();
         if self.bytes()[self.at..].starts_with(b"=>") {
@@ -99,29 +99,29 @@ impl<'a> Cursor<'a> {
         }
         Err(self.expected("\"=>\" before the outputs"))
     }
-    /// Takes an identifier if one comes next.
+    /// Consumes an identifier if one is next.
     pub fn ident_opt(&mut self) -> Option<&'a str> {
         if !self.peek().is_some_and(ident_start) {
             return None;
         }
         Some(self.take_while(|c| c.is_ascii_alphanumeric() || c == b'_'))
     }
-    /// The identifier that comes next, if one does.
+    /// The next identifier, if there is one.
     pub fn peek_ident(&mut self) -> Option<&'a str> {
         let m = self.mark();
         let id = self.ident_opt();
         self.rewind(m);
         id
     }
-    /// Takes an identifier.
+    /// Consumes an identifier.
     pub fn ident(&mut self, what: &str) -> Result<&'a str> {
         self.ident_opt().ok_or_else(|| self.expected(what))
     }
-    /// Takes an identifier or a quoted name.
+    /// Consumes an identifier or a quoted name.
     pub fn name(&mut self, what: &str) -> Result<String> {
         if self.peek() == Some(b'"') { self.string() } else { self.ident(what).map(str::to_owned) }
     }
-    /// Takes an identifier or a quoted name if one comes next.
+    /// Consumes an identifier or a quoted name if one is next.
     pub fn name_opt(&mut self) -> Result<Option<String>> {
         if self.peek() == Some(b'"') {
             self.string().map(Some)
@@ -129,14 +129,14 @@ impl<'a> Cursor<'a> {
             Ok(self.ident_opt().map(str::to_owned))
         }
     }
-    /// Takes a quoted string.
+    /// Consumes a quoted string.
     pub fn string(&mut self) -> Result<String> {
         let m = self.mark();
         let v = self.quoted()?;
-        // A quoted part of UTF-8 text without its escapes is UTF-8.
+        // A quoted part of UTF-8 text is UTF-8 without its escapes as well.
         String::from_utf8(v).map_err(|_| self.error_at(m, "the string is not UTF-8"))
     }
-    /// Takes a quoted string as bytes. A backslash stands for the character behind it.
+    /// Consumes a quoted string as bytes. A backslash escapes the character after it.
     pub fn quoted(&mut self) -> Result<Vec<u8>> {
         let m = self.mark();
         if !self.eat(b'"') {
@@ -158,12 +158,12 @@ impl<'a> Cursor<'a> {
             }
         }
     }
-    /// True if nan, inf or infinity comes next.
+    /// True if nan, inf or infinity is next.
     pub fn at_float_word(&mut self) -> bool {
         self.peek_ident()
             .is_some_and(|w| ["inf", "infinity", "nan"].iter().any(|f| w.eq_ignore_ascii_case(f)))
     }
-    /// Takes a number or a string.
+    /// Consumes a number or a string.
     pub fn literal(&mut self) -> Result<Literal> {
         let from = self.mark();
         if self.cur() == Some(b'"') {
@@ -202,7 +202,7 @@ impl<'a> Cursor<'a> {
         let text = self.text.get(from..self.at).unwrap_or_default().to_owned();
         Ok(if float { Literal::Float(text) } else { Literal::Int(text) })
     }
-    /// Takes an integer that fits the range.
+    /// Consumes an integer within the range.
     pub fn int<T: TryFrom<i128>>(&mut self, what: &str, range: std::ops::RangeInclusive<i128>) -> Result<T> {
         let m = self.mark();
         let fail = |c: &mut Self, found: &str| {
@@ -219,7 +219,7 @@ impl<'a> Cursor<'a> {
             Literal::Str(_) => Err(fail(self, "a string")),
         }
     }
-    /// Takes a finite float, nan or an infinity; an overflow is an error and not an infinity.
+    /// Consumes a finite float, nan or an infinity. An overflow is an error, not an infinity.
     pub fn float(&mut self) -> Result<f32> {
         let m = self.mark();
         let text = self.number()?;
@@ -228,7 +228,7 @@ impl<'a> Cursor<'a> {
             _ => Err(self.found(m, &text, "a number in the range of float")),
         }
     }
-    /// The same in double precision.
+    /// As `float`, in double precision.
     pub fn double(&mut self) -> Result<f64> {
         let m = self.mark();
         let text = self.number()?;
@@ -244,7 +244,7 @@ impl<'a> Cursor<'a> {
             Literal::Str(_) => Err(self.found(m, "a string", "a number")),
         }
     }
-    /// An error: something else was expected here.
+    /// The error that something else was expected here.
     pub fn expected(&mut self, what: &str) -> Failure {
         let m = self.mark();
         let found = match self.text.get(m..).and_then(|t| t.chars().next()) {
@@ -256,7 +256,7 @@ impl<'a> Cursor<'a> {
         };
         self.found(m, &found, what)
     }
-    /// An error with what was found at a mark and what was expected there.
+    /// The error for the text found at a mark, with what was expected.
     pub fn found(&self, mark: usize, found: &str, expected: &str) -> Failure {
         self.base(mark, &format!("expected {expected}")).found_expected(found, expected).into()
     }
@@ -264,7 +264,7 @@ impl<'a> Cursor<'a> {
     pub fn error_at(&self, mark: usize, title: &str) -> Failure {
         self.base(mark, title).into()
     }
-    /// The same with a way out.
+    /// An error at a mark, with a remedy.
     pub fn error_help(&self, mark: usize, title: &str, help: &str) -> Failure {
         self.base(mark, title).help(help).into()
     }

@@ -1,4 +1,4 @@
-//! What the parser yields, and where it says that a text is wrong.
+//! Tests of the parser: its results, and the positions of its errors.
 
 use super::*;
 use crate::diag::Failure;
@@ -12,7 +12,7 @@ fn graph(body: &str) -> GraphProto {
     parse(body).unwrap().graph.unwrap()
 }
 
-/// Title and place of the one error.
+/// Title and position of the one error.
 fn error(body: &str) -> (String, String) {
     match parse(body) {
         Err(Failure::Errors(e)) => (e[0].title.clone(), e[0].origin.element.clone()),

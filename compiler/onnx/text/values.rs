@@ -14,7 +14,7 @@ use crate::tensor::ElemType;
 
 const I64: std::ops::RangeInclusive<i128> = i64::MIN as i128..=i64::MAX as i128;
 
-/// Names of attribute kinds with the kind of one element for the lists.
+/// Names of attribute kinds; for lists, with the kind of one element.
 const KINDS: &[(&str, AttributeType, Option<AttributeType>)] = {
     use AttributeType as T;
     &[
@@ -48,7 +48,7 @@ fn elem_type(name: &str) -> Option<DataType> {
 }
 
 impl Parser<'_> {
-    /// True if a type comes next.
+    /// True if a type is next.
     pub(super) fn at_type(&mut self) -> bool {
         self.c.peek_ident().is_some_and(|w| {
             elem_type(w).is_some() || matches!(w, "seq" | "map" | "optional" | "sparse_tensor" | "opaque")
@@ -96,7 +96,7 @@ impl Parser<'_> {
         };
         Ok(TypeProto { value: Some(value), ..Default::default() })
     }
-    /// Domain and name of an opaque type; a single one is the name.
+    /// Domain and name of an opaque type. A single one is the name.
     fn opaque(&mut self) -> Result<(Option<String>, Option<String>)> {
         if self.c.peek() == Some(b')') {
             return Ok((None, None));
@@ -112,7 +112,7 @@ impl Parser<'_> {
         }
         Ok((None, Some(first)))
     }
-    /// No brackets: a scalar. Empty brackets: unknown rank.
+    /// A shape: without brackets a scalar, with empty brackets of unknown rank.
     fn shape(&mut self) -> Result<Option<TensorShapeProto>> {
         if !self.c.eat(b'[') {
             return Ok(Some(TensorShapeProto::default()));
@@ -134,7 +134,8 @@ impl Parser<'_> {
         })?;
         Ok(Some(TensorShapeProto { dim }))
     }
-    /// Values of a tensor whose type is at `at`: in braces, or the place of external data in brackets.
+    /// Data of a tensor: values in braces, or the location of external data in brackets. `at` is the position
+    /// of its type.
     pub(super) fn tensor_data(&mut self, t: &mut TensorProto, ty: &TypeProto, at: usize) -> Result<()> {
         let Some(type_proto::Value::TensorType(ty)) = &ty.value else {
             return Err(self.c.error_at(at, "only tensors can have values here"));
@@ -163,7 +164,8 @@ impl Parser<'_> {
         }
         Err(self.c.expected("the tensor's values in braces, or the place of external data in brackets"))
     }
-    /// One value, into the field that onnx.proto names for the type. Small floats are given by their bits.
+    /// Adds one value to the field that onnx.proto specifies for the type. Small floats are given as bit
+    /// patterns.
     fn tensor_value(&mut self, t: &mut TensorProto, elem: DataType) -> Result<()> {
         use DataType as D;
         let small = |p: &mut Self, lo: i128, hi: i128| p.c.int::<i32>("a value", lo..=hi);
@@ -194,7 +196,7 @@ impl Parser<'_> {
                 let v = self.c.int("a value by its bits", 0..=u8::MAX.into())?;
                 t.int32_data.push(v);
             }
-            // One byte of packed elements each, as int32_data holds them.
+            // A byte of packed elements per value, as in int32_data.
             D::Uint4 | D::Int4 | D::Float4e2m1 | D::Uint2 | D::Int2 => {
                 let v = self.c.int("a byte of packed values", i8::MIN.into()..=u8::MAX.into())?;
                 t.int32_data.push(v);
@@ -255,7 +257,7 @@ impl Parser<'_> {
         self.collect(&mut a, list)?;
         Ok(a)
     }
-    /// Puts the values of a list into the field of their kind. Integers beside floats are floats.
+    /// Stores the values of a list in the field of their kind. A list of integers and floats becomes floats.
     fn collect(&mut self, a: &mut AttributeProto, mut list: Vec<(usize, AttributeProto)>) -> Result<()> {
         use AttributeType as T;
         let float = list.iter().any(|(_, v)| v.r#type() == T::Float);
@@ -286,7 +288,7 @@ impl Parser<'_> {
         }
         Ok(())
     }
-    /// One value; a number of kind float may be written as an integer.
+    /// One value. A float may be written as an integer.
     fn attribute_value(&mut self, a: &mut AttributeProto, expected: Option<AttributeType>) -> Result<()> {
         use AttributeType as T;
         let at = self.c.mark();
@@ -338,7 +340,7 @@ impl Parser<'_> {
             }
         }
     }
-    /// True if a graph with a quoted name comes next: unlike a string, inputs or an arrow follow it.
+    /// True if a graph with a quoted name is next. Unlike a string, it is followed by inputs or an arrow.
     fn at_quoted_graph(&mut self) -> Result<bool> {
         if self.c.peek() != Some(b'"') {
             return Ok(false);

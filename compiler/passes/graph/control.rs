@@ -1,10 +1,10 @@
-//! infer_shapes for If, Loop and Scan: types of results from those of the bodies.
+//! infer_shapes for If, Loop and Scan: types of results derived from those of the bodies.
 //!
-//! What a body records holds only where it runs: its conditions are kept in the subgraph, its facts are
-//! dropped. A size on which branches differ, or that changes from iteration to iteration, is a run-time size
-//! of the result. Which sizes of a loop-carried value change is found by trying: the body is inferred with
-//! the sizes of the first iteration; those that come out different become run-time sizes, and the body is
-//! inferred again, until nothing changes.
+//! Conditions and facts that are recorded in a body hold only where it runs: the conditions are kept in the
+//! subgraph, the facts are dropped. A size that differs between branches, or that changes between iterations,
+//! is a run-time size of the result. The changing sizes of loop-carried values are found by iteration. The
+//! body is inferred with the sizes of the first iteration. Sizes that come out different become run-time
+//! sizes, and the body is inferred again until nothing changes.
 
 mod branch;
 mod scan;
@@ -19,18 +19,18 @@ use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::sync::Arc;
 
 pub(super) type Output = Option<(ValueType, Known)>;
-/// Results of a body, and which sizes of each carried value change.
+/// Results of a body, and for each carried value which of its sizes change.
 type Settled = (Vec<(ValueType, Known)>, Vec<Vec<bool>>);
 
-/// What the node's surroundings say.
+/// The context of the node.
 pub(super) struct Outer<'a> {
     /// Operands.
     pub operands: &'a [Option<Operand>],
     /// Names of the results.
     pub names: Vec<String>,
-    /// Shapes declared for them.
+    /// Their declared shapes.
     pub declared: Vec<Option<Vec<Dim>>>,
-    /// The graph around is inferred once.
+    /// True if the enclosing graph is inferred once.
     pub once: bool,
 }
 
@@ -43,16 +43,16 @@ struct Cx<'a> {
     uneven: Vec<usize>,
 }
 
-/// What is found of a control-flow node.
+/// The result of inferring a control-flow node.
 #[derive(Default)]
 pub(super) struct Found {
     pub outputs: Vec<Output>,
-    /// Results of If whose rank the branches do not agree on, which have no type: where the graph around is
-    /// inferred once.
+    /// Results of If whose rank differs between the branches and which therefore have no type. Only if the
+    /// enclosing graph is inferred once.
     pub uneven: Vec<usize>,
 }
 
-/// The error about a result that has one rank in each branch.
+/// The error about a result whose rank differs between the branches.
 pub(super) fn uneven(node: &NodeData, k: usize) -> Error {
     Error::new(
         codes::OP_FEATURE,
@@ -68,7 +68,7 @@ pub(super) fn uneven(node: &NodeData, k: usize) -> Error {
     )
 }
 
-/// Infers a control-flow node: what is found of it, and the fault that ended that, if any.
+/// Infers a control-flow node. Returns the result, and the error that ended inference, if any.
 pub(super) fn infer(
     g: &mut Graph,
     n: Node,
@@ -97,7 +97,7 @@ fn truth(v: bool) -> Known {
     ConstData::new(ElemType::Bool, vec![], vec![u8::from(v)]).map_or(Known::No, |c| Known::Const(Arc::new(c)))
 }
 
-/// Forgets what an earlier attempt found.
+/// Drops the results of an earlier attempt.
 fn reset(sub: &mut Graph) {
     for (_, d) in sub.values.iter_mut() {
         if let Def::Node(..) = d.def {
@@ -113,7 +113,8 @@ fn capture(sub: &mut Graph, outer: &Graph) {
     }
 }
 
-/// True if a value is the same truth in every run of the body: nothing but the condition that let it run.
+/// True if a value is known to be true in every run of the body. Its inputs may be known to be true because
+/// the body runs.
 pub(crate) fn is_true(sub: &Graph, v: Value) -> bool {
     let d = &sub.values[v];
     if let Known::Const(c) = &d.known {
@@ -137,7 +138,7 @@ impl Cx<'_> {
     fn operand(&self, i: usize) -> Option<&Operand> {
         self.outer.operands.get(i).and_then(|o| o.as_ref())
     }
-    /// A size of result `k` that run time tells, or that the model declares.
+    /// A size of result `k` that is known at run time or declared by the model.
     fn size(&self, syms: &mut SymTable, k: usize, d: usize, rank: usize) -> Dim {
         let node = &self.g.nodes[self.n];
         let (names, declared) = (self.outer.names.clone(), self.outer.declared.clone());
@@ -152,7 +153,7 @@ impl Cx<'_> {
         }
         .size(k, d, rank)
     }
-    /// Types of the body's results; `None` with findings if it has faults.
+    /// Types of the body's results; `None`, with findings, if it has errors.
     fn run(
         &mut self,
         sub: &mut Graph,
@@ -182,8 +183,9 @@ impl Cx<'_> {
             .ok_or_else(|| Failure::bug("infer", format!("no graph {name}")))
     }
 
-    /// Infers a body whose first `carried.len()` results (behind `first`) come in again as its inputs behind
-    /// `first_in`. Gives the results of the body and, for each carried value, which of its sizes change.
+    /// Infers a body whose results from `first` on, as many as `carried`, are passed to its inputs from
+    /// `first_in` on in the next iteration. Returns the results of the body and, for each carried value,
+    /// which sizes change.
     fn settle(
         &mut self,
         sub: &mut Graph,
@@ -231,7 +233,7 @@ impl Cx<'_> {
                     }
                 }
                 for d in 0..t.rank() {
-                    // A body that does not fit the first sizes may fit others.
+                    // A body with errors for the first sizes may be valid for others.
                     let stays = found
                         .as_ref()
                         .and_then(|f| f.as_tensor())
@@ -277,7 +279,7 @@ impl Cx<'_> {
         .fresh(hint)
         .into()
     }
-    /// Types of the final values of what is carried.
+    /// Adds the types of the final values of carried values.
     fn carried(&mut self, syms: &mut SymTable, at: usize, carried: &[TensorType], varies: &[Vec<bool>]) {
         for (k, (t, v)) in carried.iter().zip(varies).enumerate() {
             let dims: Vec<Dim> = (0..t.rank())
@@ -306,7 +308,7 @@ impl Cx<'_> {
             )
             .fail()
     }
-    /// What the body declares of its inputs from number `first` on must not contradict what the node gives.
+    /// Fails if the types that the body declares for its inputs from `first` on contradict the given ones.
     fn declared_inputs(&self, sub: &Graph, first: usize, given: &[ElemType]) -> Result<()> {
         for (k, elem) in given.iter().enumerate() {
             let d = &sub.values[sub.inputs[first + k]];
@@ -332,7 +334,8 @@ impl Cx<'_> {
         }
         Ok(())
     }
-    /// The iteration number and the like: a scalar, or a list of one as the body declares it.
+    /// Sets the type of a scalar input such as the iteration number; it is a list of one element if the body
+    /// declares it so.
     fn scalar_input(&self, sub: &mut Graph, i: usize, elem: ElemType, known: Known) {
         let v = sub.inputs[i];
         let one = matches!(sub.values[v].ty.as_ref().and_then(|t| t.as_tensor()), Some(t) if t.rank() == 1);
@@ -360,7 +363,7 @@ impl Cx<'_> {
         let mark = syms.len();
         let it = syms.fresh_number("iteration", crate::sym::Range::at_least(0));
         self.scalar_input(sub, 0, ElemType::I64, Known::Dims(vec![it.into()]));
-        // It runs only where it is true.
+        // The body runs only if the condition is true.
         self.scalar_input(sub, 1, ElemType::Bool, truth(true));
         let Some((out, varies)) = self.settle(sub, syms, 2, 1, &mut carried, tables)? else { return Ok(()) };
         if out[0].0.as_tensor().is_none_or(|t| t.elem != ElemType::Bool || t.count().as_const() != Some(1)) {
@@ -409,7 +412,8 @@ impl Cx<'_> {
     }
 }
 
-/// The type of a table of a sequence beside another one: one without rows has as many columns as the other.
+/// The type of a sequence's table when it meets another table: without rows, it takes the other's number of
+/// columns.
 fn columns_of(t: &TensorType, other: &TensorType) -> TensorType {
     match (&t.dims[..], &other.dims[..]) {
         ([len, _], [_, columns]) if len.as_const() == Some(0) => {
@@ -419,12 +423,12 @@ fn columns_of(t: &TensorType, other: &TensorType) -> TensorType {
     }
 }
 
-/// An axis that may count from the end.
+/// Resolves an axis, which may be negative to count from the end.
 pub(crate) fn axis(a: i64, rank: usize) -> Option<usize> {
     usize::try_from(if a < 0 { a + rank as i64 } else { a }).ok().filter(|a| *a < rank)
 }
 
-/// The truth value that is known.
+/// The truth value, if it is known.
 pub(crate) fn known_truth(k: &Known) -> Option<bool> {
     match k {
         Known::Const(c) => c.to_i64s()?.first().map(|v| *v != 0),
@@ -433,7 +437,7 @@ pub(crate) fn known_truth(k: &Known) -> Option<bool> {
     }
 }
 
-/// True if a size does not depend on what a body defines: its symbols are older than `mark`.
+/// True if a size does not depend on sizes defined in a body: its symbols are older than `mark`.
 fn outside(syms: &SymTable, d: Dim, mark: usize) -> bool {
     d.syms().into_iter().all(|s| (s.0 as usize) < mark || syms.kind(s) != SymKind::Runtime)
 }

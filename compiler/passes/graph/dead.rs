@@ -1,4 +1,4 @@
-//! drop_dead: removes nodes whose results nobody uses.
+//! drop_dead: removes nodes whose results are not used.
 
 use crate::diag::Result;
 use crate::graph::{Def, Graph, Model};
@@ -17,7 +17,7 @@ fn sweep(g: &mut Graph) {
         if node.outputs.iter().flatten().any(|v| used[*v] > 0) {
             for (_, sub) in &mut node.subgraphs {
                 sweep(sub);
-                // What nothing inside uses any more is not captured either.
+                // Values that are no longer used inside are no longer captured.
                 let inner = sub.use_counts();
                 sub.captures.retain(|(o, v)| {
                     if inner[*v] == 0 {

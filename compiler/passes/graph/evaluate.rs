@@ -1,11 +1,11 @@
-//! Small results of constants are computed while shapes are inferred: exporters compute sizes with floats,
-//! lists and selections, and what is constant there must be known before the shapes that follow from it.
+//! Constant evaluation of small results during shape inference. Exporters compute sizes with floats, lists
+//! and selections; constant parts must be known before the shapes that depend on them.
 //!
-//! The node is lowered alone and run by the interpreter of the nest IR. Larger results are the business of
+//! The node is lowered separately and run by the interpreter of the nest IR. Larger results are folded by
 //! `passes/nest/fuse/fold_constants`.
 //!
-//! Operators that only move elements also move sizes that are expressions: they run on marks, numbers that
-//! stand for the expressions, and the marks in the result say which expression lies where.
+//! Operators that only move elements also move sizes that are expressions. They run on marks, numbers that
+//! denote the expressions, and the marks in the result determine the position of each expression.
 
 use crate::graph::NodeData;
 use crate::nest::{Buf, LoopKind, Module, Place, interp};
@@ -15,11 +15,11 @@ use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Most elements of an operand and of a result.
+/// Most elements of an operand or of a result.
 const MOST: i64 = 64;
 
-/// The results of a node whose operands are small constants, where they are small; `None` leaves it to run
-/// time.
+/// The small results of a node whose operands are small constants. `None` if the node is not evaluated at
+/// compile time.
 pub(super) fn evaluate(
     node: &NodeData,
     operands: &[Option<Operand>],
@@ -46,7 +46,7 @@ pub(super) fn evaluate(
         .map(|o| o.as_ref().map_or(Some(None), |o| o.0.as_tensor().map(Some)))
         .collect::<Option<_>>()?;
     for t in types.iter().flatten() {
-        // Sizes that follow from the constants are found by running it.
+        // Sizes that depend on the constants are determined by running the node.
         let fits =
             |d: &Dim| d.as_const().is_some() || d.as_sym().is_some_and(|s| syms.kind(s) == SymKind::Runtime);
         if !is_number(t.elem) || !t.dims.iter().all(fits) || t.count().as_const().is_some_and(|n| n > MOST) {
@@ -61,7 +61,7 @@ pub(super) fn evaluate(
         constants.iter().map(|c| c.as_ref().map_or(Known::No, |c| Known::Const(c.clone()))).collect();
     let mut results = vec![];
     for (ty, out) in types.iter().zip(outputs) {
-        // What inference knows has no kernel.
+        // Results that inference already knows have no kernel.
         let wanted = ty.filter(|_| out.as_ref().is_some_and(open));
         results.push(wanted.map(|t| {
             let b = m.buf("result", t.elem, t.dims.clone(), Place::Output(m.outputs.len() as u32));
@@ -113,7 +113,7 @@ pub(super) fn evaluate(
     Some(out)
 }
 
-/// True if operand `i` of an operator holds elements that it only moves.
+/// True if an operator only moves the elements of operand `i`.
 fn moves(op: &str, i: usize) -> bool {
     match op {
         "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" | "Transpose" | "Slice" | "Split"
@@ -126,13 +126,13 @@ fn moves(op: &str, i: usize) -> bool {
     }
 }
 
-/// Numbers that stand for expressions over sizes. No model computes with numbers of this magnitude.
+/// Numbers that denote expressions over sizes. No model computes with numbers of this magnitude.
 #[derive(Default)]
 struct Marks(Vec<Dim>);
 
 impl Marks {
     const FIRST: i64 = 0x4d61_726b_0000_0000;
-    /// An operand with a mark for each of its known elements.
+    /// A constant with a mark in place of each known element of an operand.
     fn of(&mut self, o: &Operand) -> Option<Arc<ConstData>> {
         let (t, Known::Dims(list)) = (o.ty.as_tensor()?, &o.known) else { return None };
         if t.elem != ElemType::I64 || list.len() as i64 > MOST {
@@ -160,7 +160,7 @@ fn is_number(t: ElemType) -> bool {
     t.bytes().is_some() && t != ElemType::Str
 }
 
-/// The contents of an operand as a small constant.
+/// The contents of an operand, if it is a small constant.
 fn constant(o: &Operand) -> Option<Arc<ConstData>> {
     let t = o.ty.as_tensor()?;
     match &o.known {

@@ -1,17 +1,17 @@
-//! Nodes that are made of others: while shapes are inferred, such a node is replaced by ordinary ones, which
-//! are inferred in its place.
+//! Composite nodes: shape inference replaces such a node by ordinary nodes, which are then inferred instead.
 //!
 //! | node | becomes |
 //! |---|---|
 //! | FlexAttention | its contractions, softmax and modifiers ([`flex`]) |
 //! | Gradient | the backward pass of the graph it names ([`gradient`]) |
-//! | Scan version 8 | a Scan over the batch around one over the sequence ([`batched`]) |
-//! | operators of com.microsoft that are others of ONNX in a row | those ([`contrib`]) |
+//! | Scan version 8 | a Scan over the batch with a Scan over the sequence in its body ([`batched`]) |
+//! | operators of com.microsoft that are compositions of ONNX operators | those ([`contrib`]) |
 //! | If with a known condition | the branch ([`branches`]) |
-//! | operators that compute with complex numbers | those on their parts ([`complex`]) |
+//! | arithmetic operators on complex numbers | operators on their parts ([`complex`]) |
 //!
-//! Types of the operands are known then, which decides what is made. Bodies of loops are inferred several
-//! times, until the sizes of what they carry settle; what is made there must hold for any sizes.
+//! The expansion depends on the types of the operands, which are known at this point. Bodies of loops are
+//! inferred several times, until the sizes of carried values settle, so an expansion inside them must be
+//! valid for any sizes.
 
 mod batched;
 pub(super) mod branches;
@@ -31,7 +31,7 @@ use crate::tensor::{ConstData, ElemType, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The nodes that take the place of `n`, in order; `None` if it stays. `once`: the graph is inferred once.
+/// The nodes that replace `n`, in order; `None` if it is kept. `once`: the graph is inferred once.
 pub(super) fn expand(
     g: &mut Graph,
     n: Node,
@@ -55,16 +55,16 @@ pub(super) fn expand(
     }
 }
 
-/// Makes nodes in the place of another one.
+/// A builder of nodes that replace another one.
 struct Make<'a> {
     g: &'a mut Graph,
     origin: Origin,
-    /// Names of new values begin with it.
+    /// Prefix of the names of new values.
     prefix: String,
     made: Vec<Node>,
 }
 
-/// A node with what its graph says of its results.
+/// A node with its results' data.
 struct Piece {
     node: NodeData,
     results: Vec<Option<ValueData>>,
@@ -78,7 +78,7 @@ impl Piece {
     }
 }
 
-/// A node to be made, but for its operator.
+/// The properties of a new node except its operator.
 struct NodeSpec {
     attrs: Vec<(String, AttrValue)>,
     inputs: Vec<Option<Value>>,
@@ -100,13 +100,13 @@ impl NodeSpec {
     }
 }
 
-/// A value of a body that is made: an input, or what stands for something of the graph around.
+/// A value of a new body: an input or a captured value.
 fn stand_in(g: &mut Graph, name: String, def: Def) -> Value {
     g.values.push(ValueData { name, ty: None, declared: None, known: Known::No, def })
 }
 
 impl<'a> Make<'a> {
-    /// In the place of `n`, after whose first result new values are named.
+    /// A builder for the replacement of `n`. New values are named after the first result of `n`.
     fn at(g: &'a mut Graph, n: Node) -> Make<'a> {
         let node = &g.nodes[n];
         let prefix =
@@ -116,7 +116,7 @@ impl<'a> Make<'a> {
     fn value(&mut self, name: String, def: Def) -> Value {
         stand_in(self.g, name, def)
     }
-    /// A node of the newest version of an operator of ai.onnx, with `outputs` results.
+    /// Adds a node of the newest version of an ai.onnx operator, with `outputs` results.
     fn node(
         &mut self,
         name: &str,
@@ -127,11 +127,11 @@ impl<'a> Make<'a> {
         let attrs = attrs.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
         self.add(name, NodeSpec::new(inputs, outputs).attrs(attrs))
     }
-    /// The same, with graphs.
+    /// As [`Make::node`], with subgraphs.
     fn add(&mut self, name: &str, spec: NodeSpec) -> Result<Vec<Value>> {
         self.newest("", name, spec)
     }
-    /// A node of com.microsoft.
+    /// Adds a node of a com.microsoft operator.
     fn contrib(
         &mut self,
         name: &str,
@@ -147,7 +147,7 @@ impl<'a> Make<'a> {
             .map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
         self.parsed(schema, spec)
     }
-    /// A node of a version of an operator.
+    /// Adds a node of a specific version of an operator.
     fn parsed(&mut self, schema: &'static Schema, spec: NodeSpec) -> Result<Vec<Value>> {
         let names = spec.subgraphs.iter().map(|(n, _)| n.clone()).collect();
         let (inputs, attrs) = (spec.inputs.len(), spec.attrs.clone());
@@ -180,26 +180,26 @@ impl<'a> Make<'a> {
         self.made.push(n);
         results
     }
-    /// A node with one result.
+    /// Adds a node with one result.
     fn with(&mut self, name: &str, attrs: Vec<(&str, AttrValue)>, inputs: &[Value]) -> Result<Value> {
         let made = self.node(name, attrs, inputs.iter().map(|v| Some(*v)).collect(), 1)?;
         made.first().copied().ok_or_else(|| Failure::bug("expand", "a node without a result"))
     }
-    /// The same without attributes.
+    /// Adds a node with one result and without attributes.
     fn op(&mut self, name: &str, inputs: &[Value]) -> Result<Value> {
         self.with(name, vec![], inputs)
     }
-    /// A list of integers.
+    /// A constant list of integers.
     fn ints(&mut self, v: &[i64]) -> Value {
         let name = format!("{}.ints", self.prefix);
         self.g.add_const(name, Arc::new(ConstData::from_i64s(v)))
     }
-    /// An integer.
+    /// A constant integer.
     fn integer(&mut self, v: i64) -> Value {
         let name = format!("{}.int", self.prefix);
         self.g.add_const(name, Arc::new(ConstData::i64s_shaped(vec![], &[v])))
     }
-    /// A number of a floating-point type.
+    /// A constant of a floating-point type.
     fn number(&mut self, elem: ElemType, v: f64) -> Result<Value> {
         let name = format!("{}.number", self.prefix);
         if elem == ElemType::F64
@@ -210,7 +210,7 @@ impl<'a> Make<'a> {
         let v = self.g.add_const(name, Arc::new(ConstData::f32s(vec![], &[v as f32])));
         self.cast(v, ElemType::F32, elem)
     }
-    /// A conversion, if it is one.
+    /// Adds a conversion unless the types are equal.
     fn cast(&mut self, v: Value, from: ElemType, to: ElemType) -> Result<Value> {
         if from == to { Ok(v) } else { self.with("Cast", vec![("to", AttrValue::Int(to as i64))], &[v]) }
     }
@@ -218,7 +218,7 @@ impl<'a> Make<'a> {
     fn sizes(&mut self, v: Value, from: i64, to: i64) -> Result<Value> {
         self.with("Shape", vec![("start", AttrValue::Int(from)), ("end", AttrValue::Int(to))], &[v])
     }
-    /// Lets the result `old` of the node that is replaced be what `new` is.
+    /// Replaces the definition of `old`, a result of the replaced node, by `new`.
     fn define(&mut self, old: Value, new: Value) -> Result<()> {
         let v = self.op("Identity", &[new])?;
         if let Def::Node(n, _) = self.g.values[v].def {
@@ -228,8 +228,8 @@ impl<'a> Make<'a> {
         }
         Ok(())
     }
-    /// A copy of a node. `map` says what its operands are here and learns its results; operands that it does
-    /// not know are values of this graph.
+    /// Adds a copy of a node. `map` gives the operands in this graph and receives the results; operands that
+    /// it does not contain are values of this graph.
     fn paste(&mut self, piece: Piece, map: &mut HashMap<Value, Value>) {
         let Piece { mut node, results } = piece;
         let here = |v: &mut Value| *v = map.get(v).copied().unwrap_or(*v);
@@ -255,7 +255,7 @@ impl<'a> Make<'a> {
         self.g.nodes.push(node);
         self.made.push(n);
     }
-    /// The results of a graph for `arguments`, computed by nodes here.
+    /// Adds the nodes of a graph, applied to `arguments`, and returns its results.
     fn inline(&mut self, sub: &Graph, arguments: &[Value]) -> Vec<Value> {
         let mut map: HashMap<Value, Value> = sub.captures.iter().map(|(o, v)| (*v, *o)).collect();
         map.extend(sub.inputs.iter().copied().zip(arguments.iter().copied()));

@@ -1,4 +1,4 @@
-//! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
+//! infer_shapes: types, symbolic shapes and known contents of every value. All findings are collected.
 
 use super::control::{self, Output};
 use crate::diag::{Error, Findings, Origin, Result, codes, limits};
@@ -38,17 +38,17 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
         }
     }
     findings.check()?;
-    // What was made in the place of other nodes may compute more than is asked for.
+    // Expansions may compute more results than are used.
     super::dead::run(model)
 }
 
-/// Shapes that may be taken as far as run time checks them.
+/// Declared shapes that may be assumed, because they are checked at run time.
 pub(super) type Hints = SecondaryMap<Value, Option<Vec<Dim>>>;
 
-/// What a node of a branch counts against `limits::BODY_NODES`: it may stay there as a copy.
+/// Cost of a node of a branch for `limits::BODY_NODES`: it may be copied.
 const BRANCH: u64 = 8;
 
-/// Takes from what bodies may cost.
+/// Adds to the cost of inferring bodies, and fails if it exceeds the limit.
 fn spend(syms: &mut SymTable, cost: u64, origin: &Origin) -> Result<()> {
     if !limits::BODY_NODES.exceeded_by(syms.spend_on_bodies(cost)) {
         return Ok(());
@@ -60,25 +60,25 @@ fn spend(syms: &mut SymTable, cost: u64, origin: &Origin) -> Result<()> {
     e.at(origin).fail()
 }
 
-/// A node with those in its bodies.
+/// The number of nodes of `n` including its bodies.
 fn nodes(g: &Graph, n: Node) -> u64 {
     let inside = |s: &Graph| s.order.iter().map(|n| nodes(s, *n)).sum::<u64>();
     1 + g.nodes[n].subgraphs.iter().map(|(_, s)| inside(s)).sum::<u64>()
 }
 
-/// What a graph is to the model.
+/// The role of a graph in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The model itself: its results are the caller's.
+    /// The main graph, whose results are the model's.
     Main,
-    /// A branch whose graph around is inferred once.
+    /// A branch whose enclosing graph is inferred once.
     Branch,
-    /// A body that is inferred several times, until the types that it carries settle.
+    /// A body that is inferred several times, until the types of carried values settle.
     Body,
 }
 
-/// Types of all results of a graph whose inputs and captures have types. But for a [`Role::Body`] with these
-/// types only, so that what follows from them may be written into the graph.
+/// Infers the types of all results of a graph whose inputs and captures have types. Unless the graph is a
+/// [`Role::Body`], these types are final, so that conclusions may be written into the graph.
 pub(super) fn infer_graph(
     g: &mut Graph,
     syms: &mut SymTable,
@@ -97,14 +97,14 @@ pub(super) fn infer_graph(
     Ok(())
 }
 
-/// A graph while its nodes are inferred, one after the other.
+/// The state of inferring a graph's nodes in order.
 struct Infer<'a> {
     g: &'a mut Graph,
     syms: &'a mut SymTable,
     findings: &'a mut Findings,
     hints: &'a Hints,
     role: Role,
-    /// Where the next node is in the graph's order.
+    /// Index of the next node in the graph's order.
     place: usize,
 }
 
@@ -118,7 +118,7 @@ impl Infer<'_> {
         if weight > 0 {
             spend(self.syms, weight, &self.g.nodes[n].origin)?;
         }
-        // An operand without a type has been reported where it is defined.
+        // An operand without a type has been reported at its definition.
         let Some(operands) = self.operands(n) else { return Ok(()) };
         if let Some(e) = self.wrong_type(n, &operands) {
             self.findings.push(e.at(&self.g.nodes[n].origin));
@@ -174,7 +174,7 @@ impl Infer<'_> {
         let e = with_operands(Error::new(codes::OP_TYPE, title), operands, self.syms);
         Some(e.found_expected(found, expected))
     }
-    /// The error about an operator that computes with elements that only move.
+    /// The error about an arithmetic operator on elements that can only be moved.
     fn opaque(&self, n: Node, operands: &[Option<Operand>], outputs: &[Output]) -> Option<Error> {
         let node = &self.g.nodes[n];
         let types = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0));
@@ -187,8 +187,7 @@ impl Infer<'_> {
             format!("{} computes with its elements, and nothing says what comes of {what}", node.schema.name);
         Some(Error::new(codes::OP_FEATURE, title))
     }
-    /// What the operator says of its results; `None` if others have taken the node's place, or it has been
-    /// reported.
+    /// The operator's results. `None` if the node has been replaced, or an error has been reported.
     fn results(
         &mut self,
         n: Node,
@@ -231,14 +230,14 @@ impl Infer<'_> {
         }
         Ok(Some((r, found.outputs)))
     }
-    /// Moves what uses results of another rank in each branch into the branches of node `n`, which then is
-    /// inferred again.
+    /// Moves the users of results whose rank differs between the branches of node `n` into the branches. The
+    /// node is then inferred again.
     fn sink(&mut self, n: Node, uneven: &[usize]) -> Result<()> {
         self.place -= 1;
         if self.role == Role::Main {
             super::expand::branches::describe(self.g, n, uneven)?;
         }
-        // Each user is copied into both branches, with the bodies in it.
+        // Each user is copied into both branches, including its bodies.
         let users: u64 = self.g.order[self.place..].iter().map(|n| nodes(self.g, *n)).sum();
         spend(self.syms, 2 * BRANCH * users, &self.g.nodes[n].origin)?;
         if !super::expand::branches::sink(self.g, n, self.place, uneven) {
@@ -247,7 +246,7 @@ impl Infer<'_> {
         }
         Ok(())
     }
-    /// Gives a result its type and what is known of it.
+    /// Sets the type and the known contents of a result.
     fn define(
         &mut self,
         n: Node,
@@ -288,7 +287,8 @@ impl Infer<'_> {
     }
 }
 
-/// What messages of failed calls name of a node: itself, and the shapes of its operands and results.
+/// The description of a node in messages of failed calls: its name, and the shapes of its operands and
+/// results.
 fn source(g: &Graph, n: Node) -> Source {
     let node = &g.nodes[n];
     let shape = |v: &Value| {
@@ -299,9 +299,9 @@ fn source(g: &Graph, n: Node) -> Source {
     Source { node: g.called(n), op: node.origin.op.clone(), tensors }
 }
 
-/// Shapes that the model declares for its outputs, or that follow from a declared one through operators that
-/// keep the shape. Only those over sizes that are known at entry. What is declared for other values is not
-/// taken: it is often out of date, and nobody but the compiler would ever see it.
+/// Shapes declared for the model's outputs, also for values from which an output is computed by operators
+/// that keep the shape. All their sizes must be known at entry. Shapes declared for inner values are not
+/// used: they are often out of date, and no caller would notice.
 fn declared_shapes(g: &Graph, syms: &SymTable) -> SecondaryMap<Value, Option<Vec<Dim>>> {
     let params: BTreeSet<Sym> = g
         .inputs
@@ -332,7 +332,7 @@ fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Opt
     dims.iter().all(|d| d.syms().is_subset(params)).then_some(dims)
 }
 
-/// Sizes in bits must fit 63 bits: positions are computed in them.
+/// The error about a tensor whose size in bits does not fit 63 bits, in which positions are computed.
 fn too_large(name: &str, ty: &ValueType, syms: &SymTable) -> Option<Error> {
     let t = ty.as_tensor()?;
     if limits::RANK.exceeded_by(t.rank() as u64) {
@@ -347,11 +347,11 @@ fn too_large(name: &str, ty: &ValueType, syms: &SymTable) -> Option<Error> {
     Some(e.help("bound or fix the dimensions: --dim 'N<=...' or --dim N=..."))
 }
 
-/// Sizes with more atoms than this get a name: what is computed from them stays small.
+/// Sizes with more atoms than this become derived symbols, so that expressions over them stay small.
 const LARGE: u32 = 32;
 
-/// Lets the sizes of a result through the door: what nothing proves about them is checked at run time. An
-/// error if one is negative whatever the symbols are.
+/// Admits the sizes of a result: requirements that cannot be proven are checked at run time. An error if a
+/// size is negative for all values of its symbols.
 fn admit(name: &str, ty: ValueType, syms: &mut SymTable) -> std::result::Result<ValueType, Error> {
     let ValueType::Tensor(t) = ty else { return Ok(ty) };
     for d in &t.dims {
@@ -361,9 +361,10 @@ fn admit(name: &str, ty: ValueType, syms: &mut SymTable) -> std::result::Result<
                 .found_expected(found, "sizes of 0 or more"));
         }
     }
-    // The checks may have made the sizes simpler.
+    // The new conditions may simplify the sizes.
     let mut dims: Vec<Dim> = t.dims.into_iter().map(|d| syms.simplify(d)).collect();
-    // A product of sums has a term for each combination: shorter formulas where it would be too large.
+    // A product of sums has a term for each combination, so the formulas are shortened further if it is too
+    // large.
     for most in [LARGE, LARGE / 4, 2] {
         dims.iter_mut().filter(|d| d.size() > most).for_each(|d| *d = syms.name_extent(*d, "size"));
         let positions = Dim::product(dims.iter().copied());
@@ -374,12 +375,13 @@ fn admit(name: &str, ty: ValueType, syms: &mut SymTable) -> std::result::Result<
     Ok(ValueType::Tensor(TensorType::new(t.elem, dims)))
 }
 
-/// A name for a large formula.
+/// A derived symbol for a large formula.
 fn short(d: Dim, syms: &mut SymTable) -> Dim {
     if d.size() > LARGE { syms.name_formula(d, "value") } else { d }
 }
 
-/// Text of a declared type that can not be true. Declared types are never believed, only compared.
+/// The text of a declared type that contradicts the inferred one. Declared types are only compared, never
+/// used.
 fn contradiction(
     inferred: Option<&ValueType>,
     declared: Option<&ValueType>,
@@ -407,7 +409,7 @@ fn contradicts(a: &ValueType, b: &ValueType, syms: &SymTable) -> bool {
     }
 }
 
-/// The error about an output of the model that is declared otherwise than it is.
+/// The error about an output of the model whose declared type differs from the inferred one.
 fn wrong_output(name: &str, declared: String, inferred: &ValueType, syms: &SymTable) -> Error {
     let e = Error::new(
         codes::TYPE_INVALID,

@@ -1,19 +1,19 @@
 //! integer_quantized: `DequantizeLinear -> operator -> QuantizeLinear` becomes the operator's integer form.
 //!
-//! Exporters write quantized models as float operators between pairs of quantizing nodes. Where all scales
-//! and zero points are constants,
+//! Exporters write quantized models as float operators between pairs of quantizing nodes. If all scales and
+//! zero points are constants:
 //!
 //! * Conv, MatMul and Gemm become QLinearConv, QLinearMatMul and QGemm: integer contractions whose result is
-//!   quantized again as it is stored. A Relu or Clip behind them is a clamp of the quantized result, mostly
-//!   none at all, since the range of the quantized type is the activation's.
-//! * Add, Mul, Concat, Sigmoid, LeakyRelu and average pools become their QLinear forms, which read and write
-//!   quantized tensors.
-//! * What only moves values, or takes the largest, works on the quantized tensor itself, if it is quantized
-//!   alike on both sides.
+//!   requantized when it is stored. A following Relu or Clip becomes a clamp of the quantized result, which
+//!   is usually redundant because the quantized type has the range of the activation.
+//! * Add, Mul, Concat, Sigmoid, LeakyRelu and average pooling become their QLinear forms, which read and
+//!   write quantized tensors.
+//! * Operators that only move values or select the largest work on the quantized tensor itself, if both sides
+//!   are quantized alike.
 //!
-//! The sums are exact where floats round, so the result may be one quantization step apart from that of the
-//! float operators. What could be more is left alone: sums that may leave 32 bits, float biases that are
-//! coarse in steps of the product's scale, biases of another scale.
+//! The sums are exact while floats round, so a result may differ by one quantization step from that of the
+//! float operators. Cases that could differ by more are not rewritten: sums that may exceed 32 bits, float
+//! biases that are coarse in steps of the product's scale, biases with another scale.
 
 use crate::diag::Result;
 use crate::graph::{Def, Graph, Model, Node, NodeData, Value, ValueData};
@@ -21,7 +21,7 @@ use crate::ops::{self, AttrValue, Attrs, Known};
 use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::sync::Arc;
 
-/// Operators that give some of the elements of their first input, unchanged.
+/// Operators whose results are unchanged elements of their first input.
 const MOVERS: &[&str] = &[
     "MaxPool",
     "GlobalMaxPool",
@@ -65,11 +65,11 @@ const MS: &str = "com.microsoft";
 struct Rewrite<'a> {
     g: &'a mut Graph,
     opset: i64,
-    /// Nodes that take the quantizing node's place, in order.
+    /// Nodes that replace the quantizing node, in order.
     made: Vec<Node>,
 }
 
-/// A tensor with its constant scale and zero point, as values and as numbers.
+/// A tensor with its constant scale and zero point, as graph values and as numbers.
 #[derive(Clone)]
 struct Quantized {
     x: Value,
@@ -78,11 +78,11 @@ struct Quantized {
     elem: ElemType,
     scales: Vec<f64>,
     zeros: Vec<i64>,
-    /// Where there are several scales: the axis that they belong to.
+    /// The axis of the scales, if there are several.
     axis: Option<usize>,
 }
 
-/// A node to be made in the place of `like`.
+/// A node to be made in place of `like`.
 struct Plan<'a> {
     domain: &'static str,
     name: &'a str,
@@ -95,7 +95,7 @@ struct Plan<'a> {
 type Limits = (f64, f64);
 
 impl Rewrite<'_> {
-    /// Rewrites the pattern that ends in node `n`; `None` if there is none.
+    /// Rewrites the pattern that ends in node `n`; `None` if there is no pattern.
     fn rewrite(&mut self, n: Node) -> Option<()> {
         let q = self.g.nodes[n].clone();
         if q.schema.name != "QuantizeLinear" || !q.schema.domain.is_empty() {
@@ -126,7 +126,7 @@ impl Rewrite<'_> {
         }
     }
 
-    // ---- What is there ----
+    // ---- Analysis ----
 
     fn tensor(&self, v: Value) -> Option<&TensorType> {
         self.g.values[v].ty.as_ref()?.as_tensor()
@@ -137,7 +137,7 @@ impl Rewrite<'_> {
             _ => None,
         }
     }
-    /// The node that computes a value which nobody else uses.
+    /// The node that computes a value, if the value has no other use.
     fn only_producer(&self, v: Value) -> Option<NodeData> {
         let Def::Node(n, 0) = self.g.values[v].def else { return None };
         let uses =
@@ -151,8 +151,9 @@ impl Rewrite<'_> {
         let others = self.g.nodes[n].outputs.iter().skip(1).flatten().next().is_some();
         (uses == 1 && !captured && !others && !self.g.outputs.contains(&v)).then(|| self.g.nodes[n].clone())
     }
-    /// Operand, scale and zero point of a quantizing node (`result`: of its output type) or a dequantizing
-    /// one: scales are constant floats, the type is one of 8 bits (for dequantizing also int32: a bias).
+    /// Operand, scale and zero point of a quantizing node (`result`: the type is that of its output) or of a
+    /// dequantizing one. Scales are constant floats. The type has 8 bits; for dequantizing it may be int32,
+    /// for a bias.
     fn params(&self, q: &NodeData, result: bool) -> Option<Quantized> {
         let (x, scale, zero) =
             ((*q.inputs.first()?)?, (*q.inputs.get(1)?)?, q.inputs.get(2).copied().flatten());
@@ -194,7 +195,7 @@ impl Rewrite<'_> {
         }
         self.params(node, false)
     }
-    /// The same, of 8 bits and with one scale.
+    /// As [`Quantizer::dequantized`], for 8 bits and a single scale.
     fn whole(&self, v: Option<&Option<Value>>) -> Option<Quantized> {
         self.dequantized(v).filter(|x| x.axis.is_none() && x.elem != ElemType::I32)
     }
@@ -215,7 +216,7 @@ impl Rewrite<'_> {
         }
     }
 
-    // ---- What is made of it ----
+    // ---- Construction ----
 
     fn name_of(&self, v: Value) -> String {
         self.g.values[v].name.clone()
@@ -232,14 +233,14 @@ impl Rewrite<'_> {
         let z = self.zero(q);
         [Some(q.x), Some(q.scale), Some(z)]
     }
-    /// A value of the type of another.
+    /// A new value with the type of another.
     fn value_like(&mut self, v: Value, suffix: &str) -> Value {
         let d = &self.g.values[v];
         let name = format!("{}.{suffix}.{}", d.name, self.g.values.len());
         let ty = d.ty.clone();
         self.g.values.push(ValueData { name, ty, declared: None, def: Def::Capture, known: Known::No })
     }
-    /// The node, which computes `out`; `None` if the operator does not take these attributes or types.
+    /// Makes a node that computes `out`; `None` if the operator does not accept these attributes or types.
     fn node(&mut self, plan: Plan, out: Value) -> Option<()> {
         let Plan { domain, name, like, attrs, inputs } = plan;
         let schema = ops::find(domain, name, if domain.is_empty() { self.opset } else { 1 }).ok()?;
@@ -262,7 +263,7 @@ impl Rewrite<'_> {
         self.made.push(n);
         Some(())
     }
-    /// The bias as int32 in steps of `sx * sw`, where that is what it is, or close enough.
+    /// The bias as int32 in steps of `sx * sw`, if it has that form or is close enough to it.
     fn bias(
         &mut self,
         v: Option<&Option<Value>>,
@@ -271,7 +272,7 @@ impl Rewrite<'_> {
         sy: f64,
         terms: i64,
     ) -> Option<Option<Value>> {
-        // Each term is at most 255 * 255 in magnitude; the sum must fit 32 bits.
+        // The magnitude of each term is at most 255 * 255; the sum must fit 32 bits.
         let most = terms.checked_mul(255 * 255)?;
         let Some(Some(v)) = v else { return (most <= i64::from(i32::MAX)).then_some(None) };
         let step = |i: usize| sx * sw[if sw.len() == 1 { 0 } else { i }];
@@ -295,7 +296,7 @@ impl Rewrite<'_> {
                 let floats = c
                     .to_f64s()
                     .filter(|f| f.iter().all(|f| f.is_finite()) && (sw.len() == 1 || sw.len() == f.len()))?;
-                // Half a step of the product must not show in the result.
+                // Rounding the bias to a step of the product must not affect the result.
                 if c.elem() != ElemType::F32 || (0..floats.len()).any(|i| step(i) > sy / 64.0) {
                     return None;
                 }
@@ -315,7 +316,7 @@ impl Rewrite<'_> {
         let fits = ints.iter().all(|b| b.saturating_abs().saturating_add(most) <= i64::from(i32::MAX));
         fits.then_some(Some(value))
     }
-    /// The contraction, and what is left of the activation behind it.
+    /// The contraction, followed by the remaining part of the activation.
     fn contraction(&mut self, plan: Plan, y: &Quantized, limits: Option<Limits>, out: Value) -> Option<()> {
         let like = plan.like;
         let (lo, hi) = if y.elem == ElemType::U8 { (0, 255) } else { (-128, 127) };
@@ -328,7 +329,7 @@ impl Rewrite<'_> {
                 .filter(|(n, c)| *c != if *n == "Max" { lo } else { hi })
                 .collect()
         });
-        // Integers have Max and Min since version 12.
+        // Max and Min accept integers since version 12.
         if !clamps.is_empty() && self.opset < 12 {
             return None;
         }
@@ -363,7 +364,7 @@ impl Rewrite<'_> {
             out,
         )
     }
-    /// Weights with a zero point for each of their scales.
+    /// Weights with a zero point for each scale.
     fn channels(&mut self, w: &Quantized) -> Option<[Option<Value>; 3]> {
         if w.zero.is_some() || w.axis.is_none() {
             return Some(self.three(w));
@@ -402,7 +403,7 @@ impl Rewrite<'_> {
             return None;
         }
         let dims = self.tensor(b.x)?.dims.clone();
-        // A bias of the rows has no scale of its own.
+        // A bias of the rows has no separate scale.
         if let Some(Some(c)) = op.inputs.get(2)
             && self.tensor(*c)?.dims != vec![dims[columns]]
         {
@@ -416,14 +417,14 @@ impl Rewrite<'_> {
         self.contraction(Plan { domain: MS, name: "QGemm", like: op, attrs, inputs }, y, limits, out)
     }
     fn binary(&mut self, op: &NodeData, y: &Quantized, out: Value) -> Option<()> {
-        // Before version 7 operands are broadcast otherwise.
+        // Before version 7 broadcasting follows other rules.
         let (a, b) = (self.whole(op.inputs.first())?, self.whole(op.inputs.get(1))?);
         if op.schema.since < 7 {
             return None;
         }
         let inputs =
             [a, b, Quantized { x: out, ..y.clone() }].iter().flat_map(|q| self.three(q)).collect::<Vec<_>>();
-        // The result has a scale and a zero point only.
+        // The result has only a scale and a zero point.
         let inputs = inputs[..6].iter().chain(&inputs[7..]).copied().collect();
         self.node(
             Plan { domain: MS, name: &format!("QLinear{}", op.schema.name), like: op, attrs: vec![], inputs },

@@ -1,10 +1,10 @@
-//! write_sequences: sequences, optionals and maps become tensors, before anything looks at types.
+//! write_sequences: replaces sequences, optionals and maps by tensors, before types are inferred.
 //!
-//! A sequence is a list of values where its members are known here: then it costs nothing. Otherwise it is a
-//! table and the data of all members ([`crate::ops::bundle`]), and its operators are kernels like others.
-//! Values that If and Loop hand on become several: table, data, and for an optional sequence a truth value.
-//! Only inputs and outputs of the main graph keep their types: `Unpack` reads what the caller describes, one
-//! `Publish` describes all results.
+//! A sequence whose members are known at compile time is a list of values and costs nothing. Otherwise it is
+//! a table and the data of all members ([`crate::ops::bundle`]), and its operators are ordinary kernels.
+//! Results of If and Loop become several values: table, data, and a boolean for an optional sequence. Only
+//! inputs and outputs of the main graph keep their types: `Unpack` reads the caller's descriptors, and a
+//! single `Publish` describes all results.
 
 mod control;
 mod operators;
@@ -25,14 +25,14 @@ use std::sync::{Arc, LazyLock};
 struct Seq {
     table: Value,
     data: Value,
-    /// Sizes that all members have.
+    /// Sizes common to all members.
     dims: Option<Vec<Option<i64>>>,
 }
 
-/// What stands for a value that is no tensor.
+/// The representation of a value that is not a tensor.
 #[derive(Clone, Debug)]
 enum Parts {
-    /// A sequence of these tensors. `elem`, or the type of `like`, is that of its elements.
+    /// A sequence of these tensors. The element type is `elem`, or that of `like`.
     List {
         members: Vec<Value>,
         elem: Option<ElemType>,
@@ -46,9 +46,9 @@ enum Parts {
         flag: Value,
         seq: Seq,
     },
-    /// An optional that is known to have an element.
+    /// An optional known to have an element.
     Present(Box<Thing>),
-    /// One that is known to have none, of this type.
+    /// An optional of this type known to have no element.
     Absent(ValueType),
     Map {
         keys: Value,
@@ -60,21 +60,21 @@ enum Parts {
     },
 }
 
-/// A value: a tensor, or what stands for it.
+/// A value: a tensor, or the representation of another type.
 #[derive(Clone, Debug)]
 enum Thing {
     Tensor(Value),
     Parts(Parts),
 }
 
-/// What must agree where control flow joins.
+/// The representation in which values must agree where control flow joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Tensor,
     Sequence,
     Optional,
     OptionalSequence,
-    /// Maps do not go through control flow.
+    /// Maps are not supported in control flow.
     Map,
 }
 
@@ -94,7 +94,7 @@ impl Kind {
             },
         }
     }
-    /// What holds both.
+    /// The representation that can hold both.
     fn join(self, other: Kind) -> Option<Kind> {
         use Kind::*;
         Some(match (self, other) {
@@ -104,7 +104,7 @@ impl Kind {
             _ => return None,
         })
     }
-    /// How many tensors it is.
+    /// Number of tensors in the representation.
     fn parts(self) -> usize {
         match self {
             Kind::Tensor => 1,
@@ -112,7 +112,7 @@ impl Kind {
             _ => 2,
         }
     }
-    /// What is behind a name in its parts.
+    /// Suffixes of the names of its tensors.
     fn suffixes(self) -> &'static [&'static str] {
         match self {
             Kind::Tensor => &[""],
@@ -120,7 +120,7 @@ impl Kind {
             _ => &[".table", ".data"],
         }
     }
-    /// The value that these tensors are.
+    /// The value represented by these tensors.
     fn thing(self, v: &[Value]) -> Result<Thing> {
         let seq = |table: Value, data: Value| Seq { table, data, dims: None };
         Ok(match (self, v) {
@@ -135,12 +135,12 @@ impl Kind {
     }
 }
 
-/// A graph while it is rewritten.
+/// A graph during rewriting.
 struct Scope {
     g: Graph,
     order: Vec<Node>,
     parts: HashMap<Value, Parts>,
-    /// Tables of lists that something needed one of.
+    /// Tables of lists that have been packed.
     packed: HashMap<Value, Seq>,
 }
 
@@ -173,7 +173,7 @@ fn concerned(g: &Graph) -> bool {
     })
 }
 
-/// Of any type: what sequences and optionals hold is more than what Identity takes.
+/// An Identity that accepts any type: sequences and optionals may hold types that Identity does not take.
 fn identity() -> Result<&'static Schema> {
     static ANY: LazyLock<Option<Schema>> = LazyLock::new(|| {
         newest("Identity").ok().map(|s| Schema {
@@ -200,7 +200,7 @@ impl Scope {
     fn name(&self, v: Value) -> String {
         self.g.values[v].name.clone()
     }
-    /// A value without a definition yet.
+    /// Adds a value.
     fn value(&mut self, name: String, def: Def) -> Value {
         self.g.values.push(ValueData { name, ty: None, declared: None, def, known: Known::No })
     }
@@ -211,7 +211,7 @@ impl Scope {
     fn truth(&mut self, v: bool) -> Result<Value> {
         self.constant("there", ConstData::new(ElemType::Bool, vec![], vec![u8::from(v)]).map(Arc::new))
     }
-    /// A new node with new values named after `name`.
+    /// Adds a node whose results are named after `name`.
     fn emit(
         &mut self,
         op: Bundle,
@@ -239,7 +239,7 @@ impl Scope {
         self.order.push(n);
         Ok(outputs)
     }
-    /// Node `n` with another operator and its own result.
+    /// Replaces the operator and operands of node `n`, which keeps its result.
     fn become_op(&mut self, n: Node, op: Op, schema: &'static Schema, inputs: Vec<Option<Value>>) {
         let node = &mut self.g.nodes[n];
         (node.op, node.schema, node.inputs) = (op, schema, inputs);
@@ -255,12 +255,12 @@ impl Scope {
     fn result(&self, n: Node) -> Option<Value> {
         self.g.nodes[n].outputs.first().copied().flatten()
     }
-    /// The tensor result of node `n` is `v`.
+    /// Makes the tensor result of node `n` equal to `v`.
     fn same(&mut self, n: Node, v: Value) -> Result<()> {
         self.become_op(n, Op::View(View::Identity), identity()?, vec![Some(v)]);
         Ok(())
     }
-    /// The tensor result of node `n` is a constant.
+    /// Makes the tensor result of node `n` a constant.
     fn known(&mut self, n: Node, data: Option<Arc<ConstData>>) -> Result<()> {
         let Some(v) = self.result(n) else { return Ok(()) };
         let data = data.ok_or_else(|| Failure::bug("write_sequences", "a constant that can not be"))?;
@@ -269,7 +269,7 @@ impl Scope {
             (Some(ValueType::Tensor(data.tensor_type())), Known::Const(data.clone()), Def::Const(data));
         Ok(())
     }
-    /// The result of node `n` is what `t` is.
+    /// Makes the result of node `n` equal to `t`.
     fn give(&mut self, n: Node, t: Thing) -> Result<()> {
         match (t, self.result(n)) {
             (Thing::Tensor(v), _) => self.same(n, v),
@@ -281,11 +281,11 @@ impl Scope {
             (Thing::Parts(_), None) => Ok(()),
         }
     }
-    /// What a value is.
+    /// The representation of a value.
     fn thing(&self, v: Value) -> Thing {
         self.parts.get(&v).cloned().map_or(Thing::Tensor(v), Thing::Parts)
     }
-    /// Operand `i` of node `n`, which is given.
+    /// Operand `i` of node `n`, which must not be omitted.
     fn operand(&self, n: Node, i: usize) -> Result<Value> {
         match self.g.nodes[n].inputs.get(i).copied().flatten() {
             Some(v) => Ok(v),
@@ -304,14 +304,14 @@ impl Scope {
             Ok(v)
         }
     }
-    /// The first number in a constant.
+    /// The first number of a constant.
     fn number(&self, v: Value) -> Option<i64> {
         match &self.g.values[v].known {
             Known::Const(c) => c.to_i64s()?.first().copied(),
             _ => None,
         }
     }
-    /// A table and data for what is a sequence.
+    /// The table and data of a sequence.
     fn seq(&mut self, p: Parts, name: &str, origin: &Origin) -> Result<Seq> {
         match p {
             Parts::Seq(s) | Parts::Optional(s) | Parts::OptionalSeq { seq: s, .. } => Ok(s),
@@ -341,7 +341,7 @@ impl Scope {
             _ => self.fail(n, codes::OP_TYPE, format!("input {i} must be a sequence")),
         }
     }
-    /// The tensors of a value where control flow wants `kind`.
+    /// Converts a value to the tensors of `kind`, for control flow.
     fn convert(&mut self, t: Thing, kind: Kind, name: &str, origin: &Origin) -> Result<Vec<Value>> {
         let none = |elem, rank| Parts::List { members: vec![], elem: Some(elem), like: None, rank };
         let pair = |s: Seq| vec![s.table, s.data];
@@ -387,7 +387,7 @@ impl Scope {
             }
         })
     }
-    /// Descriptors of the caller are read first of all.
+    /// Adds the nodes that read the caller's descriptors, before all others.
     fn inputs(&mut self, origin: &Origin) -> Result<()> {
         for v in self.g.inputs.clone() {
             let Some(ty) = self.g.values[v].ty.clone().filter(|t| t.as_tensor().is_none()) else { continue };
@@ -427,7 +427,7 @@ impl Scope {
         }
         Ok(())
     }
-    /// Results that are no tensors are described last of all.
+    /// Adds the node that describes results that are not tensors, after all others.
     fn outputs(&mut self, origin: &Origin) -> Result<()> {
         let (mut list, mut inputs, mut names, mut places) = (vec![], vec![], vec![], vec![]);
         for (k, v) in self.g.outputs.clone().into_iter().enumerate() {
@@ -448,7 +448,7 @@ impl Scope {
                     (form, self.convert(t, kind, &name, origin)?)
                 }
             };
-            // The types of elements and keys are those that inference finds.
+            // Inference determines the types of elements and keys.
             let key = matches!(form, Form::Map | Form::Maps).then_some(ElemType::I64);
             list.push(Boundary { form, elem: ElemType::F32, key, dims: None });
             inputs.extend(parts);
@@ -460,11 +460,11 @@ impl Scope {
             let v = self.emit(Bundle::Publish(list), inputs, "", &suffixes, &origin.element("outputs"))?;
             places.into_iter().zip(v).for_each(|(k, v)| self.g.outputs[k] = v);
         }
-        // The body was left with its nodes in order; these are behind.
+        // The body has been completed; these nodes follow it.
         self.g.order.append(&mut self.order);
         Ok(())
     }
-    /// All nodes of the graph.
+    /// Rewrites all nodes of the graph.
     fn body(&mut self) -> Result<()> {
         for n in std::mem::take(&mut self.g.order) {
             self.node(n)?;
@@ -487,7 +487,7 @@ impl Scope {
             }
             _ => {
                 for i in 0..self.g.nodes[n].inputs.len() {
-                    // Inputs still have their types: inference finds all that do not fit, at once.
+                    // Inputs keep their types, so that inference reports all mismatches at once.
                     if self.operand_opt(n, i).is_some_and(|v| !matches!(self.g.values[v].def, Def::Input(_)))
                     {
                         self.tensor(n, i)?;

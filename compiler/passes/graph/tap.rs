@@ -1,20 +1,20 @@
-//! add_taps: inner tensors that the user asked for become outputs (`--tap`). It runs when sequences,
-//! optionals and maps are tensors already, and before nodes without users are dropped.
+//! add_taps: makes inner tensors that the user selects outputs (`--tap`). It runs after sequences, optionals
+//! and maps have become tensors, and before unused nodes are dropped.
 
 use crate::diag::{Error, Findings, Origin, Result, codes};
 use crate::graph::{Def, Model, Node, Value};
 use std::collections::HashMap;
 
-/// The name that stands for every tensor.
+/// The name that selects every tensor.
 const ALL: &str = "all";
-/// Candidates that an error lists.
+/// Number of candidates that an error lists.
 const SHOWN: usize = 8;
 
-/// True if `name` is what a pattern stands for: `*` is any text, `?` any character.
+/// True if `name` matches a pattern, in which `*` matches any text and `?` any character.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (p, s): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut i, mut j) = (0, 0);
-    // The last star, and how much of the name it stands for.
+    // The last star, and the end of the text that it matches.
     let mut star = None;
     while j < s.len() {
         match p.get(i) {
@@ -39,7 +39,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     p[i..].iter().all(|c| *c == '*')
 }
 
-/// Names of values that nodes of the main graph define, with the nodes, in order, as the file has them.
+/// Names of the values that nodes of the main graph define, with their nodes, in the order of the file.
 pub fn tensors(model: &Model) -> Vec<(String, Origin)> {
     let g = &model.graph;
     let of = |n: &Node| {
@@ -53,8 +53,7 @@ pub fn tensors(model: &Model) -> Vec<(String, Origin)> {
     g.order.iter().flat_map(of).filter(|n| !n.0.is_empty()).collect()
 }
 
-/// The names that patterns stand for, without those of outputs. A pattern that stands for nothing is an
-/// error.
+/// The names that match patterns, except those of outputs. A pattern without a match is an error.
 pub fn choose(model: &Model, patterns: &[String], findings: &mut Findings) -> Vec<String> {
     let names: Vec<String> = tensors(model).into_iter().map(|t| t.0).collect();
     for p in patterns {

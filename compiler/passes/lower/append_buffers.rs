@@ -1,10 +1,11 @@
-//! Values around loops that grow behind their end: data of sequences that a body inserts to, tables of those
-//! that it appends to, slices that a loop collects (`collect`).
+//! Loop-carried values that grow at their end: data of sequences that a body inserts into, tables of those
+//! that it appends to, and slices that a loop collects (`collect`).
 //!
-//! Such a value is the beginning of a growable buffer, and an iteration stores what it adds behind it. What
-//! is there is moved only where something does not fit any more: then that buffer becomes half as large again
-//! as it must be, and all growable buffers of the loop, which may move, are copied aside and back. So the
-//! elements that are copied are a few times those that are added, however many iterations there are.
+//! Such a value is a prefix of a growable buffer, and an iteration stores its additions after it. The
+//! existing elements are moved only when something no longer fits. Then that buffer gets one and a half times
+//! the required size, and the contents of all growable buffers of the loop, which may be moved, are copied to
+//! temporary memory and back. The number of copied elements is therefore a small multiple of the number of
+//! added ones, for any number of iterations.
 
 use super::control::{Held, define, size_symbol};
 use super::{Frame, Lower};
@@ -18,27 +19,27 @@ use crate::sym::{Dim, Range, Sym};
 use crate::tensor::TensorType;
 use std::collections::HashSet;
 
-/// Memory with elements to spare.
+/// A buffer with spare capacity.
 pub(super) struct GrowableBuffer {
     buf: Buf,
-    /// Elements that fit.
+    /// Capacity in elements.
     size: Sym,
 }
 
-/// The insertions that make the next value of what is carried, in order; `None` where other nodes make it.
+/// The insertions that compute the next value of a carried value, in order; `None` if other nodes compute it.
 pub(super) type Chain = Option<Vec<Node>>;
 
-/// What a held value becomes.
+/// The next value of a held value.
 pub(super) enum Next {
-    /// Another one.
+    /// A new value.
     Value(Buf),
-    /// Itself, and more behind it.
+    /// The current value with additions at its end.
     Appended(Appended),
 }
 
-/// What a turn adds.
+/// The additions of an iteration.
 pub(super) struct Appended {
-    /// Elements before.
+    /// Number of elements before.
     pub old: Dim,
     /// Sizes afterwards.
     pub dims: Vec<Dim>,
@@ -46,13 +47,13 @@ pub(super) struct Appended {
 }
 
 pub(super) enum Piece {
-    /// All elements of a buffer, from this one on.
+    /// All elements of a buffer, stored from this position on.
     Elements(Dim, Buf),
-    /// A row of a table: its number, where the member begins, the member's sizes.
+    /// A row of a table: its index, the offset of the member, the member's sizes.
     Row(Dim, Dim, Vec<Dim>),
 }
 
-/// The insertions between what is carried in and out.
+/// The insertions that lead from a carried input to its output.
 fn chain(f: &Frame, out: Value, input: Value, table: bool) -> Chain {
     let mut list = vec![];
     let mut v = out;
@@ -84,8 +85,8 @@ fn operand(g: &Graph, n: Node, i: usize) -> Result<Value> {
 }
 
 impl<'a> Lower<'a> {
-    /// Which values that a loop carries are appended to. `tables`: those that are tables; their data follow.
-    /// The nodes that insert have nothing to do for them any more.
+    /// Determines the carried values that are appended to. `tables`: those that are tables, each followed by
+    /// its data. The inserting nodes then have no work of their own.
     pub(super) fn chains(
         &mut self,
         inner: &mut Frame<'a>,
@@ -97,7 +98,7 @@ impl<'a> Lower<'a> {
             let y = inner.g.outputs[1 + k];
             let table = tables.contains(&k);
             let (t, next, have) = (self.tensor(inner, *v)?, self.tensor(inner, y)?, &self.m.bufs[*b].dims);
-            // Rows have one length, whatever is appended.
+            // Rows have a constant length, whatever is appended.
             let even = !table
                 || [t.dims[1], next.dims[1], have[1]]
                     .windows(2)
@@ -108,8 +109,8 @@ impl<'a> Lower<'a> {
             let found = if even && !known { chain(inner, y, *v, table) } else { None };
             out.push(found.filter(|c| varies || c.is_empty()));
         }
-        // Insertions after the first read what they append to: all of the sequence grows, or they do their
-        // work.
+        // Insertions after the first read the previous sequence. Either the whole sequence grows in place, or
+        // the insertions copy.
         for t in tables {
             if out.get(*t) != out.get(t + 1) {
                 out.iter_mut()
@@ -129,7 +130,7 @@ impl<'a> Lower<'a> {
         }
         Ok(out)
     }
-    /// As [`Lower::hold`], at the beginning of a growable buffer.
+    /// As [`Lower::hold`], as the prefix of a growable buffer.
     pub(super) fn hold_growable(
         &mut self,
         name: &str,
@@ -141,13 +142,13 @@ impl<'a> Lower<'a> {
         define(self, size, Dim::product(first.iter().copied()));
         let buf = self.m.buf(name, t.elem, vec![Dim::sym(size)], Place::Growable);
         let mut held = self.hold(name, t, varies, first);
-        // The buffer that was made shows the beginning of the growable one.
+        // The held buffer becomes a view of the growable buffer's prefix.
         self.m.bufs[held.buf].place = Place::View(buf);
         self.resized.insert(buf);
         held.growable = Some(GrowableBuffer { buf, size });
         held
     }
-    /// What the insertions of `chain` make of a carried value, whose next value is `v`.
+    /// The additions of the insertions in `chain` to a carried value, whose next value is `v`.
     pub(super) fn appended(
         &mut self,
         inner: &mut Frame<'a>,
@@ -172,9 +173,9 @@ impl<'a> Lower<'a> {
         }
         Ok(Next::Appended(Appended { old, dims, pieces }))
     }
-    /// Defines the sizes of rooms so that what is added fits: then the contents of all, and how many elements
-    /// these are, lie in memory that stays, and come back once all sizes are defined. Nothing does if nothing
-    /// grows.
+    /// Redefines capacities so that additions fit. If any capacity grows, the contents of all growable
+    /// buffers are copied to memory that is not moved; the result lists these copies with their numbers of
+    /// elements, to be copied back after all sizes are defined. If nothing grows, these numbers are 0.
     pub(super) fn make_room(&mut self, list: &[(&Held, Next)]) -> Vec<(Buf, Buf, Dim)> {
         let rooms: Vec<(&GrowableBuffer, &Appended)> =
             list.iter()
@@ -215,7 +216,7 @@ impl<'a> Lower<'a> {
         }
         aside
     }
-    /// Copies the first `n` elements to place `at` of a list.
+    /// Copies the first `n` elements to position `at` of a list.
     pub(super) fn copy_part(&mut self, from: Buf, to: Buf, at: Dim, n: Dim) {
         let name = self.m.bufs[to].name.clone();
         let origin = self.model.origin.element(format!("growing \"{name}\""));
@@ -226,7 +227,7 @@ impl<'a> Lower<'a> {
             });
         });
     }
-    /// Stores what an iteration adds, where it fits.
+    /// Stores the additions of an iteration, which fit.
     pub(super) fn append(&mut self, h: &Held, a: &Appended) {
         let Some(room) = &h.growable else { return };
         for p in &a.pieces {

@@ -1,5 +1,5 @@
-//! Scan outputs of loops: slices side by side in the result, or one behind the other where only the end tells
-//! how many they are.
+//! Scan outputs of loops: slices at their final positions in the result, or appended if their number is known
+//! only at the end.
 
 use super::append_buffers::{Appended, Next, Piece};
 use super::control::Held;
@@ -12,12 +12,12 @@ use crate::tensor::TensorType;
 
 /// The scan output of a loop.
 pub(super) struct Collected {
-    /// Where the slices of all iterations lie.
+    /// The buffer of the slices of all iterations.
     pub buf: Buf,
-    /// Dimension along which they are.
+    /// The dimension along which slices are stacked.
     pub axis: usize,
     pub reversed: bool,
-    /// Grows with each iteration: its sizes, the first of them the number of slices.
+    /// The growing buffer, if the number of slices is unknown. Its first size is the number of slices.
     pub growing: Option<Held>,
 }
 
@@ -41,10 +41,10 @@ impl<'a> Lower<'a> {
             });
         });
     }
-    /// What was collected so far, and one slice.
+    /// The slices collected so far, with one more.
     pub(super) fn one_slice_more(&mut self, h: &Held, slice: Buf, it: Sym) -> Next {
         let dims = self.m.bufs[slice].dims.clone();
-        // All slices must have the sizes of the first.
+        // All slices must have the sizes of the first one.
         for (s, d) in h.sizes[1..].iter().zip(&dims) {
             if let Some(s) = s {
                 let first = Expr::cmp_index(BinOp::Eq, it, 0);
@@ -58,7 +58,8 @@ impl<'a> Lower<'a> {
         let all = std::iter::once(Dim::from(it) + 1).chain(dims).collect();
         Next::Appended(Appended { old, dims: all, pieces: vec![Piece::Elements(old, slice)] })
     }
-    /// Where the slices of result `v` go. `exact`: as many iterations as `count`, known before the loop.
+    /// Chooses the buffer for the slices of result `v`. `count`: the number of iterations, if it is known
+    /// before the loop.
     pub(super) fn collector(
         &mut self,
         f: &Frame<'a>,
@@ -72,7 +73,7 @@ impl<'a> Lower<'a> {
             let mut dims = slice.dims.clone();
             dims.insert(axis, n);
             let buf = match v.and_then(|v| f.bufs[v]) {
-                // Right into the output.
+                // Store directly to the output.
                 Some(b) if self.m.bufs[b].dims == dims => b,
                 _ => self.m.temp(name, slice.elem, dims),
             };
@@ -86,7 +87,7 @@ impl<'a> Lower<'a> {
         varies.extend(slice.dims.iter().map(|d| !self.known_outside(&[*d])));
         let zeros = vec![Dim::constant(0); dims.len()];
         let h = self.hold_growable(name, &TensorType::new(slice.elem, dims), &varies, &zeros);
-        // Nothing yet: no element is stored, but what the first iteration copies is there.
+        // Empty: the kernel stores no element, but defines the buffer that the first iteration copies.
         let ty = slice.elem.compute();
         self.m.map(h.buf, &self.model.origin.element(format!("scan output \"{name}\"")), |k, _| k.zero(ty));
         Ok(Collected { buf: h.buf, axis, reversed, growing: Some(h) })

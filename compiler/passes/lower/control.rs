@@ -1,10 +1,10 @@
-//! Lowering of If, Loop and Scan: the driver's own branches and loops.
+//! Lowering of If, Loop and Scan to branches and loops of the driver.
 //!
-//! Results of branches, and values carried around a loop, have a buffer outside of the body. Where their
-//! sizes are only known inside, the buffer has sizes of its own that the body defines again before it copies
-//! its result there: the memory moves then, and what was there is gone
-//! (`passes/nest/memory/place_memory/dynamic`). So inside a body a carried value is seen under sizes that are
-//! defined once, at the body's begin, and so is a result after the operator.
+//! Results of branches and loop-carried values have a buffer outside the body. If their sizes are known only
+//! inside, the buffer has separate size symbols, which the body redefines before it copies its result there.
+//! The redefinition moves the memory and loses its contents (`passes/nest/memory/place_memory/dynamic`).
+//! Inside a body, a carried value is therefore viewed with sizes that are defined once, at the start of the
+//! body; so is a result after the operator.
 
 mod branch;
 
@@ -22,18 +22,18 @@ use crate::sym::{Dim, Range, Sym, SymKind};
 use crate::tensor::{ElemType, TensorType};
 use std::collections::HashSet;
 
-/// A value that lives outside of a body and is written in it.
+/// A value that lives outside a body and is written in it.
 pub(super) struct Held {
     pub buf: Buf,
-    /// Its own sizes, which bodies define again: one for each dimension that changes.
+    /// The size symbols of dimensions that change, which bodies redefine.
     pub sizes: Vec<Option<Sym>>,
-    /// What it is the beginning of, if it is appended to.
+    /// The growable buffer of which it is a prefix, if it is appended to.
     pub growable: Option<GrowableBuffer>,
 }
 
-/// What a body runs under.
+/// The iteration of a body.
 struct Turn {
-    /// Number of the iteration: a buffer, and the symbol it is known by inside.
+    /// Number of the iteration: a buffer, and the symbol that denotes it inside.
     at: Buf,
     it: Sym,
 }
@@ -70,18 +70,19 @@ impl<'a> Lower<'a> {
         Graph::body(&f.g.nodes[n].subgraphs, name)
             .ok_or_else(|| Failure::bug("lower", format!("no graph {name}")))
     }
-    /// A frame for a body with the values of the graph around that it needs as tensors.
+    /// The frame of a body, with buffers for the values that it captures as tensors.
     fn enter(&mut self, f: &mut Frame<'a>, sub: &'a Graph) -> Result<Frame<'a>> {
         let mut inner = Frame::new(sub);
         for (o, v) in &sub.captures {
-            // What is known is stored where it is needed.
+            // Values with known contents are stored where they are needed.
             if matches!(sub.values[*v].known, Known::No) && inner.uses[*v] > 0 {
                 inner.bufs[*v] = Some(self.value(f, *o)?);
             }
         }
         Ok(inner)
     }
-    /// Statements that `write` adds to the driver, apart, with the conditions of the body.
+    /// Collects the statements that `write` adds to the driver as a body, with the checks of the body's
+    /// conditions.
     fn body(&mut self, sub: &Graph, write: impl FnOnce(&mut Self) -> Result<()>) -> Result<Vec<Stmt>> {
         let outer = std::mem::take(&mut self.m.driver);
         let known: HashSet<Sym> = self.defined.clone();
@@ -92,14 +93,14 @@ impl<'a> Lower<'a> {
         self.defined = known;
         r.map(|()| list)
     }
-    /// A copy between buffers of as many elements, seen under the shape of the second.
+    /// Copies between buffers with equal numbers of elements, in the shape of the second.
     fn move_to(&mut self, from: Buf, to: Buf) {
         let dims = self.m.bufs[to].dims.clone();
         let from = if self.m.bufs[from].dims == dims { from } else { self.m.view(from, dims) };
         self.copy(from, to);
     }
-    /// A buffer for a value of type `t` whose dimensions in `varies` have sizes of their own, defined as
-    /// `first` now.
+    /// A buffer for a value of type `t`. Its dimensions in `varies` get size symbols, whose first values are
+    /// `first`.
     pub(super) fn hold(&mut self, name: &str, t: &TensorType, varies: &[bool], first: &[Dim]) -> Held {
         let mut dims = t.dims.clone();
         let mut sizes = vec![];
@@ -121,7 +122,7 @@ impl<'a> Lower<'a> {
         }
         Held { buf, sizes, growable: None }
     }
-    /// Gives held values the sizes of new ones, all at once, and then their contents.
+    /// Gives held values the sizes of new ones, all at the same time, and then their contents.
     pub(super) fn renew(&mut self, list: &[(&Held, Next)]) {
         let aside = self.make_room(list);
         for (h, next) in list {
@@ -145,7 +146,7 @@ impl<'a> Lower<'a> {
             }
         }
     }
-    /// A table without rows with as many columns as another one has, if that is a number.
+    /// A table without rows gets the number of columns of another one, if that is constant.
     fn with_columns(&mut self, b: Buf, columns: Dim) -> Buf {
         match self.m.bufs[b].dims[..] {
             [len, own] if len.as_const() == Some(0) && own != columns && columns.as_const().is_some() => {
@@ -154,7 +155,8 @@ impl<'a> Lower<'a> {
             _ => b,
         }
     }
-    /// The result `v` of a node is what `b` holds: under sizes of its own, which are defined or checked.
+    /// Makes the contents of `b` the result `v` of a node, under the sizes of `v`, which are defined or
+    /// checked.
     fn result(&mut self, f: &mut Frame<'a>, origin: &Origin, v: Value, b: Buf) -> Result<()> {
         let t = self.tensor(f, v)?.clone();
         let have = self.m.bufs[b].dims.clone();
@@ -182,8 +184,8 @@ impl<'a> Lower<'a> {
 
     // ---- Loop and Scan ----
 
-    /// Buffers of the carried values, filled with the first ones. `v` of the body, initial buffer, type of
-    /// the result.
+    /// Creates the buffers of carried values from their first values. `list`: the value in the body, and the
+    /// initial buffer.
     fn carry(&mut self, inner: &Frame<'a>, list: &[(Value, Buf)], chains: &[Chain]) -> Result<Vec<Held>> {
         let mut held = vec![];
         for (k, (v, first)) in list.iter().enumerate() {
@@ -205,7 +207,7 @@ impl<'a> Lower<'a> {
     fn temp_scalar(&mut self, name: &str, ty: ElemType) -> Buf {
         self.m.temp(name, ty, vec![])
     }
-    /// Begin of an iteration: its number, and the sizes of what is carried.
+    /// The start of an iteration: defines its number and the sizes of carried values.
     fn begin(&mut self, inner: &mut Frame<'a>, turn: &Turn, held: &[Held], first_in: usize) -> Result<()> {
         let value = scalar(self, turn.at);
         self.m.driver.push(Stmt::Define { sym: turn.it, value, lo: Dim::constant(0), hi: None });
@@ -223,14 +225,14 @@ impl<'a> Lower<'a> {
         }
         Ok(())
     }
-    /// A copy of a buffer in memory that stays while other sizes are defined again.
+    /// Copies a buffer to memory that is not moved when other sizes are redefined.
     fn settled(&mut self, b: Buf) -> Buf {
         let t = self.m.tensor_type(b);
         let own = self.m.temp(format!("{}.next", self.m.bufs[b].name), t.elem, t.dims);
         self.copy(b, own);
         own
     }
-    /// A value that a body hands on, in memory that no carried value shares.
+    /// The buffer of a result of a body, which shares no memory with carried values.
     pub(super) fn handed(&mut self, inner: &mut Frame<'a>, v: Value, held: &HashSet<Buf>) -> Result<Buf> {
         let b = self.value(inner, v)?;
         let owner = self.m.storage(b);
@@ -239,7 +241,7 @@ impl<'a> Lower<'a> {
             && matches!(self.m.bufs[owner].place, Place::Temp | Place::Const(_) | Place::Input(_));
         Ok(if safe { b } else { self.settled(b) })
     }
-    /// End of an iteration: what is carried and collected becomes that of the next one.
+    /// The end of an iteration: carried and collected values get their next values.
     fn end(
         &mut self,
         inner: &mut Frame<'a>,
@@ -262,7 +264,7 @@ impl<'a> Lower<'a> {
                     let next = self.appended(inner, v, chain, &owners)?;
                     done.push((h, next));
                 }
-                // It stays what it was.
+                // The value is unchanged.
                 Some(Some(_)) => {}
                 _ => {
                     let b = self.handed(inner, v, &owners)?;
@@ -287,7 +289,7 @@ impl<'a> Lower<'a> {
         self.renew(&done);
         Ok(())
     }
-    /// Sizes of dims that the body alone knows.
+    /// True if all sizes are known outside the body.
     pub(super) fn known_outside(&self, dims: &[Dim]) -> bool {
         dims.iter().all(|d| {
             d.syms().into_iter().all(|s| self.m.syms.kind(s) != SymKind::Runtime || self.defined.contains(&s))
@@ -328,7 +330,7 @@ impl<'a> Lower<'a> {
             let truth = start.map_or(Expr::bool(true), |b| scalar_in(k, b));
             k.store(go, &[], truth);
         });
-        // How often, if that is known before.
+        // The number of iterations, if it is known before the loop.
         let first_cond = node.inputs.get(1).copied().flatten();
         let exact = is_true(sub, sub.outputs[0])
             && first_cond.is_none_or(|v| known_truth(&f.g.values[v].known) == Some(true));
@@ -354,7 +356,7 @@ impl<'a> Lower<'a> {
                             hi: Some(Dim::constant(MAX_SIZE)),
                         });
                         self.defined.insert(s);
-                        // What the model declares is checked, and then it holds.
+                        // A declared number is checked, and then assumed.
                         if let Some(d) = declared {
                             self.m.driver.push(Stmt::Check {
                                 cond: Expr::cmp_index(BinOp::Eq, d, s),
@@ -382,7 +384,7 @@ impl<'a> Lower<'a> {
             l.begin(&mut inner, &turn, &held, 2)?;
             l.nodes(&mut inner)?;
             let more = l.value(&mut inner, sub.outputs[0])?;
-            // Before what is carried changes: the condition may be one of it.
+            // Before carried values change, because the condition may be one of them.
             l.kernel(node, "step", |k, _| {
                 k.store(at, &[], Expr::Load { buf: at, at: vec![] } + Expr::int(ElemType::I64, 1));
                 let truth = scalar_in(k, more);

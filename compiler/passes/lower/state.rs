@@ -1,17 +1,17 @@
 //! State in place (`--alias present=past`): an output that begins with an input, such as a key-value cache,
-//! may be the same memory. Then a step stores what is new and copies nothing.
+//! may share its memory. A step then stores only the new part and copies nothing.
 //!
-//! Both tensors are declared with a capacity, a dimension of its own, in place of the size that grows: the
-//! caller says how many positions there are (`past`) and how many fit (`past_capacity`). The driver copies
-//! the input only where a call passes two addresses, so a caller may also keep them apart.
+//! Both tensors are declared with a capacity, a separate dimension, in place of the size that grows. The
+//! caller passes the number of valid positions (`past`) and the capacity (`past_capacity`). The driver copies
+//! the input only if a call passes two different addresses, so a caller may also keep them separate.
 //!
-//! What holds afterwards, and makes it safe to treat both buffers as different memory: the copy is the first
-//! access to the output, it writes the elements of the input to where they lie, and nothing else reads the
-//! input, or all other stores to the output lie behind the input's elements.
+//! The two buffers may be treated as different memory because of these properties. The copy is the first
+//! access to the output. It writes the elements of the input to their own positions. Either nothing else
+//! reads the input, or all other stores to the output follow the input's elements.
 //!
-//! A state that a step replaces (of a recurrence, of a cache that drops its oldest positions) has one shape
-//! and is computed in scratch; the last thing that the driver does is to copy it. The copy is in a body
-//! of its own, so that no pass joins it with what computes the state.
+//! A state that a step replaces (the state of a recurrence, or a cache that drops its oldest positions) has a
+//! constant shape. It is computed in scratch memory and copied as the last action of the driver. The copy is
+//! in a separate body, so that no pass fuses it with the computation of the state.
 
 use crate::diag::{Error, Findings, Result, codes};
 use crate::graph::Model;
@@ -24,10 +24,10 @@ use crate::sym::{Answer, Condition, Dim, Source, SymKind};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-/// What the name of the dimension of a capacity ends with.
+/// Suffix of the names of capacity dimensions.
 pub const SUFFIX: &str = "_capacity";
 
-/// What the stars of `pattern` stand for in `name`: each the least text that lets the pattern match.
+/// The texts in `name` that the stars of `pattern` match, each the shortest possible.
 fn captured<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
     let (head, rest) = match pattern.split_once('*') {
         Some((head, rest)) => (head, rest),
@@ -48,8 +48,8 @@ fn captured<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
     Some(out)
 }
 
-/// Outputs and inputs that share memory, by their numbers: a star in the name of an input stands for what the
-/// star in the name of the output does.
+/// Pairs of an output and an input that share memory, by number. A star in the name of an input is replaced
+/// by the text that the star in the name of the output matches.
 pub fn choose(model: &Model, pairs: &[(String, String)], findings: &mut Findings) -> Vec<(usize, usize)> {
     let g = &model.graph;
     let inputs: Vec<&str> = g.inputs.iter().map(|v| g.values[*v].name.as_str()).collect();
@@ -107,7 +107,7 @@ pub fn choose(model: &Model, pairs: &[(String, String)], findings: &mut Findings
     out
 }
 
-/// Lets the pairs of [`Model::aliases`] share memory. `driver`: what `m.driver` will be.
+/// Lets the pairs of [`Model::aliases`] share memory. `driver` is the future `m.driver`.
 pub(super) fn share(m: &mut Module, model: &Model, driver: &mut Vec<Stmt>) -> Result<()> {
     let mut capacities: HashMap<Dim, Dim> = HashMap::new();
     let mut late = model.late_dims.clone();
@@ -157,7 +157,7 @@ pub(super) fn share(m: &mut Module, model: &Model, driver: &mut Vec<Stmt>) -> Re
     }
 }
 
-/// What the dimension of a capacity is called after: the size that grows, or the input.
+/// The name from which the capacity dimension's name is derived: the growing size, or the input.
 fn name_of(m: &Module, old: Dim, from: Buf) -> String {
     match old.as_sym() {
         Some(s) => m.syms.name(s).to_owned(),
@@ -193,7 +193,7 @@ impl Pair {
         let help = "leave this pair out of --alias: the call copies it";
         Error::new(codes::OPTION, format!("{}: {why}", self.option(m))).at(&model.origin).help(help)
     }
-    /// The dimension that grows; none if both have one shape.
+    /// The growing dimension; `None` if both shapes are equal.
     fn axis(&self, m: &Module, model: &Model) -> Result<Option<usize>> {
         let (to, from) = (&m.bufs[self.to], &m.bufs[self.from]);
         let equal =
@@ -213,8 +213,8 @@ impl Pair {
             )
             .fail()
     }
-    /// The kernel that copies the input to the beginning of the output, if all else is as this file says.
-    /// None for a state that a step replaces.
+    /// The kernel that copies the input to the beginning of the output, if the conditions in the module
+    /// comment hold. `None` for a state that a step replaces.
     fn copy(
         &self,
         m: &Module,
@@ -250,7 +250,7 @@ impl Pair {
                 .fail();
         }
         let others = || calls.iter().copied().filter(|k| *k != first);
-        // Subscripts of a view say nothing about those of the whole.
+        // Subscripts of a view do not determine those of the whole buffer.
         let views = m.bufs.iter().any(|(b, d)| {
             matches!(d.place, Place::View(of) if of == self.to || of == self.from)
                 && others().any(|k| {
@@ -315,7 +315,7 @@ impl Pair {
     fn in_driver(&self, m: &Module, driver: &[Stmt]) -> bool {
         visit::any(driver, &mut |s| s.loads().into_iter().any(|b| m.storage(b) == self.from))
     }
-    /// True if a kernel stores every element of the input, as it is, under its subscripts.
+    /// True if a kernel stores every element of the input unchanged under its own subscripts.
     fn is_copy(&self, m: &Module, k: Kernel) -> bool {
         let Some(Map { loops, buf, at, value: Expr::Load { buf: from, at: same } }) = m.form(k).map() else {
             return false;
@@ -326,10 +326,10 @@ impl Pair {
         };
         *buf == self.to && *from == self.from && at == same && at.iter().zip(&m.bufs[self.from].dims).all(all)
     }
-    /// Checks that both sizes fit the capacity, which the passes may rely on.
+    /// Requires that both sizes fit the capacity, which passes may rely on.
     fn within(&self, m: &mut Module, axis: usize, sizes: [Dim; 2], capacity: Dim) -> Vec<Stmt> {
         let known = m.syms.conditions().len();
-        // The larger one first: mostly it says all.
+        // The larger one first: its condition usually implies the other.
         sizes.into_iter().rev().for_each(|n| m.syms.require_at_most(n, capacity));
         let new = m.syms.conditions()[known..].to_vec();
         let name = m.bufs[self.to].name.replace(['{', '}'], "");

@@ -3,14 +3,14 @@
 use super::*;
 
 impl Prover<'_> {
-    /// A bound of `d` (upper if `max`) without loop variables, assuming that the loops around run at least
-    /// once; `None` if the sign of a coefficient is not known.
+    /// A bound of `d` (upper if `max`) without loop variables, assuming that the enclosing loops run at least
+    /// once. `None` if the sign of a coefficient is unknown.
     pub(super) fn extreme(&self, d: Dim, max: bool, depth: u32) -> Option<Dim> {
         if depth > 16 || !self.step() {
             return None;
         }
         let mut d = self.extreme_atoms(d, max, depth)?;
-        // Innermost variables first: their bounds may mention outer ones, which are older.
+        // Innermost variables first: their bounds may mention the variables of outer loops, which are older.
         for _ in 0..64 {
             let Some(s) = d.syms().into_iter().rev().find(|s| self.is_loop(*s)) else { return Some(d) };
             let (c, rest) = d.linear_in(s)?;
@@ -28,8 +28,8 @@ impl Prover<'_> {
         }
         None
     }
-    /// The smallest value of `d` over the innermost of its loops, as long as it is a multiple of their
-    /// variables and a rest without them.
+    /// The smallest value of `d` over its innermost loops, as long as it is a multiple of their variables
+    /// plus a rest without them.
     pub(super) fn innermost(&self, mut d: Dim) -> Option<Dim> {
         for _ in 0..64 {
             let Some(s) = d.syms().into_iter().rev().find(|s| self.is_loop(*s)) else { break };

@@ -1,11 +1,11 @@
-//! Dims made simpler by what is known of their symbols: divisions and remainders of what lies within one
-//! period, minima and maxima that one of their terms always is.
+//! Simplification of dims with the known ranges of their symbols: divisions and remainders of values within
+//! one period, minima and maxima that always are the same operand.
 
 use super::super::expr::{floor_div_i64, floor_mod_i64};
 use super::{Atom, Dim, Prover, View};
 
 impl Prover<'_> {
-    /// The simpler form of a dim.
+    /// The simplified dim.
     pub(super) fn simplify(&self, d: Dim) -> Dim {
         let View::Sum { terms, constant } = d.view() else { return d };
         if terms.iter().all(|t| t.1.iter().all(|a| matches!(a, Atom::Sym(_)))) {
@@ -58,9 +58,9 @@ impl Prover<'_> {
             }
         }
     }
-    /// `(g, q, d, r)` with `x = g*q + r` for the divisor `y = g*d`, with g > 1, d > 0 and r in 0..g: then
-    /// `x div y = q div d` and `x mod y = g*(q mod d) + r`. Finds g among the coefficients of x (numbers
-    /// only).
+    /// `(g, q, d, r)` with `x = g*q + r` for the divisor `y = g*d`, where g > 1, d > 0 and r is in 0..g. Then
+    /// `x div y = q div d` and `x mod y = g*(q mod d) + r`. Candidates for g are the coefficients of x; only
+    /// numbers are considered.
     fn split_small(&self, x: Dim, y: Dim) -> Option<(i64, Dim, i64, Dim)> {
         let (View::Sum { terms, constant }, n) = (x.view(), y.as_const().filter(|n| *n > 0)?) else {
             return None;
@@ -82,7 +82,7 @@ impl Prover<'_> {
         }
         None
     }
-    /// Without remainders: the one rule that canonical form leaves open.
+    /// Replaces remainders by divisions: the one rule that canonical form leaves open.
     pub(super) fn without_mod(&self, d: Dim) -> Dim {
         let View::Sum { terms, constant } = d.view() else { return d };
         let mut out = Dim::constant(constant);

@@ -8,14 +8,14 @@ use super::ConstData;
 pub struct Remap {
     /// Shape of the result.
     pub dims: Vec<i64>,
-    /// One offset for each source dimension.
+    /// One offset per source dimension.
     pub offset: Vec<i64>,
-    /// For each source dimension one coefficient for each result dimension.
+    /// For each source dimension, one coefficient per result dimension.
     pub coeff: Vec<Vec<i64>>,
 }
 
 impl Remap {
-    /// The elements of the result, in pieces.
+    /// Writes the elements of the result to `sink` in pieces.
     pub(super) fn write(&self, src: &ConstData, sink: &mut dyn FnMut(&[u8])) {
         let esize = src.elem.bytes().unwrap_or(1) as usize;
         let data = src.bytes();
@@ -25,7 +25,7 @@ impl Remap {
         }
         let mut strides = vec![1i64; src.dims.len()];
         for d in (0..src.dims.len().saturating_sub(1)).rev() {
-            // Without elements the other sizes may be anything, and nothing is read.
+            // The sizes of an empty source may overflow, but nothing is read from it.
             strides[d] = strides[d + 1].wrapping_mul(src.dims[d + 1]);
         }
         let inner = self.dims.last().copied().unwrap_or(1);
@@ -34,7 +34,7 @@ impl Remap {
         let mut o = vec![0i64; rank.saturating_sub(1)];
         let mut buf = vec![];
         loop {
-            // Range of the innermost index for which every source subscript is inside.
+            // The range of the innermost index in which every source subscript is inside.
             let (mut lo, mut hi) = (0i64, inner);
             let mut start = 0i64;
             for d in 0..src.dims.len() {

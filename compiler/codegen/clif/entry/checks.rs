@@ -1,5 +1,5 @@
-//! What a call checks before it computes: sizes, conditions on them, the weights file, the workspace, the
-//! room for outputs.
+//! The checks of a call before it computes: sizes, conditions on them, the weights file, the workspace, the
+//! capacity of outputs.
 
 use super::{Entry, MAX_DIM};
 use crate::codegen::clif::driver::early;
@@ -16,7 +16,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 
-/// A bound of the magnitude of a dim and of all sums in it, from the legal values of its symbols.
+/// Upper bound of the magnitude of a dim and of all sums in it, given the legal values of its symbols.
 fn magnitude(syms: &SymTable, d: Dim) -> f64 {
     let View::Sum { terms, constant } = d.view() else {
         return d.as_const().map_or(f64::INFINITY, |c| (c as f64).abs());
@@ -54,8 +54,8 @@ impl Entry<'_> {
         }
         Ok(())
     }
-    /// Leaves unless `ok`, the condition of a check of the driver. Capacity: memory at the end of the
-    /// workspace.
+    /// Returns an error unless `ok`, the condition of a check of the driver. For `Capacity`, the error
+    /// reports the workspace size that would suffice.
     pub(in crate::codegen::clif) fn check(
         &self,
         e: &mut Emit,
@@ -81,7 +81,7 @@ impl Entry<'_> {
             Ok((values, needed))
         })
     }
-    /// Bytes of workspace for a call that lacks so many.
+    /// The workspace size, in bytes, for a call that lacks `missing` bytes.
     fn needed(&self, e: &mut Emit, missing: Dim) -> Result<Value> {
         let missing = e.dim(missing)?;
         let Some(end) = self.m.end else { return Ok(missing) };
@@ -94,7 +94,7 @@ impl Entry<'_> {
         };
         Ok(e.b.ins().iadd(end, missing))
     }
-    /// The node that computes what an expression of the driver reads.
+    /// Name and operator of the node whose result an expression of the driver reads.
     pub(in crate::codegen::clif) fn near(&self, x: &Expr) -> (String, String) {
         let mut loads = vec![];
         x.walk(&mut |x| {
@@ -114,8 +114,8 @@ impl Entry<'_> {
             (None, None) => Default::default(),
         }
     }
-    /// Computes the derived sizes, but for those of dim params that this module does not have: constants are
-    /// folded in a module of their own, with the symbols of the whole.
+    /// Computes the derived sizes, except those of dim params that this module lacks: constants are folded in
+    /// a separate module with the symbols of the whole model.
     pub(super) fn derived(&self, e: &mut Emit) -> Result<()> {
         for (s, d) in self.m.syms.derived() {
             if !d.syms().iter().all(|t| e.vars.contains_key(t)) {
@@ -127,7 +127,7 @@ impl Entry<'_> {
         }
         Ok(())
     }
-    /// Conditions on the dim params.
+    /// Checks the conditions on the dim params.
     pub(super) fn checks(&self, e: &mut Emit) -> Result<()> {
         for s in &self.m.driver {
             if let Stmt::Check { cond, status } = s
@@ -152,7 +152,7 @@ impl Entry<'_> {
         }
         Ok(())
     }
-    /// Checks that 64-bit arithmetic gives the value of a dim, unless the bounds of its symbols say so.
+    /// Checks that 64-bit arithmetic yields the value of a dim, unless the bounds of its symbols imply it.
     fn bounded(&self, e: &mut Emit, d: Dim, name: &str) -> Result<()> {
         if magnitude(&self.m.syms, d) >= (1i64 << 62) as f64 {
             let ok = e.fits(d)?;
@@ -163,7 +163,7 @@ impl Entry<'_> {
         }
         Ok(())
     }
-    /// Compares the head of the weights file with what the object was compiled for.
+    /// Compares the header of the weights file with the object's expectations.
     pub(super) fn weights_file(&self, e: &mut Emit, weights: Value) -> Result<()> {
         let w = &self.interface.weights;
         let file = quoted(&w.file);
@@ -191,10 +191,10 @@ impl Entry<'_> {
         let check = Check::new(Status::Weights, text).with_values(1);
         e.require_check(ok, check, &mut |_| Ok((vec![found], None)))
     }
-    /// Where the workspace ends, from its begin: as the caller says, whose word counts (abi/README.md, rule
-    /// 8), or as large as `workspace_size` tells. What the caller says is checked before anything is written.
+    /// The size of the workspace: the caller's value, which has precedence (abi/README.md, rule 8), or else
+    /// the result of `workspace_size`. The caller's value is checked before anything is written.
     pub(super) fn workspace_end(&self, e: &mut Emit, exec: Value) -> Result<Value> {
-        // Of memory at the end any number of bytes will do, for now.
+        // The memory at its end may have any size; it is checked when it is used.
         let heap = if self.m.end.is_some() { self.m.heap } else { 0 };
         let least = self.m.workspace - heap;
         if self.m.workspace.as_const() == Some(0) {
@@ -217,7 +217,7 @@ impl Entry<'_> {
         e.b.switch_to_block(told);
         e.b.seal_block(told);
         e.push();
-        // Whoever has more than 63 bits has enough.
+        // More than 63 bits are clamped: that much always suffices.
         let most = e.b.ins().iconst(I64, i64::MAX);
         let given = e.b.ins().umin(given, most);
         let need = e.dim(least)?;
@@ -232,8 +232,8 @@ impl Entry<'_> {
         e.b.seal_block(done);
         Ok(end)
     }
-    /// Where the caller says how large its outputs are: too small is an error that tells the sizes needed,
-    /// and the actual sizes are written back (abi/README.md, rule 10).
+    /// Checks the caller's capacities of outputs and writes back the actual sizes. A capacity that is too
+    /// small is an error that reports the required sizes (abi/README.md, rule 10).
     pub(super) fn out_dims(&self, e: &mut Emit, out_dims: Value) -> Result<()> {
         let at_entry = |dims: &[Dim]| {
             dims.iter().any(|d| d.as_const().is_none()) && !dims.iter().any(|d| self.m.syms.at_run_time(*d))
@@ -249,7 +249,7 @@ impl Entry<'_> {
         e.b.switch_to_block(given);
         e.b.seal_block(given);
         e.push();
-        // All sizes are told before one of them fails the call.
+        // All sizes are reported before a capacity fails the call.
         let mut fits = vec![];
         for (k, dims, t) in dynamic {
             let list = self.load(e, out_dims, 8 * k as i32);
@@ -283,7 +283,7 @@ impl Entry<'_> {
         e.b.seal_block(after);
         Ok(())
     }
-    /// Leaves unless `ok`: the caller has room for an output.
+    /// Returns an error unless `ok`: the caller's capacity of an output suffices.
     pub(in crate::codegen::clif) fn fits(&self, e: &mut Emit, ok: Value, t: &Tensor) -> Result<()> {
         let (row, shown) = self.words().capacity(t);
         e.require_check(ok, row, &mut |e| Ok((shown.iter().map(|d| e.dim(*d)).collect::<Result<_>>()?, None)))

@@ -1,4 +1,5 @@
-//! Kernels that run as tasks: how many, what the driver calls for one kernel, and what `parallel_for` calls.
+//! Kernels that run as tasks: the number of tasks, the function that launches a kernel, and the function that
+//! `parallel_for` calls.
 
 use super::{Entry, LAUNCH, TASK, entry_signature};
 use crate::codegen::clif::func::{Emit, Scope, signature};
@@ -10,13 +11,13 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 
-/// Tasks are worth their start from this many scalar operations on.
+/// Minimum number of scalar operations of a task.
 const GRAIN: i64 = 60_000;
-/// Most tasks of one loop where the caller sets no bound.
+/// Most tasks of one loop if the caller sets no bound.
 const MAX_TASKS: i64 = 64;
 
-/// Tasks that the driver makes of a kernel (see `Entry::kernel`): `work` scalar operations in `trip`
-/// iterations for a caller that allows `most` tasks (0: any number).
+/// Number of tasks of a kernel (see `Entry::kernel`) with `work` scalar operations in `trip` iterations, for
+/// a caller that allows `most` tasks (0: any number).
 pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
     let most = if most == 0 { MAX_TASKS } else { most };
     (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
@@ -62,7 +63,7 @@ impl Entry<'_> {
         e.b.set_cold_block(bad);
         let data = &self.m.kernels[k];
         let at = faults::node(&data.origin, &data.name);
-        // Of kernels, those that make strings run out of memory.
+        // Among kernels, only those that make strings run out of memory.
         let mut strings = false;
         visit::walk(&data.body, &mut |s| {
             strings |= matches!(s, Stmt::Check { status: Status::Capacity, .. })
@@ -85,8 +86,8 @@ impl Entry<'_> {
         e.b.switch_to_block(go);
         e.b.seal_block(go);
     }
-    /// `launch(kernel, frame, n, work, exec, ctx)`: runs a kernel of `n` iterations and so much work, at once
-    /// or as tasks of the caller's `parallel_for`.
+    /// `launch(kernel, frame, n, work, exec, ctx)`: runs a kernel of `n` iterations and `work` operations,
+    /// either directly or as tasks of the caller's `parallel_for`.
     pub(super) fn launch_code(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         let [kernel, frame, n, work, exec, ctx] = p[..] else {
             return e.bug("launch takes six arguments");
@@ -130,7 +131,8 @@ impl Entry<'_> {
         e.b.ins().return_(&[status]);
         Ok(())
     }
-    /// Task `i` of `tasks`: iterations `n*i/tasks .. n*(i+1)/tasks`. Of several failures one is kept.
+    /// Task `i` of `tasks`: iterations `n*i/tasks .. n*(i+1)/tasks`. If several tasks fail, one status is
+    /// kept.
     pub(super) fn task(&self, e: &mut Emit, p: &[Value]) {
         let (ctx, i) = (p[0], p[1]);
         let w: Vec<Value> = (0..4).map(|k| self.load(e, ctx, 8 * k)).collect();

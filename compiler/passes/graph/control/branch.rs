@@ -1,4 +1,4 @@
-//! Branches of If: types of results, and what is known of the condition.
+//! Branches of If: types of results, and facts about the condition.
 
 use super::*;
 
@@ -48,7 +48,7 @@ impl Cx<'_> {
                 .help("add the missing outputs to one branch, or remove them from the other")
                 .fail();
         }
-        // A condition that is known leaves one branch, which runs as part of the graph around.
+        // If the condition is known, only one branch remains, and it runs as part of the enclosing graph.
         if let Some(c) = known_truth(&cond.known) {
             let sub = self.body(subs, names[usize::from(!c)])?;
             if let Some(out) = self.run(sub, syms, true, false)? {

@@ -1,6 +1,6 @@
-//! Scan version 8: dimension 0 of every operand is a batch, and each of its sequences has a length of its
-//! own. It becomes a Scan over the batch whose body is the Scan over the sequence, cut to its length. What a
-//! shorter sequence leaves of the scan outputs is 0; a reversed one begins at its own end.
+//! Scan version 8: dimension 0 of every operand is a batch of sequences with individual lengths. The node
+//! becomes a Scan over the batch, whose body is a Scan over the sequence cut to its length. The scan outputs
+//! beyond the end of a shorter sequence are 0. A reversed sequence begins at its own end.
 
 use super::{Make, NodeSpec, stand_in};
 use crate::diag::{Failure, Result};
@@ -21,7 +21,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
     };
     let states = operands.len().saturating_sub(s.n_scanned);
     let mut body = Graph { name: format!("{}.batch", inner.name), ..Graph::default() };
-    // What the inner body needs of the graphs around passes through this one.
+    // Values that the inner body captures from outside pass through this body.
     let mut seen: HashMap<Value, Value> = HashMap::new();
     for (o, _) in &mut inner.captures {
         let c = *seen.entry(*o).or_insert_with(|| {

@@ -1,8 +1,8 @@
-//! If: a branch that is chosen at compile time joins the graph around; and where the branches compute a
-//! result of different ranks, the nodes that use it move into both of them. Ranks are known everywhere then,
-//! as the graph IR has it. A result of the model itself is described to the caller, as optionals are: a
-//! descriptor tells its rank. Only what a loop computes, and a result of a branch within a branch, must have
-//! one rank.
+//! If: a branch that is selected at compile time is inlined into the enclosing graph. If the branches compute
+//! a result of different ranks, the nodes that use it are moved into both branches, so that all ranks are
+//! known, as the graph IR requires. Such a result of the model itself is passed to the caller in a descriptor
+//! with its rank, as optionals are. Loop-carried values, and results of nested branches, must have a single
+//! rank.
 
 use super::{Make, NodeSpec, Piece, stand_in};
 use crate::diag::{Failure, Result};
@@ -15,7 +15,7 @@ use crate::passes::graph::control::known_truth;
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// The nodes of the branch that is taken, if that is known.
+/// The nodes of the branch that is taken, if it is known.
 pub(super) fn inline(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Result<Option<Vec<Node>>> {
     let Some(c) = operands.first().and_then(|o| o.as_ref()).and_then(|o| known_truth(&o.known)) else {
         return Ok(None);
@@ -37,8 +37,8 @@ pub(super) fn inline(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
     Ok(Some(make.made))
 }
 
-/// Results of the model among the uneven results of the If node `n` become optionals that are there, which
-/// each branch packs.
+/// Results of the model among the uneven results of the If node `n` become optionals that are present; each
+/// branch packs them.
 pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize]) -> Result<()> {
     let origin = g.nodes[n].origin.clone();
     let mut subgraphs = std::mem::take(&mut g.nodes[n].subgraphs);
@@ -82,9 +82,9 @@ pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize
     Ok(())
 }
 
-/// One more result that the last node of the graph describes.
+/// Adds a result to the last node of the graph, which describes results.
 fn publish(g: &mut Graph, n: Node, name: &str, parts: &[Value]) -> Result<Value> {
-    // Inference finds the type of the elements.
+    // Inference determines the element type.
     let form = Boundary { form: Form::Optional, elem: ElemType::F32, key: None, dims: None };
     let inputs = parts.iter().map(|v| Some(*v));
     let last = g.order.iter().copied().find(|n| matches!(g.nodes[*n].op, Op::Bundle(Bundle::Publish(_))));
@@ -108,7 +108,7 @@ fn publish(g: &mut Graph, n: Node, name: &str, parts: &[Value]) -> Result<Value>
     Ok(v)
 }
 
-/// Lets the node and its branches have as many results as the branch with the fewest.
+/// Truncates the results of the node and its branches to the number of the branch with the fewest.
 fn cut(g: &mut Graph, n: Node, subgraphs: &mut [(String, Graph)]) {
     let fewest = subgraphs.iter().map(|(_, s)| s.outputs.len()).min().unwrap_or(0);
     for (_, sub) in subgraphs {
@@ -118,7 +118,7 @@ fn cut(g: &mut Graph, n: Node, subgraphs: &mut [(String, Graph)]) {
     g.nodes[n].outputs.resize(fewest, None);
 }
 
-/// Values that a node reads, those that its bodies capture too.
+/// Values that a node reads, including those that its bodies capture.
 fn reads(g: &Graph, n: Node) -> impl Iterator<Item = Value> {
     let node = &g.nodes[n];
     node.inputs
@@ -128,8 +128,8 @@ fn reads(g: &Graph, n: Node) -> impl Iterator<Item = Value> {
         .chain(node.subgraphs.iter().flat_map(|(_, s)| s.captures.iter().map(|(o, _)| *o)))
 }
 
-/// Moves the users of some results of the If node `n`, at place `at` of the order, into both branches. False
-/// if one of the results leaves the graph.
+/// Moves the users of some results of the If node `n`, which is at index `at` of the order, into both
+/// branches. False if one of the results is an output of the graph.
 pub(in crate::passes::graph) fn sink(g: &mut Graph, n: Node, at: usize, uneven: &[usize]) -> bool {
     let outputs = g.nodes[n].outputs.clone();
     let leaving: HashSet<Value> = uneven.iter().filter_map(|k| outputs.get(*k).copied().flatten()).collect();

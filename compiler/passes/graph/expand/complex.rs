@@ -1,10 +1,10 @@
-//! Operators that compute with complex numbers, as operators on their real and imaginary parts.
+//! Arithmetic operators on complex numbers, as operators on their real and imaginary parts.
 //!
 //! | operator | becomes |
 //! |---|---|
-//! | Col2Im, GridSample, Resize, Upsample | itself for either part: sums with real factors |
-//! | NonZero | where either part is not zero |
-//! | Unique | of pairs: they are ordered by the real part first, as numpy does it |
+//! | Col2Im, GridSample, Resize, Upsample | the operator on each part: it computes sums with real factors |
+//! | NonZero | positions where either part is not zero |
+//! | Unique | Unique of pairs: they are ordered by the real part first, as in numpy |
 
 use super::{Make, NodeSpec};
 use crate::diag::{Failure, Result};
@@ -13,7 +13,7 @@ use crate::ops::complex::Complex;
 use crate::ops::{AttrValue, Op, Operand};
 use crate::tensor::ElemType;
 
-/// True if the operator has a rule and its first operand is of complex numbers.
+/// True if the operator has a rule and its first operand is complex.
 pub(in crate::passes::graph) fn applies(node: &NodeData, operands: &[Option<Operand>]) -> bool {
     let complex =
         operands.first().and_then(|o| o.as_ref()?.ty.as_tensor()).is_some_and(|t| t.elem.is_complex());
@@ -47,7 +47,7 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
     Ok(make.made)
 }
 
-/// A view of complex numbers as pairs, or back.
+/// A view of complex numbers as pairs, or of pairs as complex numbers.
 fn view(make: &mut Make, of: Complex, x: Value) -> Result<Value> {
     let made = make.place(Op::Complex(of), of.schema(), NodeSpec::new(vec![Some(x)], 1));
     made.first().copied().ok_or_else(|| Failure::bug("complex", "a node without a result"))
@@ -63,8 +63,8 @@ fn parts(make: &mut Make, x: Value) -> Result<[Value; 2]> {
     Ok([part(0)?, part(1)?])
 }
 
-/// The operator for the real parts and for the imaginary ones. A number that the operator gives where there
-/// is no element is a real one.
+/// The operator applied to the real and to the imaginary parts. A value for positions without an element is
+/// added to the real part only.
 fn either(make: &mut Make, node: &NodeData, x: Value) -> Result<Value> {
     let mut pair = vec![];
     let last = make.ints(&[-1]);
@@ -80,7 +80,7 @@ fn either(make: &mut Make, node: &NodeData, x: Value) -> Result<Value> {
     view(make, Complex::Join, pairs)
 }
 
-/// Slices along an axis, pairs where there is none, are ordered element by element.
+/// Slices along an axis, or pairs if there is none, are ordered element by element.
 fn unique(make: &mut Make, node: &NodeData, x: Value) -> Result<Vec<Value>> {
     let attr = |name: &str| node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let mut pairs = view(make, Complex::Parts, x)?;

@@ -1,5 +1,5 @@
-//! Operators of com.microsoft as nodes of ONNX. Their results are those of ONNX Runtime but for roundings:
-//! what it computes in integers from quantized operands may be summed in floats here.
+//! Operators of com.microsoft as ONNX nodes. The results equal ONNX Runtime's except for rounding: sums that
+//! it computes in integers from quantized operands may be computed in floats here.
 
 mod experts;
 mod gated;
@@ -102,7 +102,7 @@ impl Contrib<'_> {
             default.to_owned()
         }
     }
-    /// The integers that operand `i` is known to have.
+    /// The integers of operand `i`, if they are known.
     fn known_ints(&self, i: usize) -> Option<Vec<i64>> {
         match &self.operands.get(i)?.as_ref()?.known {
             Known::Const(c) => c.to_i64s(),
@@ -110,7 +110,7 @@ impl Contrib<'_> {
             Known::No => None,
         }
     }
-    /// The attributes of the node that have one of the names.
+    /// The attributes of the node whose names are in the list.
     fn same(&self, names: &[&'static str]) -> Vec<(&'static str, AttrValue)> {
         names.iter().filter_map(|n| self.attr(n).map(|v| (*n, v.clone()))).collect()
     }
@@ -127,7 +127,7 @@ impl Contrib<'_> {
     fn permuted(&mut self, v: Value, perm: Vec<i64>) -> Result<Value> {
         self.make.with("Transpose", vec![("perm", AttrValue::Ints(perm))], &[v])
     }
-    /// Images with their channels last as ONNX has them, and back.
+    /// Converts images with the channels last to ONNX's order, and back.
     fn channels_first(&mut self, v: Value, rank: usize) -> Result<Value> {
         self.permuted(v, [0, rank as i64 - 1].into_iter().chain(1..rank as i64 - 1).collect())
     }
@@ -139,7 +139,7 @@ impl Contrib<'_> {
         self.op(name, &[v, axes])
     }
 
-    /// Operators of ONNX under another name.
+    /// Operators that ONNX has under another name.
     fn renamed(&mut self) -> Result<Value> {
         let x = self.x(0)?;
         let inputs = self.node.inputs.clone();
@@ -186,7 +186,7 @@ impl Contrib<'_> {
                         self.make.cast(one, ElemType::I64, elem)?
                     }
                 };
-                // Lists of one number are taken as well.
+                // Lists of one number are accepted as well.
                 let (end, none) =
                     (self.x(1)?, self.make.g.add_const("scalar", Arc::new(ConstData::from_i64s(&[]))));
                 let mut parts = vec![];
@@ -226,7 +226,7 @@ impl Contrib<'_> {
                 let v = self.make.with("MaxPool", attrs, &[v])?;
                 self.channels_last(v, rank)
             }
-            // UnfoldTensor: windows along a dimension, their elements last.
+            // UnfoldTensor: windows along a dimension, with the window's elements as the last dimension.
             _ => {
                 let (rank, size, step) = (self.rank(x)? as i64, self.int("size", 1), self.int("step", 1));
                 let dim = self.int("dim", -1);
@@ -361,7 +361,7 @@ impl Contrib<'_> {
             }
         }
     }
-    /// Channels last by default; normalized in f32.
+    /// Channels are last by default. The normalization is computed in f32.
     fn group_norm(&mut self) -> Result<Vec<Option<Value>>> {
         let (mut x, gamma, beta) = (self.x(0)?, self.x(1)?, self.x(2)?);
         let (rank, elem) = (self.rank(x)?, self.make.elem(x)?);

@@ -1,5 +1,6 @@
-//! FlexAttention as the nodes it is defined by: scaled scores, `score_mod`, softmax, `prob_mod`, and their
-//! product with the values. Query and key both take the root of the scale, as ONNX's own evaluator has it.
+//! FlexAttention as the nodes that define it: scaled scores, `score_mod`, softmax, `prob_mod`, and the
+//! product with the values. Query and key are both multiplied by the square root of the scale, as in ONNX's
+//! own evaluator.
 
 use super::Make;
 use crate::diag::{Error, Result, codes};
@@ -61,10 +62,10 @@ pub(super) fn expand(
     let permuted = |make: &mut Make, x: Value, perm: &[i64]| {
         make.with("Transpose", vec![("perm", AttrValue::Ints(perm.to_vec()))], &[x])
     };
-    // Heads of the query that share one of key and value have a dimension of their own.
+    // Heads of the query that share a head of key and value get a separate dimension.
     let grouped = !(once && syms.eq(tq.dims[1], tk.dims[1]) == Answer::Yes);
     let heads = |make: &mut Make, x: Value, q: Value| -> Result<Value> {
-        // [batch, heads, rows, columns] of [batch, groups, heads in a group, rows, columns]
+        // [batch, heads, rows, columns] from [batch, groups, heads in a group, rows, columns]
         let (front, back) = (make.sizes(q, 0, 2)?, make.sizes(x, 3, 5)?);
         let shape = make.with("Concat", vec![("axis", AttrValue::Int(0))], &[front, back])?;
         make.op("Reshape", &[x, shape])

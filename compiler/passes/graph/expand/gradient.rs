@@ -1,12 +1,12 @@
-//! Gradient: reverse-mode differentiation of the part of the graph that leads from the tensors in `xs` and
-//! `zs` to `y`.
+//! Gradient: reverse-mode differentiation of the subgraph that leads from the tensors in `xs` and `zs` to
+//! `y`.
 //!
-//! Where the operands are other values than the named tensors, that part is copied first, with the operands
-//! in their place. Then its nodes are visited backwards: each hands the adjoint of its results on to its
-//! operands, as the rules of its operator have it ([`rules`] for what works on elements, [`shapes`] for what
-//! moves or sums them, [`layers`] for the layers of networks). An adjoint has the type of its value. Nodes
-//! that are no part of a path from `xs` may be of any operator; others must have a rule. What is made are
-//! ordinary nodes, so a Gradient may name the result of another.
+//! If the operands are other values than the named tensors, the subgraph is first copied with the operands
+//! substituted. Then its nodes are visited in reverse order: each propagates the adjoints of its results to
+//! its operands by the rule of its operator ([`rules`] for element-wise operators, [`shapes`] for operators
+//! that move or sum elements, [`layers`] for layers of networks). An adjoint has the type of its value. Nodes
+//! on a path from `xs` must have a rule; others may have any operator. The new nodes are ordinary ones, so a
+//! Gradient may name the result of another.
 
 mod layers;
 mod rules;
@@ -53,7 +53,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
             .fail();
         }
     }
-    // Values that depend on one of xs.
+    // Values that depend on a tensor in xs.
     let mut active: HashSet<Value> = named[..a.xs].iter().copied().collect();
     for m in &cone {
         let d = &g.nodes[*m];
@@ -117,7 +117,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
     Ok(back.make.made)
 }
 
-/// Nodes that `y` is computed by from the values of the boundary, in order.
+/// The nodes that compute `y` from the values of the boundary, in order.
 fn cone(g: &Graph, y: Value, boundary: &HashSet<Value>) -> Vec<Node> {
     let mut found: HashSet<Node> = HashSet::new();
     let mut todo = vec![y];
@@ -133,8 +133,8 @@ fn cone(g: &Graph, y: Value, boundary: &HashSet<Value>) -> Vec<Node> {
     g.order.iter().copied().filter(|m| found.contains(m)).collect()
 }
 
-/// Copies what depends on the named tensors, with the operands in their place; the node then names the
-/// copies.
+/// Copies the nodes that depend on the named tensors with the operands substituted, and lets the node name
+/// the copies.
 fn substitute(g: &mut Graph, n: Node, a: Gradient, cone: &[Node], boundary: &HashSet<Value>) -> Vec<Node> {
     let values = g.nodes[n].inputs.clone();
     let mut map: HashMap<Value, Value> =
@@ -161,22 +161,22 @@ fn substitute(g: &mut Graph, n: Node, a: Gradient, cone: &[Node], boundary: &Has
     made
 }
 
-/// One node on its way back.
+/// One node during the reverse pass.
 struct Back<'a, 'b> {
     make: Make<'a>,
     syms: &'b SymTable,
     node: NodeData,
     /// Adjoints of its results.
     dy: Vec<Option<Value>>,
-    /// Operands whose adjoint counts.
+    /// Operands whose adjoints are needed.
     wants: Vec<bool>,
 }
 
-/// Adjoints of operands; `None` where there is none.
+/// Adjoints of operands; `None` for operands without one.
 type Parts = Vec<Option<Value>>;
 
 impl Back<'_, '_> {
-    /// What the node hands on to its operands; `None` if its operator has no rule.
+    /// The contributions of the node to the adjoints of its operands; `None` if its operator has no rule.
     fn contributions(&mut self) -> Result<Option<Parts>> {
         if let Some(p) = self.elementwise()? {
             return Ok(Some(p));
@@ -224,7 +224,7 @@ impl Back<'_, '_> {
             .flatten()
             .ok_or_else(|| Failure::bug("gradient", format!("{} without result {k}", self.name())))
     }
-    /// The adjoint of the first result, which must be the only one with one.
+    /// The adjoint of the first result, which must be the only result with an adjoint.
     fn d(&self) -> Result<Value> {
         if self.dy.iter().skip(1).any(|v| v.is_some()) {
             return self.error("a result beside the first is used").fail();
@@ -258,7 +258,7 @@ impl Back<'_, '_> {
             _ => default.to_owned(),
         }
     }
-    /// Integers of operand `i`, if they are known.
+    /// The integers of operand `i`, if they are known.
     fn known_ints(&self, i: usize) -> Option<Vec<i64>> {
         let v = self.node.inputs.get(i).copied().flatten()?;
         match &self.make.g.values[v].known {
@@ -280,7 +280,7 @@ impl Back<'_, '_> {
         let elem = self.make.elem(like)?;
         self.make.number(elem, v)
     }
-    /// A tensor of the type of `like` that holds one number everywhere.
+    /// A tensor with the type and shape of `like`, filled with one number.
     fn filled(&mut self, like: Value, v: f64) -> Result<Value> {
         let (c, shape) = (self.number(like, v)?, self.shape(like)?);
         self.make.op("Expand", &[c, shape])
@@ -299,12 +299,12 @@ impl Back<'_, '_> {
         let c = self.number(like, by)?;
         self.mul(v, c)
     }
-    /// `a` where a condition holds, else 0.
+    /// `a` where a condition is true, else 0.
     fn where_or_zero(&mut self, cond: Value, a: Value, like: Value) -> Result<Value> {
         let zero = self.number(like, 0.0)?;
         self.op("Where", &[cond, a, zero])
     }
-    /// A sum over dimensions that stay as 1.
+    /// A sum over dimensions, which are kept with size 1.
     fn summed(&mut self, v: Value, axes: &[i64]) -> Result<Value> {
         if axes.is_empty() {
             return Ok(v);
@@ -312,8 +312,7 @@ impl Back<'_, '_> {
         let axes = self.make.ints(axes);
         self.op("ReduceSum", &[v, axes])
     }
-    /// The adjoint of an operand from that of the shape `from` to which it was broadcast: sums over what was
-    /// repeated.
+    /// The adjoint of an operand that was broadcast to the shape `from`: sums over the broadcast dimensions.
     fn narrowed(&mut self, d: Value, from: &[Dim], x: Value) -> Result<Value> {
         let to = self.make.dims(x)?;
         let extra = from.len().saturating_sub(to.len());
@@ -322,7 +321,7 @@ impl Back<'_, '_> {
             match (self.syms.eq(*f, *t), t.as_const()) {
                 (Answer::Yes, _) => {}
                 (_, Some(1)) => axes.push((extra + i) as i64),
-                // What broadcasts a size other than 1 is that size.
+                // A size other than 1 is not broadcast.
                 (_, Some(_)) => {}
                 _ if f.as_const() == Some(1) => {}
                 _ => {
@@ -339,7 +338,7 @@ impl Back<'_, '_> {
         let shape = self.shape(x)?;
         self.op("Reshape", &[d, shape])
     }
-    /// The same for what has the shape of the first result.
+    /// As [`Back::narrowed`], for an adjoint with the shape of the first result.
     fn narrowed_from_result(&mut self, d: Value, x: Value) -> Result<Value> {
         let from = self.make.dims(self.y(0)?)?;
         self.narrowed(d, &from, x)

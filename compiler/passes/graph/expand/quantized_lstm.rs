@@ -1,9 +1,9 @@
-//! DynamicQuantizeLSTM (com.microsoft): an LSTM whose products are of integers. Input and hidden state are
-//! quantized by their range, the one at once, the other in every step, as DynamicQuantizeLinear does. Each
-//! direction is a Scan.
+//! DynamicQuantizeLSTM (com.microsoft): an LSTM with integer matrix products. Input and hidden state are
+//! quantized by their range, as in DynamicQuantizeLinear: the input once, the hidden state in every step.
+//! Each direction is a Scan.
 //!
-//! ONNX Runtime quantizes the hidden states of as many sequences together as one of its threads computes;
-//! here it is those of all of them.
+//! ONNX Runtime quantizes the hidden states of as many sequences together as one of its threads processes.
+//! Here all sequences are quantized together.
 
 use super::{Make, NodeSpec, stand_in};
 use crate::diag::{Error, Failure, Result, codes};
@@ -105,8 +105,8 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
     Ok(make.made)
 }
 
-/// One step: from hidden state, cell state and what the input gives the gates, to both states and the hidden
-/// one again.
+/// The body of one step. Its inputs are the hidden state, the cell state and the input's contribution to the
+/// gates; its results are both states and the hidden state once more.
 fn step(outer: &mut Make, weights: [Value; 3]) -> Result<Graph> {
     let mut body = Graph { name: format!("{}.step", outer.prefix), ..Graph::default() };
     let inputs: Vec<Value> = ["h", "c", "gates"]
@@ -154,7 +154,7 @@ fn step(outer: &mut Make, weights: [Value; 3]) -> Result<Graph> {
 }
 
 impl Make<'_> {
-    /// The product of a tensor that DynamicQuantizeLinear has quantized with a quantized matrix, as floats.
+    /// The product of a tensor quantized by DynamicQuantizeLinear and a quantized matrix, as floats.
     fn product(&mut self, a: &[Value], b: Value, zero: Value, scale: Value) -> Result<Value> {
         let v = self.op("MatMulInteger", &[a[0], b, a[2], zero])?;
         let v = self.cast(v, ElemType::I32, ElemType::F32)?;

@@ -1,4 +1,4 @@
-//! If and Loop with results that are no tensors, and SequenceMap, which becomes a Loop.
+//! If and Loop with results that are not tensors, and SequenceMap, which becomes a Loop.
 
 use super::{Kind, Parts, Scope, Thing, newest};
 use crate::diag::{Error, Failure, Origin, Result, codes};
@@ -10,7 +10,7 @@ use crate::ops::sequence::Sequence;
 use crate::ops::support::schema;
 use std::collections::HashMap;
 
-/// Which of some values are tables, given what all of them are.
+/// Indices of the tables among the tensors of values of these kinds.
 fn tables(kinds: &[Kind]) -> Vec<usize> {
     let mut out = vec![];
     let mut at = 0;
@@ -38,7 +38,7 @@ fn joined(a: Kind, b: Kind, name: &str, origin: &Origin) -> Result<Kind> {
 }
 
 impl Scope {
-    /// The value of the graph around that stands for `v` in here.
+    /// Captures value `v` of the enclosing graph.
     fn capture(&mut self, outer: &Graph, v: Value) -> Value {
         if let Some((_, inner)) = self.g.captures.iter().find(|(o, _)| *o == v) {
             return *inner;
@@ -82,7 +82,7 @@ impl Scope {
             }
         }
     }
-    /// A body with what it captures.
+    /// A scope for a body, with the representations of its captured values.
     fn enter(&self, g: Graph) -> Scope {
         let mut inner = Scope { g, order: vec![], parts: HashMap::new(), packed: HashMap::new() };
         for (o, v) in std::mem::take(&mut inner.g.captures) {
@@ -97,7 +97,7 @@ impl Scope {
         }
         inner
     }
-    /// The outputs of a body from number `first` on as tensors.
+    /// Converts the outputs of a body from number `first` on to tensors.
     fn leave(&mut self, first: usize, kinds: &[Kind], origin: &Origin) -> Result<()> {
         let (values, names, elems) = (
             std::mem::take(&mut self.g.outputs),
@@ -114,11 +114,11 @@ impl Scope {
                 self.g.output_elems.push(elems.get(k).copied().flatten());
             }
         }
-        // What the conversions emitted is behind all other nodes.
+        // The conversions follow all other nodes.
         self.g.order.append(&mut self.order);
         Ok(())
     }
-    /// New results of node `n` in place of those that are no tensors.
+    /// Replaces the results of node `n` that are not tensors by new ones.
     fn results(&mut self, n: Node, kinds: &[Kind]) -> Result<()> {
         let old = std::mem::take(&mut self.g.nodes[n].outputs);
         let mut new: Vec<Option<Value>> = vec![];
@@ -150,7 +150,7 @@ impl Scope {
         self.g.nodes[n].outputs = new;
         Ok(())
     }
-    /// The first inputs, as far as they are given, must be tensors.
+    /// Fails unless the first `count` inputs are tensors or omitted.
     fn tensors(&self, n: Node, count: usize) -> Result<()> {
         for i in (0..count).filter(|i| self.operand_opt(n, *i).is_some()) {
             self.tensor(n, i)?;
@@ -204,8 +204,8 @@ impl Scope {
         self.order.push(n);
         Ok(())
     }
-    /// What is carried may be a sequence first and an optional one later: the body is written for what holds
-    /// both.
+    /// A carried value may be a sequence at first and an optional one later. The body is rewritten for a
+    /// representation that can hold both.
     fn repeat(&mut self, n: Node) -> Result<()> {
         let origin = self.origin(n);
         let mut subs = std::mem::take(&mut self.g.nodes[n].subgraphs);
@@ -268,8 +268,8 @@ impl Scope {
 
     // ---- SequenceMap ----
 
-    /// A Loop over the length of the first sequence: members come from SequenceAt, results go to
-    /// SequenceInsert.
+    /// Becomes a Loop over the length of the first sequence, with SequenceAt for members and SequenceInsert
+    /// for results.
     pub(super) fn map(&mut self, n: Node) -> Result<()> {
         let origin = self.origin(n);
         if let Thing::Parts(Parts::List { members, .. }) = self.thing(self.operand(n, 0)?)
@@ -329,7 +329,7 @@ impl Scope {
             let s = self.sequence(n, k)?;
             let mut from = *x;
             if k > 0 {
-                // All have one length.
+                // All sequences must have the same length.
                 let t = self.emit(
                     Bundle::Alike,
                     vec![s.table, first.table],
@@ -378,7 +378,7 @@ impl Scope {
         data.subgraphs = vec![(name, g)];
         self.repeat(n)
     }
-    /// Of no members there are no results, whatever the body does.
+    /// Without members the results are empty, whatever the body computes.
     fn map_of_none(&mut self, n: Node) -> Result<()> {
         let subs = std::mem::take(&mut self.g.nodes[n].subgraphs);
         let elems = subs.first().map(|(_, g)| g.output_elems.clone()).unwrap_or_default();

@@ -12,20 +12,20 @@ use crate::ops::{AttrValue, Attrs, Op};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// Sequences up to this length stay lists of values.
+/// Sequences up to this length remain lists of values.
 const MOST: usize = 64;
 
 fn truth(v: bool) -> Option<Arc<ConstData>> {
     ConstData::new(ElemType::Bool, vec![], vec![u8::from(v)]).map(Arc::new)
 }
 
-/// Position `p` of `0..=last`, negative ones from `len`.
+/// Position `p` in `0..=last`; a negative one counts from `len`.
 fn place(p: i64, len: usize, last: usize) -> Option<usize> {
     usize::try_from(if p < 0 { p + len as i64 } else { p }).ok().filter(|p| *p <= last)
 }
 
 impl Scope {
-    /// A constant position in a list: `default` without an operand, `None` if it is not known or outside.
+    /// A constant position in a list. `default` without an operand, `None` if it is unknown or out of range.
     fn place_in(
         &self,
         n: Node,
@@ -39,14 +39,14 @@ impl Scope {
             Some(v) => place(self.number(v)?, len, last?),
         }
     }
-    /// Members and the rest of a list that operand 0 is.
+    /// The members and type of operand 0, if it is a list.
     fn list(&self, n: Node) -> Option<(Vec<Value>, Option<ElemType>, Option<Value>)> {
         match self.thing(self.operand_opt(n, 0)?) {
             Thing::Parts(Parts::List { members, elem, like, .. }) => Some((members, elem, like)),
             _ => None,
         }
     }
-    /// Node `n` with new results in place of its own, which is a sequence of them.
+    /// Replaces the results of node `n` by new ones, which represent a sequence.
     fn become_parts(
         &mut self,
         n: Node,
@@ -169,7 +169,7 @@ impl Scope {
         let (v, origin) = (self.operand(n, 0)?, self.origin(n));
         let mut t = self.thing(v);
         if let Thing::Parts(Parts::Absent(_)) = t {
-            // An error where it runs; it may be in a branch that does not.
+            // The error occurs only if the node runs; it may be in a branch that is not taken.
             let (kind, name) = (Kind::of(&t), self.name(v));
             let parts = self.convert(t, kind, &name, &origin)?;
             t = kind.thing(&parts)?;
@@ -227,7 +227,7 @@ impl Scope {
         }
         Ok(())
     }
-    /// Sizes of the parts of `x`, where they are known and few.
+    /// Sizes of the parts of `x`, if they are known and few.
     fn known_parts(&self, x: Value, sizes: Option<Value>, axis: i64) -> Option<Vec<i64>> {
         let along = || {
             let t = self.g.values[x].ty.as_ref()?.as_tensor()?;

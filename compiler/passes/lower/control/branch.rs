@@ -22,9 +22,9 @@ impl<'a> Lower<'a> {
         }
         let cond = self.value(f, cond)?;
         let graphs = [self.graph(f, n, "then_branch")?, self.graph(f, n, "else_branch")?];
-        // Captured values must be there before either branch.
+        // Captured values must be available before both branches.
         let mut frames = vec![self.enter(f, graphs[0])?, self.enter(f, graphs[1])?];
-        // Sizes on which the branches differ are defined by them.
+        // Sizes that differ between the branches are defined by them.
         let mut held: Vec<Option<Held>> = vec![];
         for (k, v) in node.outputs.iter().enumerate() {
             let Some(v) = v.filter(|v| f.uses[*v] > 0 && matches!(f.g.values[*v].known, Known::No)) else {
@@ -51,13 +51,13 @@ impl<'a> Lower<'a> {
             let zeros = vec![Dim::constant(0); t.rank()];
             let name = f.g.values[v].name.clone();
             let h = match f.bufs[v] {
-                // Known sizes: right into the output.
+                // Known sizes: store directly to the output.
                 Some(b) if !varies.contains(&true) => {
                     Held { buf: b, sizes: vec![None; t.rank()], growable: None }
                 }
                 _ => self.hold(&name, &t, &varies, &zeros),
             };
-            // What bounds the result bounds its buffer.
+            // Bounds of the result are bounds of its buffer.
             for (s, d) in h.sizes.iter().zip(&t.dims) {
                 if let (Some(s), Some(u)) = (s, self.m.syms.upper(*d)) {
                     self.m.syms.bound_product(&[*s], u);

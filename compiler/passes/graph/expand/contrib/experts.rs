@@ -1,6 +1,5 @@
-//! MoE and QMoE: each row goes through a few of the experts, which a router chooses. Each expert takes the
-//! rows that are its own out of all, and adds its results to them. Constant weights of an expert are constants of
-//! their own, parts of what the model has for all.
+//! MoE and QMoE: a router selects a few experts for each row. Each expert gathers its rows and adds its
+//! results to them. The weights of an expert, if constant, are a constant of their own: a part of the model's.
 
 use super::Contrib;
 use crate::diag::Result;
@@ -9,7 +8,7 @@ use crate::ops::{AttrValue, Known};
 use crate::tensor::ElemType;
 use std::sync::Arc;
 
-/// Experts beyond which code is not written for each.
+/// Most experts: code is generated for each.
 const MOST: i64 = 1024;
 
 /// Operands of one layer: weights, their scales and zero points, the bias.
@@ -86,7 +85,7 @@ impl Contrib<'_> {
         let y = self.make.cast(sum, ElemType::F32, elem)?;
         self.op("Reshape", &[y, shape])
     }
-    /// What each expert has to say in each row: 0 where it is not asked.
+    /// The weight of each expert in each row; 0 for experts that are not selected.
     fn routes(&mut self, router: Value) -> Result<Value> {
         let (k, axis) = (self.int("k", 1), AttrValue::Int(-1));
         let scores = self.cast(router, ElemType::F32)?;
@@ -101,7 +100,7 @@ impl Contrib<'_> {
                     let w = self.cast(w, ElemType::F32)?;
                     share = self.make.with("GatherElements", vec![("axis", axis.clone())], &[w, which])?;
                 }
-                // Shares among those that are asked, whatever the attribute says.
+                // The weights of the selected experts are normalized, whatever the attribute says.
                 None => normalized = true,
             }
         }
@@ -209,7 +208,7 @@ impl Contrib<'_> {
                 1,
             )?[0]);
         };
-        // Quantized: [columns, bytes].
+        // Quantized weights: [columns, bytes].
         let known =
             self.make.dims(self.x(layer.weights)?)?.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>();
         let (Some(&[_, columns, bytes]), true) = (known.as_deref(), matches!(layer.bits, 2 | 4 | 8)) else {
@@ -231,7 +230,7 @@ impl Contrib<'_> {
             return self.refuse("a depth that no blocks of 16 or more divide");
         }
         if size <= 0 {
-            // One scale for a column: the same for all of its blocks. Zero points lie one behind the other.
+            // One scale per column is repeated for all of its blocks. Zero points are packed consecutively.
             let (blocks, column) = (self.make.ints(&[columns, depth / block]), self.make.ints(&[columns, 1]));
             let spread = |s: &mut Self, v: Value| {
                 let v = s.op("Reshape", &[v, column])?;
@@ -263,7 +262,7 @@ impl Contrib<'_> {
         }
         Ok(self.make.contrib("MatMulNBits", attrs, vec![Some(x), Some(w), Some(scales), zeros], 1)?[0])
     }
-    /// The values of fewer bits that the bytes of a vector hold, lowest first.
+    /// The values of `bits` bits packed into the bytes of a vector, lowest bits first.
     fn fields(&mut self, v: Value, bits: i64) -> Result<Value> {
         let mut parts = vec![];
         let last = self.make.ints(&[-1]);

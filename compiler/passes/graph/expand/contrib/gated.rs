@@ -1,4 +1,4 @@
-//! Norms, gates and small convolutions around linear attention, and the decoder's attention.
+//! Norms, gates and small convolutions of linear attention, and the decoder's attention.
 
 use super::Contrib;
 use crate::diag::Result;
@@ -18,7 +18,7 @@ impl Contrib<'_> {
         let s = self.op("Sigmoid", &[v])?;
         if silu { self.op("Mul", &[v, s]) } else { Ok(s) }
     }
-    /// v over the root of the mean of its squares along the last dimension.
+    /// v divided by the root mean square along the last dimension.
     pub(super) fn rms(&mut self, v: Value) -> Result<Value> {
         let epsilon = self.float("epsilon", 1e-5);
         let (square, last) = (self.op("Mul", &[v, v])?, self.make.ints(&[-1]));
@@ -106,7 +106,7 @@ impl Contrib<'_> {
                 Ok(vec![Some(decay), beta])
             }
             "CausalConvWithState" => self.causal_conv(x),
-            // DecoderMaskedMultiHeadAttention: one token behind what is cached.
+            // DecoderMaskedMultiHeadAttention: one new token after the cached ones.
             _ => {
                 if self.int("output_qk", 0) != 0 || [3, 8, 9].iter().any(|i| self.given(*i).is_some()) {
                     return self.refuse("scores as a result, beams, or a mask of keys");
@@ -133,7 +133,8 @@ impl Contrib<'_> {
             }
         }
     }
-    /// The caches have room for more than they hold: their begin counts, and the new token is behind it.
+    /// The caches have a larger capacity than they hold: their first positions are valid, and the new token
+    /// follows them.
     fn cached(
         &mut self,
         inputs: &mut [Option<Value>],
@@ -162,11 +163,11 @@ impl Contrib<'_> {
         }
         Ok(results)
     }
-    /// Of f32 back to the operator's type.
+    /// Casts from f32 back to the operator's type.
     fn cast_from(&mut self, v: Value, elem: ElemType) -> Result<Value> {
         self.make.cast(v, ElemType::F32, elem)
     }
-    /// Along one dimension, behind what the state holds of the positions before.
+    /// A convolution along one dimension, in which the state holds the preceding positions.
     fn causal_conv(&mut self, x: Value) -> Result<Vec<Option<Value>>> {
         if self.int("ndim", 1) != 1
             || self.int("channels_last", 0) != 0

@@ -1,5 +1,4 @@
-//! Sequences of different lengths without the padding between them, attention over them, and biases by
-//! position.
+//! Sequences of different lengths packed without padding, attention over them, and position biases.
 
 use super::Contrib;
 use crate::diag::Result;
@@ -67,9 +66,9 @@ impl Contrib<'_> {
             _ => Ok(vec![Some(self.relative_bias(x)?)]),
         }
     }
-    /// Rows at the places of their tokens in [batch, length, ..]; 0 elsewhere.
+    /// Moves the rows of tokens to their positions in [batch, length, ..]; other positions are 0.
     fn restored(&mut self, x: Value, offsets: Value) -> Result<Value> {
-        // x may be made here: what type it has is that of the operand.
+        // x may be a new value without a type, but it has the type of the operand.
         let elem = self.make.elem(self.x(0)?)?;
         let rows = self.make.sizes(x, 0, 1)?;
         let (from, width, frame) =
@@ -86,7 +85,7 @@ impl Contrib<'_> {
         let shape = self.concat(&[frame, width])?;
         self.op("Reshape", &[v, shape])
     }
-    /// The first offsets, as many as there are tokens.
+    /// The first `rows` offsets, one per token.
     fn places(&mut self, offsets: Value, from: Value, rows: Value) -> Result<Value> {
         let all = self.make.ints(&[-1]);
         let flat = self.op("Reshape", &[offsets, all])?;
@@ -103,7 +102,7 @@ impl Contrib<'_> {
     ) -> Result<Value> {
         let (zero, one, end) = (self.make.ints(&[0]), self.make.ints(&[1]), self.make.ints(&[i64::MAX]));
         let last = self.make.ints(&[-1]);
-        // How many tokens each sequence has.
+        // The number of tokens of each sequence.
         let (upper, lower) = (self.op("Slice", &[ends, one, end])?, self.op("Slice", &[ends, zero, last])?);
         let lengths = self.op("Sub", &[upper, lower])?;
         let mut inputs = vec![];
@@ -154,8 +153,8 @@ impl Contrib<'_> {
         }
         Ok(results)
     }
-    /// A bias for each bucket of distances, as T5 counts them: near ones each of its own, far ones by their
-    /// logarithm. The table lies heads first.
+    /// A bias for each bucket of distances, as in T5: near distances have a bucket each, far ones share
+    /// logarithmic buckets. The table's first dimension is the heads.
     fn relative_bias(&mut self, table: Value) -> Result<Value> {
         let dims = self.make.dims(table)?;
         let Some(&[Some(buckets), Some(heads)]) =
@@ -187,7 +186,7 @@ impl Contrib<'_> {
         let f = |s: &mut Self, v: f64| s.make.number(ElemType::F32, v);
         let near = self.make.integer(exact);
         let small = self.op("Less", &[size, near])?;
-        // Nothing is smaller than the first far distance where the logarithm counts.
+        // Clamped to the first far distance, because the logarithm is used only from there on.
         let far = self.op("Max", &[size, near])?;
         let far = self.make.cast(far, ElemType::I64, ElemType::F32)?;
         let (start, span, steps) = (

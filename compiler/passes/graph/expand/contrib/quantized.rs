@@ -1,5 +1,5 @@
-//! Quantized operators: what they compute on the floats that their operands stand for, and tables of weights
-//! by blocks.
+//! Quantized operators, computed on the floats that their operands represent, and tables of block-quantized
+//! weights.
 
 use super::Contrib;
 use crate::diag::{Failure, Result};
@@ -9,7 +9,7 @@ use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
 impl Contrib<'_> {
-    /// What a quantized tensor stands for.
+    /// The floats that a quantized tensor represents.
     fn dequantized(&mut self, x: usize, scale: usize, zero: usize, axis: i64) -> Result<Value> {
         let inputs = vec![Some(self.x(x)?), Some(self.x(scale)?), self.given(zero)];
         Ok(self.make.node("DequantizeLinear", vec![("axis", AttrValue::Int(axis))], inputs, 1)?[0])
@@ -88,7 +88,7 @@ impl Contrib<'_> {
             }
         }
     }
-    /// Blocks of a transformer whose operands are quantized.
+    /// Transformer blocks with quantized operands.
     pub(super) fn quantized_block(&mut self) -> Result<Vec<Option<Value>>> {
         let wanted = self.node.outputs.len();
         if self.node.schema.name == "QAttention" {

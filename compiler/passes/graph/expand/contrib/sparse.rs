@@ -1,5 +1,5 @@
-//! Attention that reads some of the keys only: blocks of a mask behind a cache, a window with a few global
-//! tokens. The scores of all keys are computed, and a mask leaves those that count.
+//! Attention to a subset of the keys: blocks of a mask with a cache, or a window with a few global tokens.
+//! The scores of all keys are computed and then masked.
 
 use super::Contrib;
 use crate::diag::{Failure, Result};
@@ -8,29 +8,29 @@ use crate::ops::{AttrValue, Known};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// Elements of a mask of blocks that is spelled out.
+/// Most elements of a block mask that is stored as a constant.
 const MOST: i64 = 1 << 24;
 
 impl Contrib<'_> {
-    /// [batch, length, heads * size] as [batch, heads, length, size].
+    /// [batch, length, heads * size] -> [batch, heads, length, size].
     fn heads(&mut self, v: Value, heads: i64) -> Result<Value> {
         let shape = self.make.ints(&[0, 0, heads, -1]);
         let v = self.op("Reshape", &[v, shape])?;
         self.permuted(v, vec![0, 2, 1, 3])
     }
-    /// And back.
+    /// The inverse of [`Contrib::heads`].
     fn joined(&mut self, v: Value) -> Result<Value> {
         let v = self.permuted(v, vec![0, 2, 1, 3])?;
         let shape = self.make.ints(&[0, 0, -1]);
         self.op("Reshape", &[v, shape])
     }
-    /// The integers from 0 on, as many as a list of one number says.
+    /// The integers from 0 up to the number in `n`, a list of one element.
     fn count_up(&mut self, n: Value) -> Result<Value> {
         let (zero, one, none) = (self.make.integer(0), self.make.integer(1), self.make.ints(&[]));
         let n = self.op("Reshape", &[n, none])?;
         self.op("Range", &[zero, n, one])
     }
-    /// Which blocks each layout reads, a truth value each, from the rows and columns that are not empty.
+    /// The boolean mask of the blocks that each layout reads, from the CSR rows and columns of its blocks.
     fn block_mask(&mut self) -> Result<Option<Value>> {
         let known = |i: usize| match self.operands.get(i)?.as_ref()?.known {
             Known::Const(ref c) => Some((c.dims().to_vec(), c.to_i64s()?)),
@@ -96,7 +96,7 @@ impl Contrib<'_> {
                 [parts[0], parts[1], parts[2]]
             }
         };
-        // Tokens before the new ones: none where all are new.
+        // The number of tokens before the new ones: none if all are new.
         let one = self.make.ints(&[1]);
         let (length, total) = (self.make.sizes(x, 1, 2)?, self.cast(total, ElemType::I64)?);
         let total = self.op("Reshape", &[total, one])?;
@@ -120,7 +120,7 @@ impl Contrib<'_> {
                     .filter(|(_, v)| *v != 0)
                     .map(|(n, v)| (n.to_owned(), AttrValue::Int(v)))
                     .collect();
-                // One head is told from the next by their number, which the operator takes with a 4-D input.
+                // The operator derives the number of heads from the shape of a 4-D input.
                 let v = self.heads(*part, n)?;
                 let v = self.make.contrib(
                     "RotaryEmbedding",
@@ -144,8 +144,7 @@ impl Contrib<'_> {
         let (from, axis) = (self.make.ints(&[0]), self.make.ints(&[2]));
         let keys = self.op("Slice", &[caches[0], from, total, axis])?;
         let values = self.op("Slice", &[caches[1], from, total, axis])?;
-        // [batch, 1, length, keys]: what is before; and [layouts, batch, length, keys]: what the blocks
-        // say.
+        // The causal mask [batch, 1, length, keys] and the block mask [layouts, batch, length, keys].
         let places = self.count_up(total)?;
         let rows = self.axes_of(positions, "Unsqueeze", &[2])?;
         let causal = self.op("LessOrEqual", &[places, rows])?;
@@ -154,7 +153,7 @@ impl Contrib<'_> {
         let read = self.make.with("Gather", vec![("axis", AttrValue::Int(1))], &[mask, own])?;
         let read = self.make.with("Gather", vec![("axis", AttrValue::Int(3))], &[read, other])?;
         let allowed = self.op("And", &[read, causal])?;
-        // Layouts take turns among the heads.
+        // Heads use the layouts in turn.
         let turns: Vec<i64> = (0..heads).map(|h| h % layouts).collect();
         let turns = self.make.ints(&turns);
         let allowed = self.make.with("Gather", vec![("axis", AttrValue::Int(0))], &[allowed, turns])?;
@@ -167,8 +166,8 @@ impl Contrib<'_> {
             self.make.node("Attention", attrs, vec![Some(q), Some(keys), Some(values), Some(allowed)], 1)?[0];
         Ok(vec![Some(self.joined(y)?), Some(caches[0]), Some(caches[1])])
     }
-    /// Tokens see a window around them and the global ones; global tokens see all, through projections of
-    /// their own.
+    /// Tokens attend to a window around them and to the global tokens; global tokens attend to all, with
+    /// separate projections.
     pub(super) fn longformer(&mut self) -> Result<Value> {
         let (x, mask, flags) = (self.x(0)?, self.x(3)?, self.x(6)?);
         let (heads, window) = (self.int("num_heads", 1), self.int("window", 1));

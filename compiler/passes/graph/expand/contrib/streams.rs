@@ -1,5 +1,5 @@
-//! Mixtures of several streams of features, positions in several dimensions, transforms of real signals, and
-//! projections of quantized weights that are fused with what is around them.
+//! Mixtures of several feature streams, multi-dimensional positions, transforms of real signals, and
+//! projections with quantized weights that are fused with adjacent operators.
 
 use super::Contrib;
 use crate::diag::Result;
@@ -37,7 +37,7 @@ impl Contrib<'_> {
             _ => self.projections(x),
         }
     }
-    /// [.., streams, features], whether flattened or not.
+    /// [.., streams, features], from a flattened or an unflattened input.
     fn grouped(&mut self, x: Value) -> Result<Value> {
         let branches = self.int("num_branches", 0);
         if branches <= 0 {
@@ -47,7 +47,7 @@ impl Contrib<'_> {
         let shape = self.concat(&[front, rest])?;
         self.op("Reshape", &[x, shape])
     }
-    /// Gates of whole streams or of each feature, so that they broadcast; `rank` is that of the grouped
+    /// Gates of whole streams or of each feature, shaped for broadcasting; `rank` is that of the grouped
     /// streams.
     fn gates(&mut self, v: Value, rank: usize, flat: usize) -> Result<Value> {
         let (own, last) = (self.rank(v)?, self.make.dims(v)?.last().and_then(|d| d.as_const()));
@@ -85,7 +85,7 @@ impl Contrib<'_> {
         let v = self.cast(x, ElemType::F32)?;
         let mut v = self.grouped(v)?;
         if let Some(m) = self.given(3) {
-            // [.., c, k]: what stream c gives to stream k.
+            // [.., c, k]: the contribution of stream c to stream k.
             let n = self.rank(m)? as i64;
             let m = self.cast(m, ElemType::F32)?;
             let m = self.permuted(m, (0..n - 2).chain([n - 1, n - 2]).collect())?;
@@ -134,8 +134,8 @@ impl Contrib<'_> {
         };
         Ok(vec![Some(self.make.cast(out, ElemType::F32, elem)?), normed])
     }
-    /// The rows of the caches are put together from those of the three positions of each token; then it is an
-    /// ordinary rotary embedding.
+    /// Assembles the rows of the caches from those of each token's three positions, and applies an ordinary
+    /// rotary embedding.
     fn rotary_of_three(&mut self, x: Value) -> Result<Value> {
         let (positions, cos, sin) = (self.x(1)?, self.x(2)?, self.x(3)?);
         let Some(AttrValue::Ints(sections)) = self.attr("mrope_section").cloned() else {
@@ -152,7 +152,7 @@ impl Contrib<'_> {
             return self.refuse("packed batches");
         }
         let interleaved = self.int("mrope_layout", 0) == 1;
-        // Which of the three positions each column follows.
+        // The position (0 to 2) that each column uses.
         let which: Vec<i64> = (0..half)
             .map(|i| match i {
                 _ if !interleaved => i64::from(i >= sections[0]) + i64::from(i >= sections[0] + sections[1]),
@@ -200,7 +200,7 @@ impl Contrib<'_> {
                 1,
             )?[0]);
         }
-        // The other side is the first one backwards, conjugated, without its ends.
+        // The other half of the spectrum is the first half reversed and conjugated, without its ends.
         let elem = self.make.elem(x)?;
         let (place, behind, first, step) =
             (self.make.ints(&[-2]), self.make.ints(&[-2]), self.make.ints(&[0]), self.make.ints(&[-1]));
@@ -219,7 +219,7 @@ impl Contrib<'_> {
         let zero = self.make.integer(0);
         self.make.with("Gather", vec![("axis", AttrValue::Int(-1))], &[v, zero])
     }
-    /// Dropout that drops nothing: a bit for each element.
+    /// Dropout without effect: one set bit per element.
     fn unmasked(&mut self, x: Value) -> Result<Vec<Option<Value>>> {
         let bias = self.node.schema.name == "BitmaskBiasDropout";
         let training = if bias { 4 } else { 2 };
@@ -270,7 +270,7 @@ impl Contrib<'_> {
         }
         self.make.with(&name, own, &[v])
     }
-    /// Products of one normalized input with several quantized weights.
+    /// Products of one normalized input with several quantized weight matrices.
     fn projections(&mut self, x: Value) -> Result<Vec<Option<Value>>> {
         let mlp = self.node.schema.name == "MatMulNBitsMlp";
         let (mut v, mut sum) = (x, None);

@@ -1,4 +1,4 @@
-//! Gradients of the layers of networks: products of matrices, convolutions, pools, normalizations, losses.
+//! Gradients of layers: matrix products, convolutions, pooling, normalizations, losses.
 
 use super::{Back, Parts};
 use crate::diag::Result;
@@ -45,7 +45,7 @@ impl Back<'_, '_> {
     fn permuted(&mut self, v: Value, perm: Vec<i64>) -> Result<Value> {
         self.make.with("Transpose", vec![("perm", AttrValue::Ints(perm))], &[v])
     }
-    /// The last two of `rank` dimensions change places.
+    /// Transposes the last two of `rank` dimensions.
     fn turned(&mut self, v: Value, rank: usize) -> Result<Value> {
         let mut perm: Vec<i64> = (0..rank as i64).collect();
         perm.swap(rank - 1, rank - 2);
@@ -59,7 +59,7 @@ impl Back<'_, '_> {
         let (mut d, a, b) = (self.d()?, self.x(0)?, self.x(1)?);
         let (mut da, mut db, out) = (self.make.dims(a)?, self.make.dims(b)?, self.make.dims(self.y(0)?)?);
         let (mut wide_a, mut wide_b, mut dd) = (a, b, out);
-        // A vector is a matrix of one row, or of one column.
+        // A vector is treated as a matrix of one row or column.
         if db.len() == 1 {
             wide_b = self.unsqueezed(b, &[1])?;
             db.push(Dim::constant(1));
@@ -86,7 +86,7 @@ impl Back<'_, '_> {
                 self.op("MatMul", &[t, d])?
             };
             let from: Vec<Dim> = batch.iter().chain(&own[own.len() - 2..]).copied().collect();
-            // The widened operand has the sizes of `own`; the operand itself may have a dimension less.
+            // The widened operand has the sizes of `own`; the operand itself may have one dimension less.
             let extra = from.len() - own.len();
             let mut axes: Vec<i64> = (0..extra as i64).collect();
             for (j, (f, t)) in from[extra..].iter().zip(&own).enumerate() {
@@ -151,7 +151,7 @@ impl Back<'_, '_> {
             self.ints("pads").unwrap_or(vec![0; 2 * n]),
         ))
     }
-    /// The convolution that goes back: from the result's sizes to those of `x`.
+    /// The transposed convolution, from the result's sizes to those of `x`.
     #[allow(clippy::too_many_arguments)]
     fn transposed(
         &mut self,
@@ -202,7 +202,7 @@ impl Back<'_, '_> {
             )?);
         }
         if self.wants(1) {
-            // Images are what channels were: the result's adjoint slides over the operand.
+            // Images take the role of channels: the result's adjoint slides over the operand.
             let spatial: Vec<i64> = (2..n as i64 + 2).collect();
             let order = |first: &[i64]| {
                 first
@@ -232,7 +232,7 @@ impl Back<'_, '_> {
             ];
             let v = self.make.with("Conv", attrs, &[images, filters])?;
             let v = self.permuted(v, order(&[1, 0]))?;
-            // Strides that leave a rest let it slide on.
+            // If the strides do not divide the range, it slides too far.
             let (starts, axes, ends) =
                 (self.make.ints(&vec![0; n]), self.make.ints(&spatial), self.make.sizes(w, 2, n as i64 + 2)?);
             parts[1] = Some(self.op("Slice", &[v, starts, ends, axes])?);
@@ -269,7 +269,7 @@ impl Back<'_, '_> {
         {
             return self.error("windows count differently many elements").fail();
         }
-        // One filter of equal weights for every channel, as images of one channel.
+        // One filter of equal weights for every channel, with channels as images of one channel.
         let (one, flat) = (self.make.ints(&[1]), self.make.ints(&[-1]));
         let size = self.make.sizes(y, 2, n as i64 + 2)?;
         let shape = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[flat, one, size])?;
@@ -361,7 +361,7 @@ impl Back<'_, '_> {
         }
         Ok(parts)
     }
-    /// By the scores; labels and weights have none.
+    /// The adjoint of the scores; labels and weights have none.
     fn loss(&mut self) -> Result<Parts> {
         if self.wants(2) {
             return self.error("the weights depend on xs").fail();
@@ -414,7 +414,7 @@ impl Back<'_, '_> {
             let each = self.unsqueezed(each, &[1])?;
             total = Some(self.mul(rest, each)?);
         }
-        // The second result are the logarithms of the probabilities.
+        // The second result is the logarithm of the probabilities.
         if let Some(d) = self.dy.get(1).copied().flatten() {
             let p = self.make.with("Softmax", vec![("axis", AttrValue::Int(1))], &[x])?;
             let sum = self.summed(d, &[1])?;
@@ -427,7 +427,7 @@ impl Back<'_, '_> {
         }
         Ok(vec![total, None, None])
     }
-    /// Ones of the type of `x`, one for each label.
+    /// Ones of the type of `x`, one per label.
     fn filled_like_labels(&mut self, labels: Value, x: Value) -> Result<Value> {
         let (one, shape) = (self.number(x, 1.0)?, self.shape(labels)?);
         self.op("Expand", &[one, shape])

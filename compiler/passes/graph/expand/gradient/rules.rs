@@ -1,4 +1,4 @@
-//! Gradients of operators that work on elements.
+//! Gradients of element-wise operators.
 
 use super::{Back, Parts};
 use crate::diag::Result;
@@ -9,7 +9,7 @@ impl Back<'_, '_> {
     pub(super) fn elementwise(&mut self) -> Result<Option<Parts>> {
         let name = self.name();
         Ok(Some(match name {
-            // Steps: their derivative is 0 where they have one.
+            // Step functions: their derivative is 0 wherever it exists.
             "Floor" | "Ceil" | "Round" | "Sign" => vec![None],
             "Add" | "Sub" | "Mul" | "Div" | "Pow" | "PRelu" => self.binary()?,
             "Sum" | "Mean" | "Min" | "Max" => self.several()?,
@@ -38,7 +38,7 @@ impl Back<'_, '_> {
             },
         }))
     }
-    /// Operators of one operand: the adjoint times the derivative.
+    /// Unary operators: the adjoint times the derivative.
     fn unary(&mut self) -> Result<Option<Value>> {
         let name = self.name();
         let plain = [
@@ -154,7 +154,7 @@ impl Back<'_, '_> {
                 let alpha = self.number(x, alpha)?;
                 self.op("Where", &[above, one, alpha])
             }
-            // Below 0: alpha exp(x) is alpha more than the value; Selu has all of it gamma times.
+            // Below 0, alpha exp(x) is the value plus alpha; Selu multiplies all of it by gamma.
             "Elu" | "Selu" => {
                 let (alpha, gamma) = if name == "Elu" {
                     (self.float("alpha", 1.0), 1.0)
@@ -194,7 +194,7 @@ impl Back<'_, '_> {
                 if name == "HardSigmoid" {
                     return self.op("Where", &[inside, a, zero]);
                 }
-                // x times the line between, x above, 0 below.
+                // x times a linear ramp, x above it, 0 below.
                 let twice = self.scaled(x, x, 2.0 * alpha)?;
                 let slope = self.op("Add", &[twice, b])?;
                 let outer = self.op("Where", &[low, one, zero])?;
@@ -281,7 +281,7 @@ impl Back<'_, '_> {
                     let less = self.op("Sub", &[e, one])?;
                     let p = self.op("Pow", &[a, less])?;
                     let p = self.mul(e, p)?;
-                    // Of a constant 1 everywhere, also at 0.
+                    // The derivative for the constant 1 everywhere, including 0.
                     let zero = self.number(a, 0.0)?;
                     let flat = self.op("Equal", &[e, zero])?;
                     let p = self.op("Where", &[flat, zero, p])?;
@@ -307,7 +307,7 @@ impl Back<'_, '_> {
                     self.op("Neg", &[v])?
                 }
                 "Pow" => {
-                    // y log(x), 0 where x is.
+                    // y log(x), but 0 where x is 0.
                     let zero = self.number(a, 0.0)?;
                     let (log, above) = (self.op("Log", &[a])?, self.op("Greater", &[a, zero])?);
                     let log = self.op("Where", &[above, log, zero])?;
@@ -333,7 +333,7 @@ impl Back<'_, '_> {
         let largest = matches!(self.name(), "Min" | "Max");
         let mut hits = vec![];
         if largest {
-            // Those that are it share it.
+            // The operands that are equal to the result share its adjoint.
             let elem = self.make.elem(y)?;
             let mut count: Option<Value> = None;
             for i in 0..n {

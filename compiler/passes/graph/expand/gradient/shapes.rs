@@ -1,7 +1,7 @@
-//! Gradients of operators that move elements or sum them.
+//! Gradients of operators that move or sum elements.
 //!
-//! What only picks elements (Slice, Gather, Tile, ...) is run once more on the numbers of the elements, which
-//! tells where the adjoint is added.
+//! Operators that only select elements (Slice, Gather, Tile, ...) are run once more on element indices, which
+//! gives the positions to which the adjoint is added.
 
 use super::{Back, Parts};
 use crate::diag::Result;
@@ -11,7 +11,7 @@ use crate::passes::graph::expand::Piece;
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-/// Operators whose first result is made of elements of their first operand.
+/// Operators whose first result consists of elements of their first operand.
 const PICKERS: &[&str] = &[
     "Slice",
     "Gather",
@@ -88,11 +88,11 @@ impl Back<'_, '_> {
         };
         Ok(Some(vec![Some(one)]))
     }
-    /// A Reshape whose list of sizes may hold zeros that mean themselves.
+    /// A Reshape to a shape in which a 0 is a size, not a copied dimension.
     fn with_zeros(&mut self, name: &str, d: Value, shape: Value) -> Result<Value> {
         self.make.with(name, vec![("allowzero", AttrValue::Int(1))], &[d, shape])
     }
-    /// The adjoint of operand 0, the one that result `k` is made of.
+    /// The adjoint of operand 0, from whose elements result `k` is selected.
     pub(super) fn picked(&mut self, k: usize) -> Result<Value> {
         let (d, x) = (self.d()?, self.x(0)?);
         let (shape, flat) = (self.shape(x)?, self.make.ints(&[-1]));
@@ -109,7 +109,7 @@ impl Back<'_, '_> {
         };
         self.scattered(d, places, x, flat, shape)
     }
-    /// A tensor like `x` to whose elements with the numbers `places` `d` is added.
+    /// Adds `d` to the elements with indices `places` of a zero tensor shaped like `x`.
     pub(super) fn scattered(
         &mut self,
         d: Value,
@@ -131,7 +131,7 @@ impl Back<'_, '_> {
         )?;
         self.with_zeros("Reshape", sum, shape)
     }
-    /// The node that is differentiated.
+    /// The node being differentiated.
     fn node_here(&self) -> crate::graph::Node {
         let def = self.node.outputs.iter().flatten().next().map(|v| &self.make.g.values[*v].def);
         match def {
@@ -155,7 +155,7 @@ impl Back<'_, '_> {
             self.make.node("Split", vec![("axis", AttrValue::Int(at))], vec![Some(d), Some(sizes)], n)?;
         Ok(parts.into_iter().map(Some).collect())
     }
-    /// Parts of a Split, those that nobody uses as zeros.
+    /// Concatenates the adjoints of a Split's parts, with zeros for unused ones.
     fn joined(&mut self) -> Result<Value> {
         let mut parts = vec![];
         for k in 0..self.node.outputs.len() {
@@ -171,7 +171,7 @@ impl Back<'_, '_> {
         let axis = self.int("axis", 0);
         self.make.with("Concat", vec![("axis", AttrValue::Int(axis))], &parts)
     }
-    /// Dimensions that a reduction sums over.
+    /// The dimensions that a reduction sums over.
     fn reduced_axes(&self, rank: usize) -> Result<Vec<i64>> {
         let list = match self.ints("axes") {
             Some(a) => a,
@@ -228,8 +228,8 @@ impl Back<'_, '_> {
                 let less = self.op("Sub", &[x, y])?;
                 Some(self.op("Exp", &[less])?)
             }
-            // The product of the others, also where one is 0: with a dimension for each of them it would be a
-            // sum.
+            // The derivative is the product of the other elements, even where one is 0. With a dimension for
+            // each element it would be a sum.
             _ => return self.error("a product of all has no simple one").fail(),
         };
         match factor {
@@ -245,7 +245,7 @@ impl Back<'_, '_> {
         let rank = self.make.dims(x)?.len() as i64;
         let axis = self.int("axis", if self.since() >= 13 { -1 } else { 1 });
         let axis = if axis < 0 { axis + rank } else { axis };
-        // The first versions see everything from the axis on as one dimension.
+        // The first versions flatten the dimensions from the axis on.
         let axes: Vec<i64> = if self.since() >= 13 { vec![axis] } else { (axis..rank).collect() };
         if self.name() == "Softmax" {
             let both = self.mul(d, y)?;
@@ -258,7 +258,7 @@ impl Back<'_, '_> {
         let p = self.mul(p, sum)?;
         self.op("Sub", &[d, p])
     }
-    /// True if operand `i` is left out or known to be `v`.
+    /// True if operand `i` is omitted or known to be `v`.
     pub(super) fn absent_or(&self, i: usize, v: i64) -> bool {
         let given = self.node.inputs.get(i).copied().flatten();
         given.is_none_or(|x| matches!(&self.make.g.values[x].known, Known::Const(c) if c.to_i64s().is_some_and(|l| l == [v])))
