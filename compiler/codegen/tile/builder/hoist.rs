@@ -1,24 +1,25 @@
-//! What no iteration of a loop changes is made once, before the loop: sizes in all lanes, and the masks of last,
-//! partial vectors whose lanes run time counts. A loop of few steps over rows of few elements would spend
-//! more on them than on its work.
+//! Loop-invariant code motion of sizes in all lanes and of the masks of partial vectors at run-time ends. A
+//! loop of few steps over short rows would spend more on them than on its work.
 
 use super::Builder;
 use crate::codegen::tile::ir::{Node, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// Cheap, without effects, and made again and again where vectors have run-time ends. Not what combines masks:
-/// a gather clears its own copy of one.
+/// True for cheap operations without effects that partial vectors repeat. Operations on masks are not among
+/// them: a gather clears its own copy of one.
 fn moves(op: Op) -> bool {
     matches!(op, Op::Splat(_) | Op::ICmp(..))
 }
 
 impl Builder {
-    /// Moves such operations out of the loop that begins with block `head` and ends with the current one,
-    /// equal ones as one. `after` is renamed along.
+    /// Moves invariant operations out of the loop that begins with block `head` and ends with the current one,
+    /// and merges equal ones. `after` is renamed accordingly.
     pub(super) fn hoist(&mut self, head: usize, after: &mut [Value]) {
         let Some(before) = self.f.blocks[head].preds.first().copied() else { return };
-        let (mut out, mut known): (Vec<Node>, Map<(Op, Vec<Value>), Value>) = Default::default();
-        let (mut inside, mut same): (Set<Value>, Map<Value, Value>) = Default::default();
+        let mut out: Vec<Node> = vec![];
+        let mut known: Map<(Op, Vec<Value>), Value> = Map::default();
+        let mut inside: Set<Value> = Set::default();
+        let mut same: Map<Value, Value> = Map::default();
         for b in &mut self.f.blocks[head..] {
             inside.extend(&b.params);
             if !b.nodes.iter().any(|n| moves(n.op)) {
