@@ -70,7 +70,7 @@ impl Contrib<'_> {
             let own = self.op("NonZero", &[share])?;
             let own = self.op("Reshape", &[own, all])?;
             let (share, v) = (self.op("Gather", &[share, own])?, self.op("Gather", &[x, own])?);
-            let v = self.expert(v, e)?;
+            let v = self.expert(v, (e, number))?;
             let v =
                 if self.node.schema.name == "QMoE" { v } else { self.make.cast(v, elem, ElemType::F32)? };
             let (share, own) =
@@ -112,7 +112,7 @@ impl Contrib<'_> {
         let none = self.op("Expand", &[zero, size])?;
         self.make.with("ScatterElements", vec![("axis", axis)], &[none, which, share])
     }
-    fn expert(&mut self, x: Value, e: i64) -> Result<Value> {
+    fn expert(&mut self, x: Value, e: (i64, Value)) -> Result<Value> {
         let fused = self.int("swiglu_fusion", 0);
         let activation = self.text("activation_type", "relu");
         let v = self.dense(x, e, self.layer(1))?;
@@ -185,8 +185,8 @@ impl Contrib<'_> {
         let other = self.op("Add", &[other, beta])?;
         self.op("Mul", &[v, other])
     }
-    /// A layer of expert `e`.
-    fn dense(&mut self, x: Value, e: i64, layer: Layer) -> Result<Value> {
+    /// A layer of expert `e`, whose number is a value of the graph, too.
+    fn dense(&mut self, x: Value, (e, number): (i64, Value), layer: Layer) -> Result<Value> {
         let of = |s: &mut Self, i: usize| -> Result<Option<Value>> {
             let Some(v) = s.given(i) else { return Ok(None) };
             if let Some(Known::Const(c)) = s.operands.get(i).and_then(|o| o.as_ref()).map(|o| &o.known)
@@ -195,8 +195,7 @@ impl Contrib<'_> {
                 let name = format!("{}.{e}", s.make.g.values[v].name);
                 return Ok(Some(s.make.g.add_const(name, Arc::new(own))));
             }
-            let e = s.make.integer(e);
-            s.op("Gather", &[v, e]).map(Some)
+            s.op("Gather", &[v, number]).map(Some)
         };
         let bias = of(self, layer.bias)?;
         let Some(w) = of(self, layer.weights)? else { return self.refuse("a layer without weights") };
