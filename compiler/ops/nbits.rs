@@ -1,18 +1,18 @@
-//! MatMulNBits of com.microsoft: a product with weights of 2, 4 or 8 bits in blocks along the depth.
+//! MatMulNBits of com.microsoft: a product with 2-bit, 4-bit or 8-bit weights, quantized in blocks along the
+//! depth.
 //!
 //! Spec:
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits>.
 //! One version. B is `[N, ceil(K / block), block * bits / 8]` with the first element in the low bits; element
-//! (n, k) stands for `(q - zero) * scale` of its block. `accuracy_level` 4 allows activations as integers of
-//! 8 bits, one scale for each of the blocks (`KernelData::narrow`); the other levels allow less than f32 and
-//! are not needed.
+//! (n, k) denotes `(q - zero) * scale` of its block. `accuracy_level` 4 allows 8-bit integer activations with
+//! one scale per block (`KernelData::narrow`). The other levels allow a precision below f32 and are not used.
 //!
-//! `g_idx` gives each row of the weights the scale of another block. Where it only puts rows into another
-//! order (GPTQ's act_order: every block has its rows), the weights are stored in the order of their blocks,
-//! and the input is read so.
+//! `g_idx` assigns each row of the weights to the scale of another block. If it is a permutation of rows
+//! (GPTQ's act_order: every block has its rows), the weights are stored in block order, and the input is read
+//! in that order.
 //!
-//! The weights are a map of their own, transposed for the product, which is written as in `matmul`. Constant
-//! ones never become floats in memory: pass `few_bits` moves the map into the product.
+//! The dequantized weights are a separate map, transposed for the product, which has the form of `matmul`.
+//! Constant weights are never stored as floats: pass `few_bits` moves the map into the product.
 
 use super::support::bits::{Fields, number};
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -29,7 +29,7 @@ pub struct NBits {
     columns: i64,
     bits: i64,
     block: i64,
-    /// Activations may be integers of 8 bits.
+    /// True if activations may be 8-bit integers.
     narrow: bool,
 }
 
@@ -37,7 +37,7 @@ impl NBits {
     fn blocks(&self) -> i64 {
         (self.depth + self.block - 1) / self.block
     }
-    /// Bytes of the zero points of one column.
+    /// Bytes of the zero points per column.
     fn zero_bytes(&self) -> i64 {
         (self.blocks() * self.bits + 7) / 8
     }
@@ -196,8 +196,8 @@ impl Operator for NBits {
 }
 
 impl NBits {
-    /// The rows of the weights in the order of their blocks, if constant groups give each block as many rows
-    /// as it has.
+    /// The rows of the weights in block order, if constant groups assign to each block as many rows as it
+    /// has.
     fn order(&self, cx: &LowerCx, groups: Buf) -> Option<Vec<i64>> {
         let Place::Const(g) = &cx.m.bufs[cx.m.storage(groups)].place else { return None };
         let g = g.to_i64s()?;
@@ -207,7 +207,7 @@ impl NBits {
             && rows.iter().enumerate().all(|(i, r)| g[*r as usize] == i as i64 / self.block);
         fits.then_some(rows)
     }
-    /// Constant weights with their rows in another order.
+    /// Permutes the rows of constant weights.
     fn reordered(&self, cx: &mut LowerCx, b: Buf, order: &[i64]) -> Option<Buf> {
         let Place::Const(c) = &cx.m.bufs[cx.m.storage(b)].place else { return None };
         let (from, name) = (c.bytes(), cx.m.bufs[b].name.clone());
@@ -228,7 +228,7 @@ impl NBits {
     }
 }
 
-/// `a` with the elements of its last dimension in another order.
+/// Permutes the last dimension of `a`.
 fn in_order(cx: &mut LowerCx, a: Buf, order: &[i64]) -> Buf {
     let bytes: Vec<u8> = order.iter().flat_map(|r| r.to_le_bytes()).collect();
     let Some(places) = ConstData::new(ElemType::I64, vec![order.len() as i64], bytes) else { return a };
