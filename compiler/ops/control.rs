@@ -3,8 +3,8 @@
 //!
 //! | operator | versions |
 //! |---|---|
-//! | If | 1, 11, 13, 16, 19, 21, 23, 24, 25: the same but for types |
-//! | Loop | 1, 11, 13, 16, 19, 21, 23, 24, 25: the same but for types |
+//! | If | 1, 11, 13, 16, 19, 21, 23, 24, 25: differ in types only |
+//! | Loop | 1, 11, 13, 16, 19, 21, 23, 24, 25: differ in types only |
 //! | Scan | 8: a batch dimension, `sequence_lens`, `directions`; 9: axes and directions of inputs and outputs; 11: negative axes |
 //!
 //! Loop: the condition that the body computes ends the loop even if the node gives no initial condition, as

@@ -178,8 +178,7 @@ fn again(cx: &mut LowerCx, hint: &str, value: Expr) -> Dim {
     address(cx, hint, value).into()
 }
 
-/// Emits `body` for each `0..len` as a driver loop. Defines the size of output `k` in dimension `d`; an
-/// unused output gets a separate number.
+/// Emits `body` for each `0..len` as a driver loop.
 fn each(cx: &mut LowerCx, len: Dim, body: impl FnOnce(&mut LowerCx, Dim)) {
     let at = cx.temp("item", ElemType::I64, vec![]);
     cx.kernel(|k| k.store(at, &[], int(0)));
@@ -192,7 +191,7 @@ fn each(cx: &mut LowerCx, len: Dim, body: impl FnOnce(&mut LowerCx, Dim)) {
     cx.m.driver.push(Stmt::While { cond, body });
 }
 
-/// The size that output `k` has in dimension `d`, defined; a number of its own where nobody wants the output.
+/// Defines the size of output `k` in dimension `d`; for an unused output, a separate number.
 fn defined(cx: &mut LowerCx, k: usize, d: usize, value: Expr) -> Dim {
     match cx.output_opt(k).map(|b| cx.dims(b)[d]) {
         Some(n) => {

@@ -34,7 +34,7 @@ pub(super) struct Narrow {
     entries: Dim,
 }
 
-/// Most keys that a bisection leaves.
+/// Most keys that reach the limit of a bisection.
 fn most(count: Dim) -> Dim {
     count + count.floor_div(4) + 1
 }
