@@ -88,13 +88,13 @@ fn parse(text: &str) -> Option<Header> {
     Some(Header { descr: descr?, fortran_order: order?, shape: shape? })
 }
 
-/// A string in either kind of quotes, and what follows.
+/// A string in either kind of quotes, and the rest of the text.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     text[1..].split_once(quote)
 }
 
-/// Text up to a comma outside of quotes and brackets, and what follows.
+/// The text up to a comma outside quotes and brackets, and the rest of the text.
 fn value(text: &str) -> Option<(&str, &str)> {
     let (mut depth, mut quote) = (0usize, None);
     for (i, c) in text.char_indices() {

@@ -84,7 +84,7 @@ pub struct Node {
     pub amounts: Option<Amounts>,
 }
 
-/// What `onnxc bench` reports.
+/// The report of `onnxc bench`.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Model.

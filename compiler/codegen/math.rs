@@ -5,7 +5,7 @@
 //! log1p: the same polynomials, with the rounding errors of the reduction near 1 added back exactly. erf,
 //! tanh: a polynomial near 0, elsewhere their distance from 1 as a power of two (erf's polynomial near 0: N.
 //! Juffa). If vectors have table lookups: powers of two in sixteenths (P. Tang), and erf piecewise, expanded
-//! at points where its value is nearly exact (as S. Gal chose them). `tests/math.rs` lists the errors.
+//! at points where its value is nearly exact (as S. Gal chose them). `tests/math.rs` checks the errors.
 
 mod circular;
 mod double;

@@ -168,7 +168,7 @@ impl Graph {
             def: Def::Const(data),
         })
     }
-    /// Visits the constants in order, those of nested graphs included, and replaces what `f` replaces.
+    /// Visits the constants in order, including those of nested graphs. `f` may return a replacement.
     pub fn each_constant(&mut self, f: &mut Replace<'_>) {
         for v in self.values.values_mut() {
             if let Def::Const(c) = &v.def

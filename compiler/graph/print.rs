@@ -96,7 +96,7 @@ fn quoted(s: &str) -> String {
     format!("\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A name, in quotes unless it is an identifier that means nothing else.
+/// A name, quoted unless it is an identifier without another meaning.
 fn ident(s: &str) -> String {
     let plain = s.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');

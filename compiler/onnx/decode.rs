@@ -103,7 +103,7 @@ fn root(name: &str) -> Result<usize> {
     wire::message(name).ok_or_else(|| Failure::bug("decode", format!("onnx.proto has no {name}")))
 }
 
-/// True if the bytes are a message of this kind, with these fields and no others.
+/// True if the bytes are a message of this kind with exactly these fields.
 fn is_a(b: &[u8], name: &str, fields: &[&str]) -> bool {
     wire::message(name).is_some_and(|kind| wire::check(b, kind).is_ok_and(|odd| odd.is_empty()))
         && fields.iter().all(|f| has(b, name, f))

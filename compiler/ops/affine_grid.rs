@@ -1,4 +1,4 @@
-//! AffineGrid: the coordinates that `GridSample` needs for an affine map of an image or a volume.
+//! AffineGrid: the sampling coordinates for `GridSample` that apply an affine map to an image or a volume.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__AffineGrid.html>. One version, 20.
 
@@ -59,7 +59,7 @@ impl Operator for AffineGrid {
             k.nest(LoopKind::Par, &dims, |k, at| {
                 let mut v = k.load(theta, &[at[0], at[n + 1], Dim::from(n)]);
                 for j in 0..n {
-                    // Column j belongs to the j-th dimension from the last.
+                    // Column j corresponds to dimension j counted from the last.
                     let d = n - j;
                     let number = |d: Dim| Expr::cast(ElemType::I64, ty, Expr::index(d));
                     let x = if self.align_corners {

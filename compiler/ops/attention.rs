@@ -8,9 +8,8 @@
 //! | 24      | `nonpad_kv_seqlen`; a mask shorter than the keys is continued with -inf                    |
 //! | 25      | `left_window_size`, `right_window_size`                                                    |
 //!
-//! The soft cap comes before mask and bias in all versions, and a row whose keys are all masked becomes 0
-//! (errata of 23). Float16 and bfloat16 are computed in float32; so is a `softmax_precision` of less than
-//! that.
+//! The soft cap precedes mask and bias in all versions, and a row whose keys are all masked is 0 (errata of
+//! 23). Float16 and bfloat16 are computed in float32, even if `softmax_precision` is lower.
 
 pub mod core;
 
@@ -220,13 +219,13 @@ impl Operator for Attention {
     }
 }
 
-/// What decides who may attend to what.
+/// The rules for the keys that a query may attend to.
 struct Mask {
     tensor: Option<Buf>,
-    /// Number of valid keys of each sample.
+    /// Number of valid keys of each sample; all if `None`.
     valid: Option<Buf>,
     past: Dim,
-    /// A mask that is too short goes on with -inf, even one of length 1.
+    /// A mask shorter than the keys is padded with -inf, even one of length 1.
     pads: bool,
 }
 
@@ -266,7 +265,7 @@ impl Attention {
         Ok(())
     }
 
-    /// A score plus the mask's bias, or -inf where the mask says so.
+    /// A score plus the mask's bias, or -inf if the key is masked.
     fn biased(
         &self,
         k: &mut KernelBuilder,
@@ -303,7 +302,7 @@ impl Attention {
             let last = dims[dims.len() - 1];
             let full = k.m.syms.eq(last, s.keys) == crate::sym::Answer::Yes;
             let short = mask.pads && !full;
-            // Broadcast but for the last dimension.
+            // All dimensions except the last are broadcast.
             let mut from = at[4 - dims.len()..].to_vec();
             for (f, d) in from.iter_mut().zip(&dims) {
                 if d.as_const() == Some(1) {
@@ -320,7 +319,7 @@ impl Attention {
             } else {
                 let bias = Expr::cast(own, ty, bias);
                 let bias = if short { Expr::select(inside(), bias, core::masked(ty)) } else { bias };
-                // -inf masks even what is not a number.
+                // -inf also masks NaN.
                 let v = value;
                 value = k.shared(bias, |_, bias| {
                     let never = Expr::bin(BinOp::Eq, bias.clone(), core::masked(ty));

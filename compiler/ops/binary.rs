@@ -6,9 +6,9 @@
 //! | from 7 | numpy (Broadcasting.md) |
 //! | Max, Min, Sum, Mean before 8 | none: equal shapes |
 //!
-//! Integers: Div truncates, Mod has the divisor's sign (`fmod = 1`: the dividend's), arithmetic wraps. Mod of
-//! floats needs `fmod = 1` before 28. BitShift 28 takes signed types. The slope of PRelu before 7 holds one
-//! value, or one a channel.
+//! Integers: Div truncates, Mod has the divisor's sign (with `fmod = 1` the dividend's), arithmetic wraps.
+//! Mod of floats requires `fmod = 1` before 28. BitShift 28 accepts signed types. The slope of PRelu before 7
+//! holds one value, or one per channel.
 
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -16,12 +16,12 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, visit};
 use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::ElemType;
 
-/// Which function, and how old versions broadcast.
+/// The function, and the broadcasting of old versions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binary {
     /// The function.
     pub fun: Fun,
-    /// Before version 7: `broadcast` and `axis` (PRelu: the slope's axis is that of the channels).
+    /// Before version 7: `broadcast` and `axis` (for PRelu the axis of the slope is that of the channels).
     pub legacy: Option<(bool, Option<i64>)>,
 }
 
@@ -58,8 +58,8 @@ const PLAIN: &[(&str, BinOp)] = &[
     ("Sum", BinOp::Add),
 ];
 
-/// Operands that one kernel reads at most: the time of code generation grows with the square of an
-/// expression's length.
+/// Most operands that one kernel reads, because code generation takes time quadratic in the length of an
+/// expression.
 const OPERANDS: usize = 64;
 
 impl Operator for Binary {
@@ -172,8 +172,8 @@ impl Operator for Binary {
     }
 }
 
-/// A shift by the width or more, or by less than 0, leaves what the sign bit fills in: -1 for a right shift
-/// of a negative number, else 0.
+/// A shift by at least the width or by a negative amount yields -1 for a right shift of a negative number,
+/// else 0.
 fn shift(k: &mut KernelBuilder, op: BinOp, ty: ElemType, x: Expr, n: Expr) -> Expr {
     let signed = ty.is_signed_int();
     let zero = || Expr::int(ty, 0);
@@ -194,7 +194,7 @@ fn shift(k: &mut KernelBuilder, op: BinOp, ty: ElemType, x: Expr, n: Expr) -> Ex
     })
 }
 
-/// a - floor(a / b) * b from the exact remainder: the result has the divisor's sign, zeros too.
+/// a - floor(a / b) * b from the exact remainder: the result, including zero, has the divisor's sign.
 fn float_mod(k: &mut KernelBuilder, ty: ElemType, a: Expr, b: Expr) -> Expr {
     let zero = || Expr::num(ty, 0.0);
     let negative = |e: Expr| Expr::bin(BinOp::Lt, e, zero());
@@ -209,13 +209,13 @@ fn float_mod(k: &mut KernelBuilder, ty: ElemType, a: Expr, b: Expr) -> Expr {
     })
 }
 
-/// Both operands may have other types: the power is taken in the base's type, or in f64 for integer bases.
+/// The exponent may have another type. The power is computed in the base's type, or in f64 for integer bases.
 fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> Expr {
     if let (Expr::Const(c), true) = (&y, tx.is_float()) {
         match c.to_f64() {
             2.0 => return Expr::bin(BinOp::Mul, x.clone(), x),
             1.0 => return x,
-            // Of a negative base no power, or that of its magnitude.
+            // The power of a negative base is NaN or that of its magnitude.
             p if tx == ElemType::F32
                 && p.is_finite()
                 && (p.fract() != 0.0 || p % 2.0 == 0.0)
@@ -253,8 +253,7 @@ fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> E
 }
 
 impl Binary {
-    /// Joins the first of very many operands (Sum, Mean, Max, Min) in kernels of their own, in the order of
-    /// the operands.
+    /// Combines the first of many operands (Sum, Mean, Max, Min) in separate kernels, in operand order.
     fn join(&self, inputs: &mut Vec<Buf>, cx: &mut LowerCx) {
         let out = cx.output(0);
         while inputs.len() > OPERANDS {
@@ -273,7 +272,7 @@ impl Binary {
             *inputs = std::iter::once(part).chain(rest).collect();
         }
     }
-    /// Shape of operand `i` with the trailing ones that `axis` of the old versions implies.
+    /// The shape of operand `i`, with trailing dimensions as implied by `axis` of old versions.
     fn aligned(&self, i: usize, cx: &InferCx) -> Result<Vec<Dim>> {
         let mut dims = cx.tensor(i)?.dims.clone();
         if let (1, Some((on, axis))) = (i, self.legacy) {
@@ -293,7 +292,7 @@ impl Binary {
         }
         Ok(dims)
     }
-    /// PRelu with one slope for all channels: its shape needs no alignment.
+    /// PRelu with a single slope for all channels, whose shape needs no alignment.
     fn single_slope(&self, dims: &[Dim]) -> bool {
         self.fun == Fun::PRelu && Dim::product(dims.iter().copied()).as_const() == Some(1)
     }
@@ -332,7 +331,7 @@ impl Binary {
     }
 }
 
-/// Integer operation on dims, where the result is certain.
+/// An integer operation on dims, if the result is certain.
 fn fold_dims(syms: &SymTable, op: BinOp, a: Dim, b: Dim) -> Option<Dim> {
     let truth = |x: Answer| match x {
         Answer::Yes => Some(Dim::constant(1)),
@@ -346,7 +345,7 @@ fn fold_dims(syms: &SymTable, op: BinOp, a: Dim, b: Dim) -> Option<Dim> {
         BinOp::Min => Some(a.min(b)),
         BinOp::Max => Some(a.max(b)),
         BinOp::Div if b.as_const() != Some(0) && syms.is_nonneg(a) && syms.is_pos(b) => Some(a.floor_div(b)),
-        // Quotients of integers are rounded towards zero.
+        // Integer quotients are rounded towards zero.
         BinOp::Div
             if b.as_const().is_none() && syms.is_pos(b)
                 || b.as_const().is_some_and(|b| b > 0) && a.as_const().is_none() =>

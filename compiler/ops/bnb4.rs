@@ -1,13 +1,13 @@
-//! MatMulBnb4 of com.microsoft: a product with weights of bitsandbytes, places of 4 bits in a table of 16
-//! floats.
+//! MatMulBnb4 of com.microsoft: a product with bitsandbytes weights, which are 4-bit indices into a table of
+//! 16 floats.
 //!
 //! Spec:
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulBnb4>.
-//! One version. B holds the elements of an [N, K] matrix one behind the other, the first of two in the high
-//! bits of a byte; a block of them has a factor of its own, and may go from one row to the next. With
-//! `transB` 0 the matrix is not transposed: the input has the depth N.
+//! One version. B holds the elements of an [N, K] matrix consecutively, with the first of two in the high
+//! bits of a byte. Each block of them has a scale, and a block may continue in the next row. If `transB` is
+//! 0, the matrix is not transposed: the input has depth N.
 //!
-//! The weights are a map of their own, written as in `nbits`.
+//! The dequantized weights are a separate map, as in `nbits`.
 
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -60,7 +60,7 @@ const NF4: [f32; 16] = [
 /// Sizes and the table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bnb4 {
-    /// Of the [N, K] matrix.
+    /// Rows and columns of the [N, K] matrix.
     rows: i64,
     columns: i64,
     block: i64,
@@ -71,7 +71,7 @@ pub struct Bnb4 {
 impl Operator for Bnb4 {
     const OPS: &'static [&'static str] = &["com.microsoft:MatMulBnb4"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        // Says nothing about the result.
+        // Has no effect on the result.
         a.ignore("training_mode");
         let kind = a.int_required("quant_type")?;
         let b = Bnb4 {
@@ -140,7 +140,7 @@ impl Operator for Bnb4 {
         let weights = cx.temp("weights", ty, vec![Dim::constant(depth), Dim::constant(columns)]);
         cx.map(weights, |k, at| {
             let i = if self.transposed { at[1] * self.columns + at[0] } else { at[0] * self.columns + at[1] };
-            // The high bits come first.
+            // The first element is in the high bits.
             let place = places.load(k, &[i.floor_div(2) * 2 + 1 - i.modulo(2)]);
             let place = Expr::cast(ElemType::U8, ElemType::I64, place);
             let v = k.with_index(place, Dim::constant(16), |k, p| k.load(table, &[p]));

@@ -1,16 +1,16 @@
-//! What sequences and optionals are made of. A sequence of tensors is two tensors:
+//! The representation of sequences and optionals. A sequence of tensors is two tensors:
 //!
-//! * a table, int64 `[len, 2 + rank]`: for each member the place of its first element, its rank, and its
+//! * a table, int64 `[len, 2 + rank]`: for each member the position of its first element, its rank, and its
 //!   sizes;
 //! * data, `[total]`: the elements of all members, each member dense and row-major, in any order.
 //!
-//! If the number of columns is a constant, all members have the rank that it tells; a table without rows has
-//! any. Where ranks differ or are unknown, the number of columns is a run-time size (what exceeds a member's
-//! rank is 0), and nothing that must know the rank takes the sequence. An optional tensor is a sequence of at
-//! most one member; an optional sequence has a truth value before its table.
+//! If the number of columns is constant, all members have the rank that it implies; a table without rows may
+//! have any number. If ranks differ or are unknown, the number of columns is a run-time size, with zeros
+//! beyond a member's rank, and operators that require the rank reject the sequence. An optional tensor is a
+//! sequence of at most one member; an optional sequence has a boolean before its table.
 //!
-//! These operators are none of ONNX: only `passes/graph/sequences` makes them, out of those in `sequence` and
-//! `maps` whose members only run time knows.
+//! These operators are not part of ONNX. `passes/graph/sequences` makes them from those in `sequence` and
+//! `maps` whose members are known only at run time.
 
 pub mod boundary;
 mod infer;
@@ -33,32 +33,32 @@ pub const HEAD: i64 = 2;
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bundle {
-    /// Members -> table, data. `like` operands before them only tell the element type, unless `elem` does;
-    /// `rank` is that of no members.
+    /// Members -> table, data. The first `like` operands only determine the element type if `elem` does not;
+    /// `rank` is the members' rank if there are none.
     Pack {
         /// Element type.
         elem: Option<ElemType>,
         /// Rank of the members of an empty sequence.
         rank: usize,
-        /// Operands that are no members.
+        /// Operands that are not members.
         like: usize,
     },
-    /// Table, data, position (none: the only member) -> member.
+    /// Table, data, position (omitted: the only member) -> member.
     At {
-        /// Sizes that all members are known to have.
+        /// Sizes known to be common to all members.
         dims: Option<Vec<Option<i64>>>,
     },
-    /// Table, data, member, position (none: behind the last) -> table, data.
+    /// Table, data, member, position (omitted: at the end) -> table, data.
     Insert,
-    /// Table, position (none: the last) -> table.
+    /// Table, position (omitted: the last) -> table.
     Erase,
     /// Table -> int64 scalar.
     Length,
     /// Table -> bool scalar.
     Has,
-    /// Truth value, table -> the table, if the value is true.
+    /// Boolean, table -> the table; an error if the boolean is false.
     Require,
-    /// Two tables of one length -> the first.
+    /// Two tables, which must have equal lengths -> the first.
     Alike,
     /// Tensor, sizes -> table, data.
     Split(Split),
@@ -66,9 +66,9 @@ pub enum Bundle {
     Concat(Concat),
     /// Descriptor of the caller -> parts.
     Unpack(Boundary),
-    /// Parts of all outputs that are no tensors -> their descriptors.
+    /// Parts of all outputs that are not tensors -> their descriptors.
     Publish(Vec<Boundary>),
-    /// Scores of rows -> [rows, n].
+    /// Scores by row -> [rows, n].
     Rows(i64),
 }
 
@@ -176,12 +176,12 @@ fn ix(d: impl Into<Dim>) -> Expr {
     Expr::index(d)
 }
 
-/// Columns of a table that the buffer has, as a size.
+/// The number of columns of a table, as a size.
 fn columns(cx: &LowerCx, table: Buf) -> Dim {
     cx.dims(table)[1]
 }
 
-/// Stores row `r` of a table: a tensor of sizes `dims` whose elements begin at `place`.
+/// Stores row `r` of a table, for a tensor of sizes `dims` whose elements begin at `place`.
 pub(crate) fn store_row(k: &mut KernelBuilder, table: Buf, r: Dim, place: Expr, dims: &[Dim]) {
     let columns = k.m.bufs[table].dims[1];
     let rank = dims.len();
@@ -193,14 +193,14 @@ pub(crate) fn store_row(k: &mut KernelBuilder, table: Buf, r: Dim, place: Expr, 
         }
         return;
     }
-    // There are at least as many columns.
+    // The table has at least as many columns.
     k.range(LoopKind::Seq, "c", 0, columns, |k, c| k.store(table, &[r, c], int(0)));
     for (j, v) in list.into_iter().enumerate() {
         k.at_index(int(j as i64), columns, |k, c| k.store(table, &[r, c], v));
     }
 }
 
-/// Copies all elements of a tensor to `place` of `data`.
+/// Copies all elements of a tensor to position `place` of `data`.
 fn copy_in(cx: &mut LowerCx, x: Buf, data: Buf, place: Dim) {
     let n = Dim::product(cx.dims(x));
     if n.as_const() == Some(0) {
@@ -243,7 +243,7 @@ fn pack(cx: &mut LowerCx, like: usize) {
     }
 }
 
-/// A position among `count` places, negative ones from `len`, as a run-time number; `default` without an
+/// A position in `0..count`, as a run-time number; a negative one counts from `len`. `default` without an
 /// operand.
 fn position(cx: &mut LowerCx, i: usize, len: Dim, count: Dim, default: Dim) -> Dim {
     let Some(p) = cx.input_opt(i) else { return default };
@@ -281,7 +281,7 @@ fn at(cx: &mut LowerCx) {
     let total = cx.dims(data)[0];
     let p = position(cx, 2, len, len, Dim::constant(0));
     if cx.input_opt(2).is_none() {
-        // An optional without an element.
+        // An optional without an element is an error.
         cx.m.driver.push(Stmt::Check { cond: Expr::cmp_index(BinOp::Gt, len, 0), status: Status::Value });
     }
     let dims = cx.dims(y);
@@ -319,7 +319,7 @@ fn insert(cx: &mut LowerCx) {
                     } else {
                         Expr::select(Expr::cmp_index(BinOp::Lt, at[1], old), have, int(0))
                     };
-                    // Rows from the position on are one further down.
+                    // Rows from the position on move down by one.
                     let moved = Expr::select(Expr::cmp_index(BinOp::Ge, at[0], p), ix(at[0] + 1), ix(at[0]));
                     k.at_index(moved, len + 1, |k, r| k.store(y, &[r, at[1]], v));
                 });
@@ -353,12 +353,12 @@ fn erase(cx: &mut LowerCx) {
     });
 }
 
-/// Leaves the kernel unless two numbers are equal.
+/// Returns `ONNXC_E_VALUE` from the kernel unless two numbers are equal.
 fn same(k: &mut KernelBuilder, a: Expr, b: Expr) {
     runtime::check(k, eq(a, b));
 }
 
-/// A size that fits: not negative, and what `ONNXC_E_VALUE` says otherwise.
+/// Checks that a size is valid and not negative; the error is `ONNXC_E_VALUE`.
 fn is_size(k: &mut KernelBuilder, v: Expr) {
     runtime::check(k, le(int(0), v));
 }

@@ -5,12 +5,12 @@
 //! | 1 | `to` is a string |
 //! | 6 and later | `to` is a number; `saturate` (19) for 8-bit floats, `round_mode` (24) for float8e8m0 |
 //!
-//! Stores round 8-bit floats to nearest even and let what is too large become infinity or NaN; saturating is
-//! a clamp before that. Values for float8e8m0 are made powers of two first, so that its stores have nothing
-//! left to round.
+//! Stores round 8-bit floats to nearest even and convert overflow to infinity or NaN; saturation is a clamp
+//! before the store. Values for float8e8m0 are rounded to powers of two first, so that its stores are exact.
 //!
-//! Strings and numbers become each other as in Python (`text/numbers.rs`, `text/parse.rs`); what is no number
-//! of the type leaves with `ONNXC_E_VALUE`. As a truth value a string tells whether it has bytes.
+//! Conversions between strings and numbers follow Python (`text/numbers.rs`, `text/parse.rs`); a string that
+//! is not a number of the type is an error (`ONNXC_E_VALUE`). A string converted to bool is true if it is not
+//! empty.
 
 use super::support::text::numbers::{self, Powers};
 use super::support::text::parse;
@@ -26,11 +26,11 @@ use std::sync::Arc;
 pub struct Cast {
     /// Target type of Cast.
     pub to: Option<ElemType>,
-    /// Out-of-range values of 8-bit floats become the largest one.
+    /// Out-of-range values become the largest 8-bit float.
     pub saturate: bool,
-    /// How float8e8m0 rounds.
+    /// Rounding mode of float8e8m0.
     pub round: Round,
-    /// BitCast: the bits stay.
+    /// BitCast: the bits are kept.
     pub bits: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Cast {
 pub enum Round {
     Up,
     Down,
-    /// Halves go up.
+    /// Halves are rounded up.
     Nearest,
 }
 
@@ -149,7 +149,7 @@ impl Operator for Cast {
     }
 }
 
-/// Numbers as strings.
+/// Converts numbers to strings.
 fn write(cx: &mut LowerCx, x: Buf, y: Buf) {
     let from = cx.elem(x);
     let powers = from.is_float().then(|| Powers::new(cx.m));
@@ -164,7 +164,7 @@ fn write(cx: &mut LowerCx, x: Buf, y: Buf) {
 }
 
 impl Cast {
-    /// Strings as numbers.
+    /// Converts strings to numbers.
     fn read(&self, cx: &mut LowerCx, x: Buf, y: Buf) {
         let (to, dims) = (cx.elem(y), cx.dims(y));
         if to.is_float() {
@@ -185,8 +185,8 @@ impl Cast {
     }
     fn convert(&self, k: &mut KernelBuilder, from: ElemType, to: ElemType, v: Expr) -> Expr {
         let v = match to {
-            // What is out of range wraps, as in the ONNX reference and ONNX Runtime: by way of a wider type
-            // with a sign.
+            // Out-of-range values wrap, as in the ONNX reference and ONNX Runtime, which convert through a
+            // wider signed type.
             t if from.is_float() && t.is_int() && t.bits() < 32 => {
                 Expr::cast(ElemType::I32, t.compute(), Expr::cast(from, ElemType::I32, v))
             }
@@ -206,7 +206,8 @@ impl Cast {
             _ => v,
         }
     }
-    /// The power of two that float8e8m0 holds for a magnitude; subnormal ones lie between 2^-127 and 2^-126.
+    /// The power of two that float8e8m0 holds for a magnitude; subnormal magnitudes are between 2^-127 and
+    /// 2^-126.
     fn power_of_two(&self, k: &mut KernelBuilder, v: Expr) -> Expr {
         let int = |v: i64| Expr::int(ElemType::I32, v);
         let bits = Expr::un(UnOp::Bits(ElemType::I32), v).and(int(0x7fff_ffff));
@@ -217,7 +218,7 @@ impl Cast {
                 Round::Down => (0, Expr::bool(false)),
                 Round::Nearest => (0x40_0000, at_least(0x60_0000)),
             };
-            // A carry runs on into the exponent.
+            // A carry propagates into the exponent.
             let normal = (b.clone() + int(add)).and(int(0x7f80_0000));
             let small = Expr::select(subnormal_up, int(0x80_0000), int(0x40_0000));
             let r = Expr::select(at_least(0x80_0000), normal, small);
@@ -241,8 +242,8 @@ impl Cast {
     }
 }
 
-/// A value of the compute type clamped to what a small float can hold; NaN stays. Other types are as they
-/// were.
+/// A value of the compute type, clamped to the range of a small float; NaN is kept. Values for other types
+/// are unchanged.
 pub fn saturated(to: ElemType, v: Expr) -> Expr {
     match SmallFloat::of(to) {
         Some(s) if s.has_specials() => v.max(Expr::f32(-s.largest())).min(Expr::f32(s.largest())),

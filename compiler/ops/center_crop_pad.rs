@@ -1,7 +1,7 @@
-//! CenterCropPad: axes become as long as asked for, cropped or padded with zeros on both sides.
+//! CenterCropPad: resizes axes by cropping or zero-padding them on both sides.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__CenterCropPad.html>. One version, 18. Of an odd difference the
-//! smaller half comes first.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__CenterCropPad.html>. One version, 18. If the difference is
+//! odd, the smaller half comes first.
 
 use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};

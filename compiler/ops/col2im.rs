@@ -1,4 +1,4 @@
-//! Col2Im: columns of sliding blocks are added up to an image, the inverse of unfolding.
+//! Col2Im: adds up columns of sliding blocks to an image, the inverse of unfolding.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__Col2Im.html>. One version, 18. Each element of the image
 //! gathers from the blocks that cover it.
@@ -104,7 +104,7 @@ impl Operator for Col2Im {
         let sizes = cx.ints_value(2);
         let known = cx.dims_value(1).is_some() && sizes.is_some();
         if !known {
-            // Also what is known is checked here: it may not fit what is not.
+            // Known values are checked here as well: they may conflict with unknown ones.
             cx.define_all(&out[1..], |k| {
                 let image = runtime::sizes(k, image);
                 let block = runtime::values(k, block);
@@ -184,8 +184,7 @@ impl Col2Im {
             .floor_div(self.stride(i))
             + 1
     }
-    /// `load` of the column of the block that has its element number `r` at image position `at`, or 0 if
-    /// there is none.
+    /// `load` of the column of the block whose element `r` is at image position `at`, or 0 if there is none.
     fn covering(
         &self,
         k: &mut KernelBuilder,

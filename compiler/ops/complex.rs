@@ -1,8 +1,8 @@
 //! Complex numbers and their parts: complex[d...] is float[d..., 2] in memory, the real part first.
 //!
-//! Most operators that take complex numbers only move them ([`super::Elements::Any`]). Those that compute
-//! with them become nodes between these two while shapes are inferred (`passes/graph/expand/complex.rs`).
-//! Both are views: they cost nothing.
+//! Most operators on complex numbers only move them ([`super::Elements::Any`]). Shape inference replaces
+//! arithmetic ones by operators on the parts, between these two nodes (`passes/graph/expand/complex.rs`).
+//! Both nodes are views, which cost nothing.
 
 use super::support::schema::{self, Schema};
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
@@ -11,10 +11,10 @@ use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::{Arc, LazyLock};
 
-/// Nodes that only passes make.
+/// Nodes that only passes create.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Complex {
-    /// Complex numbers as pairs of floats, along a last dimension of their own.
+    /// Complex numbers as pairs of floats, along an additional last dimension.
     Parts,
     /// Pairs of floats as complex numbers.
     Join,

@@ -1,5 +1,5 @@
-//! FlexAttention and Gradient: operators that are told by graphs. `passes/graph/expand` replaces them by
-//! ordinary nodes while it infers types; here are their attributes.
+//! FlexAttention and Gradient: operators defined by graphs. `passes/graph/expand` replaces them by ordinary
+//! nodes during type inference; this file has their attributes.
 //!
 //! Specs: <https://onnx.ai/onnx/operators/onnx_aionnxpreview_FlexAttention.html> (1) and
 //! <https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Gradient.html> (1).
@@ -16,22 +16,22 @@ pub enum Composite {
     Gradient(Gradient),
 }
 
-/// Attributes of FlexAttention beside its graphs.
+/// Attributes of FlexAttention other than its graphs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlexAttention {
-    /// Factor of the scores; the inverse root of the head's size by default.
+    /// Factor of the scores; by default 1 / sqrt(head size).
     pub scale: Option<f32>,
     /// Type of scores and probabilities.
     pub precision: Option<ElemType>,
 }
 
-/// How many tensors Gradient names. The importer puts the values of these names behind the operands: first
-/// the operands for `xs` and `zs`, then the named tensors, then `y`.
+/// Numbers of tensors that Gradient names. The importer appends the named values to the operands: first the
+/// operands for `xs` and `zs`, then the named tensors, then `y`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gradient {
-    /// Those to differentiate by.
+    /// Tensors to differentiate by.
     pub xs: usize,
-    /// All of them.
+    /// All named tensors.
     pub named: usize,
 }
 

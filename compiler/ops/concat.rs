@@ -1,11 +1,11 @@
-//! Concat: operands behind each other along an axis.
+//! Concat: operands joined along an axis.
 //!
 //! | version | |
 //! |---|---|
 //! | 1 | axis defaults to 1 |
 //! | 4, 11, 13 | axis is required; 11: negative too |
 //!
-//! Every operand is one map kernel into its window of the output, so producers fuse into it.
+//! Every operand is one map kernel that writes its window of the output, so producers can be fused into it.
 
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};

@@ -1,5 +1,5 @@
-//! Operators of com.microsoft that are others of ONNX under another name, in another layout, or a few of them
-//! in a row: `passes/graph/expand/contrib` replaces them while it infers types.
+//! Operators of com.microsoft that are ONNX operators with another name or layout, or short sequences of
+//! them: `passes/graph/expand/contrib` replaces them during type inference.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
 

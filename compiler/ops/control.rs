@@ -1,14 +1,14 @@
-//! If, Loop and Scan. What they mean is told by their subgraphs, which an operator does not see:
-//! `passes/graph/control` infers and `passes/lower/control` lowers them. Here are their attributes.
+//! If, Loop and Scan. They are defined by their subgraphs, which an operator does not see:
+//! `passes/graph/control` infers them and `passes/lower/control` lowers them. This file has their attributes.
 //!
 //! | operator | versions |
 //! |---|---|
-//! | If | 1, 11, 13, 16, 19, 21, 23, 24, 25: the same but for types |
-//! | Loop | 1, 11, 13, 16, 19, 21, 23, 24, 25: the same but for types |
+//! | If | 1, 11, 13, 16, 19, 21, 23, 24, 25: differ in types only |
+//! | Loop | 1, 11, 13, 16, 19, 21, 23, 24, 25: differ in types only |
 //! | Scan | 8: a batch dimension, `sequence_lens`, `directions`; 9: axes and directions of inputs and outputs; 11: negative axes |
 //!
-//! Loop: the condition that the body computes ends the loop also where the node gives no first condition, as
-//! ONNX's own evaluator has it.
+//! Loop: the condition that the body computes ends the loop even if the node gives no initial condition, as
+//! in ONNX's own evaluator.
 
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};
@@ -17,31 +17,31 @@ use crate::diag::{Failure, Result};
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Control {
-    /// Which results are tables of sequences (`bundle`).
+    /// Results that are tables of sequences (`bundle`).
     If {
         tables: Vec<usize>,
     },
-    /// Which carried values are.
+    /// Carried values that are tables.
     Loop {
         tables: Vec<usize>,
     },
     Scan(Scan),
 }
 
-/// Attributes of Scan; lists are empty where all entries are 0.
+/// Attributes of Scan; lists are empty if all entries are 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scan {
-    /// How many of the operands are scanned.
+    /// Number of scanned operands.
     pub n_scanned: usize,
-    /// Which dimension of each of them.
+    /// The scanned dimension of each.
     pub input_axes: Vec<i64>,
-    /// Which of them are scanned from their end.
+    /// Operands that are scanned from the end.
     pub input_reversed: Vec<bool>,
-    /// Where the iterations are in each scan output.
+    /// The dimension of iterations in each scan output.
     pub output_axes: Vec<i64>,
-    /// Which scan outputs are filled from their end.
+    /// Scan outputs that are filled from the end.
     pub output_reversed: Vec<bool>,
-    /// Version 8: dimension 0 of everything is the batch, and `sequence_lens` is before the operands.
+    /// Version 8: dimension 0 of all operands is the batch, and `sequence_lens` precedes the operands.
     pub batched: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Conv and ConvTranspose, in the form that the contraction schedule recognises.
 //!
-//! Versions 1, 11 and 22 differ in types, and in that 11 made the defaults of strides and dilations explicit.
-//! Padding is a map kernel into a padded copy, so that the inner loops have no conditions; `transposed` has
-//! ConvTranspose.
+//! Versions 1, 11 and 22 differ in types, and 11 made the defaults of strides and dilations explicit. Padding
+//! is a map kernel into a padded copy, so that the inner loops have no conditions. ConvTranspose is in
+//! `transposed`.
 
 pub mod clip;
 mod transposed;
@@ -16,15 +16,15 @@ use crate::sym::Dim;
 /// Attributes of both operators and of pooling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Sizes, where the attribute gives them.
+    /// Sizes, if the attribute gives them.
     pub kernel: Option<Vec<i64>>,
-    /// One for each spatial axis.
+    /// One per spatial axis.
     pub strides: Option<Vec<i64>>,
-    /// One for each spatial axis.
+    /// One per spatial axis.
     pub dilations: Option<Vec<i64>>,
     /// Begins, then ends.
     pub pads: Option<Vec<i64>>,
-    /// How pads are found.
+    /// How pads are determined.
     pub auto: Auto,
 }
 
@@ -52,7 +52,7 @@ pub struct Conv {
 /// `output_padding` and `output_shape`.
 pub type Transposed = (Option<Vec<i64>>, Option<Vec<i64>>);
 
-/// One spatial axis, all known.
+/// One spatial axis with known values.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// Kernel size.
@@ -68,7 +68,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Size that the kernel covers.
+    /// The extent of the dilated kernel.
     pub fn extent(&self) -> i64 {
         self.dilation * (self.kernel - 1) + 1
     }
@@ -101,7 +101,7 @@ impl Window {
             auto,
         })
     }
-    /// The axes over `kernel` and an input of `spatial` size; `Err` names the attribute of the wrong length.
+    /// The axes over `kernel` and an input of `spatial` size; `Err` names an attribute of the wrong length.
     pub fn axes(&self, kernel: &[i64], spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
         let n = spatial.len();
         let check = |v: &Option<Vec<i64>>, want: usize, name: &str| match v {
@@ -188,7 +188,7 @@ impl Operator for Conv {
         let depth: Vec<Dim> = dw[1..].to_vec();
         let ty = cx.elem(y).compute();
         let bias = cx.input_opt(2);
-        // Groups are a loop of their own: weights and input share it, and it divides nothing.
+        // Groups are a separate loop, shared by weights and input, so that no division is needed.
         let mut out = vec![dy[0], Dim::constant(g), per_group];
         out.extend_from_slice(&dy[2..]);
         cx.kernel(|k| {
@@ -216,8 +216,8 @@ impl Operator for Conv {
 }
 
 impl Conv {
-    /// A depthwise convolution with several results a channel: each of them for all channels, side by side in
-    /// the batch, so that image and result have the same channels; a map puts them in order.
+    /// A depthwise convolution with several results per channel. The result index is moved to the batch, so
+    /// that image and result have equal channels; a map restores the order.
     fn lower_multiplied(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Axis], times: i64) {
         let (y, g) = (cx.output(0), Dim::constant(self.group));
         let (dw, dy, elem) = (cx.dims(w), cx.dims(y), cx.elem(y));
@@ -254,7 +254,7 @@ impl Conv {
     }
 }
 
-/// A sum with the bias of its output channel.
+/// Adds the bias of the output channel to a sum.
 pub(super) fn with_bias(k: &KernelBuilder, sum: Expr, bias: Option<Buf>, channel: Dim) -> Expr {
     match bias {
         Some(b) => sum + k.load(b, &[channel]),
@@ -263,7 +263,7 @@ pub(super) fn with_bias(k: &KernelBuilder, sum: Expr, bias: Option<Buf>, channel
 }
 
 impl Conv {
-    /// Shape of the result; the numbers of the inputs with image, weights and bias.
+    /// The shape of the result, given the numbers of the inputs for image, weights and bias.
     pub fn shape(&self, cx: &mut InferCx, x: usize, w: usize, bias: usize) -> Result<Vec<Dim>> {
         let (x, w) = (cx.tensor(x)?.clone(), cx.tensor(w)?.clone());
         cx.require(
@@ -322,7 +322,8 @@ impl Conv {
     }
 }
 
-/// A copy of `x` with pads of `fill` (0 if `None`) around the spatial dims, or `x` itself without pads.
+/// A copy of `x` with pads of `fill` (0 if `None`) around the spatial dims, or `x` itself if there are no
+/// pads.
 pub fn padded(cx: &mut LowerCx, x: Buf, axes: &[Axis], fill: Option<Expr>) -> Buf {
     let zero = Dim::constant(0);
     if axes.iter().all(|a| a.before == zero && a.after == zero) {
@@ -397,7 +398,7 @@ impl Conv {
         }
         self.geometry(&kernel, spatial).map_err(|m| cx.error(codes::OP_ATTRIBUTE, m).into())
     }
-    /// Axes with pads; for ConvTranspose those that `output_shape` and `auto_pad` imply.
+    /// Axes with pads; for ConvTranspose those implied by `output_shape` and `auto_pad`.
     pub fn geometry(&self, kernel: &[i64], spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
         if self.transpose.is_none() {
             return self.window.axes(kernel, spatial);
@@ -418,7 +419,7 @@ impl Conv {
         for (i, a) in axes.iter_mut().enumerate() {
             let full = (spatial[i] - 1) * a.stride + a.extent() + extra[i];
             let want = match shape {
-                // output_shape may or may not name batch and channels.
+                // output_shape may omit batch and channels.
                 Some(s) => s.get(s.len().wrapping_sub(spatial.len()) + i).map(|v| Dim::constant(*v)),
                 None if same => Some(spatial[i] * a.stride),
                 None => None,

@@ -1,7 +1,7 @@
-//! CropAndResize (com.microsoft): boxes of images, each resized to one size.
+//! CropAndResize (com.microsoft): crops boxes of images and resizes each to the same size.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version. Corners
-//! are parts of the distance between the first and the last element; samples outside of the image are
+//! are fractions of the distance between the first and the last element; samples outside the image are
 //! `extrapolation_value`.
 
 use super::support::runtime;
@@ -18,12 +18,12 @@ pub struct CropAndResize {
     outside: f32,
 }
 
-/// Where a sample is along one axis.
+/// The position of a sample along one axis.
 struct Sample {
-    /// The elements around it.
+    /// The two elements around it.
     low: Expr,
     high: Expr,
-    /// How far it is from the first of them.
+    /// Its distance from the first of them.
     part: Expr,
     inside: Expr,
 }

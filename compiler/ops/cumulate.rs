@@ -1,7 +1,7 @@
-//! CumSum and CumProd: what is before (and at) each position along one axis, joined.
+//! CumSum and CumProd: sums or products of the elements before (and at) each position along one axis.
 //!
-//! The axis is an operand: one that only run time knows selects one of the nests, `ONNXC_E_VALUE` if none.
-//! Versions differ in types.
+//! The axis is an operand. If it is known only at run time, it selects one of the nests; an invalid axis is
+//! an error (`ONNXC_E_VALUE`). Versions differ in types.
 
 use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -14,9 +14,9 @@ use crate::sym::Dim;
 pub struct Cumulate {
     /// Products instead of sums.
     pub product: bool,
-    /// Without the element itself.
+    /// Excludes the element itself.
     pub exclusive: bool,
-    /// From the end.
+    /// Starts from the end.
     pub reverse: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Custom operators: nodes that a function of the user's own computes (`--custom domain:Op=symbol`,
+//! Custom operators: nodes computed by a user's function (`--custom domain:Op=symbol`,
 //! docs/custom-operators.md).
 //!
-//! No specification, no versions: any attributes but tensors and graphs, any operands that are tensors of
-//! numbers. Types and shapes of the results are those that the model declares for them, or those of an input
-//! that the user names. The driver calls the function; nothing fuses across it.
+//! They have no specification and no versions: any attributes except tensors and graphs, any operands that
+//! are tensors of numbers. Types and shapes of the results are those that the model declares, or those of an
+//! input that the user names. The driver calls the function; nothing is fused across it.
 
 use super::{AttrValue, Attrs, Elements, InferCx, LowerCx, Operator, schema};
 use crate::diag::{Error, Origin, Result, codes};
@@ -12,7 +12,7 @@ use crate::tensor::{ElemType, TensorType, ValueType};
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 
-/// `--custom`: which operator, and what computes it.
+/// A `--custom` argument: an operator and the function that computes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declaration {
     /// Domain, as the model has it; "" for ai.onnx.
@@ -21,7 +21,7 @@ pub struct Declaration {
     pub op: String,
     /// The function.
     pub symbol: String,
-    /// The input whose type and shape results have that the model does not declare.
+    /// The input whose type and shape apply to results that the model does not declare.
     pub like: Option<usize>,
 }
 
@@ -30,12 +30,12 @@ pub struct Declaration {
 pub struct Custom {
     declaration: Declaration,
     attributes: Vec<(String, Attribute)>,
-    /// What the model declares of each output, over sizes that are known at entry.
+    /// The declared type of each output, over sizes that are known at entry.
     declared: Vec<Option<TensorType>>,
 }
 
 impl Custom {
-    /// The node with these attributes.
+    /// A node with these attributes.
     pub fn new(
         declaration: &Declaration,
         attributes: &[(String, AttrValue)],
@@ -67,7 +67,7 @@ fn attribute(name: &str, v: &AttrValue, origin: &Origin) -> Result<(String, Attr
     Ok((name.to_owned(), value))
 }
 
-/// Whether elements of a type lie in memory as C has them.
+/// True if elements of the type are stored as in C.
 fn plain(t: ElemType) -> bool {
     t != ElemType::Str && !t.is_complex() && !t.is_packed()
 }
@@ -78,17 +78,17 @@ pub fn schema_of(domain: &str, name: &str) -> &'static schema::Schema {
     static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
     let leak = |s: &str| -> &'static str { Box::leak(s.to_owned().into_boxed_str()) };
     let mut known = KNOWN.lock().unwrap_or_else(|e| e.into_inner());
-    // Schemas live as long as the program: each name is made once.
+    // Schemas live as long as the program, and each name is created once.
     known.entry((domain.to_owned(), name.to_owned())).or_insert_with(|| {
         Box::leak(Box::new(schema::Schema { domain: leak(domain), ..schema::internal(leak(name)) }))
     })
 }
 
 impl Operator for Custom {
-    // They are no operators of the table: the importer makes them of what the user declares.
+    // Not part of the table: the importer creates them from the user's declarations.
     const OPS: &'static [&'static str] = &[];
     fn elements(_: &str) -> Elements {
-        // What it does not take, it says itself.
+        // It reports unsupported types itself.
         Elements::Any
     }
     fn parse(a: &mut Attrs) -> Result<Self> {

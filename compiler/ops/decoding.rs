@@ -1,9 +1,9 @@
-//! What decoders of text do between two tokens (com.microsoft).
+//! Operators of text decoders between two tokens (com.microsoft).
 //!
-//! | operator | what |
+//! | operator | result |
 //! |---|---|
 //! | NGramRepeatBlock | scores of tokens that would complete an n-gram a second time become -inf |
-//! | DynamicTimeWarping | the cheapest way through a matrix of costs, from its first element to its last |
+//! | DynamicTimeWarping | the cheapest path through a matrix of costs, from its first to its last element |
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
 
@@ -85,7 +85,7 @@ fn block_repeats(cx: &mut LowerCx, size: i64) {
     let (batch, length, words) = (cx.dims(ids)[0], cx.dims(ids)[1], cx.dims(y)[1]);
     cx.map(y, |k, at| k.load(scores, at));
     let count = (length - size + 1).max(0);
-    // A shorter text has no n-gram; what begins the next one are the last tokens.
+    // A text shorter than n has no n-gram. The next n-gram begins with the last tokens.
     let tail = (length + 1 - size).max(0);
     cx.kernel(|k| {
         k.range(LoopKind::Par, "b", 0, batch, |k, b| {
@@ -110,8 +110,8 @@ fn block_repeats(cx: &mut LowerCx, size: i64) {
     });
 }
 
-/// Sums of costs row by row, and for each element where the cheapest way to it comes from: 0 both rows and
-/// columns, 1 the row before, 2 the column before. Ties go to the column.
+/// Accumulates the costs row by row, and records for each element the predecessor on the cheapest path: 0 for
+/// both the previous row and column, 1 for the row, 2 for the column. Ties go to the column.
 fn warp(cx: &mut LowerCx) {
     let (x, y) = (cx.input(0), cx.output(0));
     let dims = cx.dims(x);
@@ -175,7 +175,7 @@ fn warp(cx: &mut LowerCx) {
     });
 }
 
-/// Walks back from the last element to the border.
+/// Follows the path back from the last element to the border.
 fn back(
     k: &mut KernelBuilder,
     from: Buf,

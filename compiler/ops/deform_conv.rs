@@ -1,7 +1,7 @@
-//! DeformConv: a convolution whose kernel elements are displaced, each by an offset of its own.
+//! DeformConv: a convolution whose kernel elements are displaced individually.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__DeformConv.html>. Version 22 adds bfloat16. The displaced
-//! elements, interpolated and masked, are gathered first; what remains is a convolution over them.
+//! elements are first gathered, interpolated and masked; the rest is a convolution over them.
 
 use super::conv::{Auto, Axis, Window, with_bias};
 use super::grid_sample::{Mode, Padding, Sampling};
@@ -166,7 +166,7 @@ impl Operator for DeformConv {
     }
 }
 
-/// Where kernel element `k` of output `o` lies before it is displaced.
+/// The position of kernel element `k` of output `o` before displacement.
 fn origin(a: &Axis, o: Dim, k: Dim) -> Dim {
     o * a.stride + k * a.dilation - a.before
 }

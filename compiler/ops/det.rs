@@ -1,5 +1,5 @@
-//! Det: determinants by elimination with the largest pivot of each column, in a scratch copy. Versions differ
-//! in types.
+//! Det: determinants by Gaussian elimination with partial pivoting in a scratch copy. Versions differ in
+//! types.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -40,7 +40,7 @@ impl Operator for Det {
                 k.range(LoopKind::Seq, "c", 0, n, |k, c| {
                     let p = pivot(k, work, &at, (c, n, n), |k| k.set(det, -Expr::acc(det)));
                     k.update(BinOp::Mul, det, p.clone());
-                    // A column of zeros: the result is zero, whatever follows.
+                    // A column of zeros makes the result zero.
                     let none = k.let_(Expr::bin(BinOp::Eq, p.clone(), Expr::num(ty, 0.0)));
                     k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {
                         let f = Expr::select(
@@ -62,8 +62,8 @@ impl Operator for Det {
     }
 }
 
-/// Brings the largest element of column `c`, from row `c` down, into row `c` of a matrix with `n` rows, and
-/// returns it: rows change places from that column up to `width`, and `swapped` says so.
+/// Swaps the largest element of column `c`, from row `c` on, into row `c` of a matrix with `n` rows, and
+/// returns it. The rows are swapped from that column up to `width`, which `swapped` records.
 pub(super) fn pivot(
     k: &mut KernelBuilder,
     work: Buf,

@@ -8,11 +8,11 @@
 //! |          | 20      | input `axis`, by default the one before the last                                  |
 //! | STFT     | 17      |                                                                                   |
 //!
-//! A transform is a contraction with a matrix of cosines and sines: over signal position and real or
-//! imaginary part, to frequency and part. The matrix is a constant where sizes are known and it is not too
-//! large; otherwise its elements come from the table of the roots of unity, or, where only run time knows the
-//! length, are computed as they are needed. Long transforms whose length has factors go in two steps
-//! (`dft/factors.rs`). `inverse` with `onesided` goes back from half a spectrum to a real signal.
+//! A transform is a contraction with a matrix of cosines and sines: from signal position and real or
+//! imaginary part to frequency and part. The matrix is a constant if the sizes are known and it is not too
+//! large. Otherwise its elements are taken from a table of the roots of unity, which is computed by a kernel
+//! if the length is known only at run time. Long transforms of composite length are computed in two steps
+//! (`dft/factors.rs`). `inverse` with `onesided` computes a real signal from half a spectrum.
 
 mod factors;
 mod frames;
@@ -34,9 +34,9 @@ const MATRIX: i64 = 1 << 20;
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dft {
-    /// STFT.
+    /// True for STFT.
     frames: bool,
-    /// DFT 17.
+    /// Axis of DFT 17.
     axis: Option<i64>,
     inverse: bool,
     onesided: bool,
@@ -78,7 +78,7 @@ impl Operator for Dft {
         }
         let parts = Dim::constant(if self.inverse && self.onesided { 1 } else { 2 });
         let Some(axis) = axis else {
-            // Any dimension may be the one whose size changes.
+            // The size of any dimension may change.
             let mut dims: Vec<Dim> = (0..x.rank() - 1).map(|d| cx.size(0, d, x.rank())).collect();
             if !cx.has(1) {
                 cx.bound(&dims, Dim::product(x.dims[..x.rank() - 1].iter().copied()) * 2);
@@ -143,7 +143,7 @@ impl Operator for Dft {
     }
 }
 
-/// What is transformed: signal and result with the axis along which, and the length if it is given.
+/// The operands of a transform: signal and result with the axis, and the length if it is given.
 struct Along {
     x: Buf,
     y: Buf,
@@ -151,7 +151,7 @@ struct Along {
     length: Option<Dim>,
 }
 
-/// A transform of such a length: elements that count, parts of each, and results.
+/// The sizes of a transform: its length, the elements used, the parts of each, and the results.
 struct Transform {
     length: Dim,
     used: Dim,
@@ -160,28 +160,28 @@ struct Transform {
     ty: ElemType,
 }
 
-/// Where the weights of a transform come from.
+/// The source of the weights of a transform.
 enum Roots {
     /// [position, part, frequency, part]
     Matrix(Buf),
-    /// [length, 2]: cosine and sine of each multiple of a turn's part; the length.
+    /// [length, 2]: cosine and sine of each multiple of 2 pi / length; and the length.
     Table(Buf, Dim),
 }
 
 impl Dft {
-    /// Length of the transform, and of the result along the axis.
+    /// Length of the transform, and size of the result along the axis.
     fn sizes(&self, input: Dim, length: Option<Dim>) -> (Dim, Dim) {
         let back = self.inverse && self.onesided;
         let l = length.unwrap_or(if back { (input - 1) * 2 } else { input });
         (l, if self.onesided && !back { l.floor_div(2) + 1 } else { l })
     }
-    /// Positions of the input that count: those beyond the length do not, those that lack are 0.
+    /// Number of input positions that are used: those beyond the length are ignored, missing ones are 0.
     fn used(&self, input: Dim, length: Dim) -> Dim {
         let most = if self.inverse && self.onesided { length.floor_div(2) + 1 } else { length };
         if input == most { input } else { input.min(most) }
     }
-    /// Axis and length, defined by the driver together with the sizes of the result where only run time knows
-    /// them. Then signal and result are seen as [before the axis, along it, behind it, parts].
+    /// The axis and the length. If they are known only at run time, the driver defines them together with the
+    /// sizes of the result, and signal and result are viewed as [before the axis, along it, after it, parts].
     fn along(&self, cx: &mut LowerCx) -> Along {
         let (x, y) = (cx.input(0), cx.output(0));
         let (dims, out) = (cx.dims(x), cx.dims(y));
@@ -197,7 +197,7 @@ impl Dft {
         if let (Some(axis), true) = (axis, length.is_some() || given.is_none()) {
             return Along { x, y, axis, length };
         }
-        // Sizes of the result, then what is before, along and behind the axis, then the length.
+        // Sizes of the result, then the sizes before, along and after the axis, then the length.
         let found = cx.compute(rank + 3, |k, list| {
             use runtime::{check, eq, int, le, or};
             let asked = match (axis, asked) {
@@ -256,8 +256,7 @@ impl Dft {
         );
         Along { x, y, axis: 1, length: Some(length) }
     }
-    /// (cosine, sine) factors that the parts of element `n` get in frequency (or time) `k`, apart from the
-    /// angle.
+    /// The factors of cosine and sine in the weight from part `from` to part `to`.
     fn factor(&self, from: i64, to: i64) -> (f64, f64) {
         let sign = if self.inverse { 1.0 } else { -1.0 };
         match (from, to) {
@@ -266,13 +265,13 @@ impl Dft {
             _ => (0.0, -sign),
         }
     }
-    /// How often an element of half a spectrum counts, and the 1 / length of the inverse.
+    /// The multiplicity of an element of half a spectrum, and the factor 1 / length of the inverse.
     fn scale(&self, n: i64, length: i64) -> f64 {
         let twice = self.inverse && self.onesided && n != 0 && 2 * n != length;
         let scale = if twice { 2.0 } else { 1.0 };
         if self.inverse { scale / length as f64 } else { scale }
     }
-    /// The weights of a transform: a matrix where that is known and small, else a table of a turn.
+    /// The weights of a transform: a matrix if it is known and small, otherwise a table of roots.
     fn roots(&self, cx: &mut LowerCx, t: &Transform) -> Roots {
         if let Some(c) = self.matrix(t) {
             return Roots::Matrix(cx.m.constant("fourier", Arc::new(c)));
@@ -314,7 +313,7 @@ impl Dft {
         }
         floats(t.ty, vec![n, parts, count, results], v)
     }
-    /// What part `from` of element `n` contributes to part `to` of a frequency, given cosine and sine of
+    /// The contribution of part `from` of element `n` to part `to` of a frequency, given cosine and sine of
     /// their angle.
     fn combine(
         &self,
@@ -341,7 +340,7 @@ impl Dft {
     }
 }
 
-/// A constant of floats of a type, 64 bits of them or 32.
+/// A constant of 64-bit or 32-bit floats.
 fn floats(ty: ElemType, dims: Vec<i64>, v: impl IntoIterator<Item = f64>) -> Option<ConstData> {
     let v = v.into_iter();
     match ty {

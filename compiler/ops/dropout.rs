@@ -22,7 +22,7 @@ use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// Most elements whose random numbers are made at compile time.
+/// Most elements whose random numbers are computed at compile time.
 const NUMPY: i64 = 1 << 22;
 
 /// The operator.

@@ -1,10 +1,10 @@
-//! Einsum: products of tensors summed over the letters that the result does not have.
+//! Einsum: products of tensors, summed over the letters that are missing in the result.
 //!
-//! Letters may repeat within an operand (its diagonal); `...` stands for dimensions that broadcast from the
-//! right, and a letter's dimensions broadcast, too. Without `->` the result has the `...` dimensions and then
-//! the letters that occur once, in alphabetical order. Operands are joined from left to right, two at a time,
-//! each as a contraction in the form of `matmul`; what only one operand has and the result has not is summed
-//! first. Versions differ in types.
+//! Letters may repeat within an operand (its diagonal). `...` denotes dimensions that broadcast from the
+//! right, and the dimensions of a letter broadcast as well. Without `->` the result has the `...` dimensions
+//! followed by the letters that occur once, in alphabetical order. Operands are combined pairwise from left
+//! to right, each pair as a contraction in the form of `matmul`; letters that occur in one operand only and
+//! not in the result are summed first. Versions differ in types.
 
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -13,14 +13,14 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
 use std::collections::BTreeMap;
 
-/// A letter, or dimension n of `...` counted from the right.
+/// A letter, or dimension n of `...`, counted from the right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Label {
     Dots(usize),
     Letter(char),
 }
 
-/// Letters before and after `...`, if that occurs.
+/// Letters before and after `...`, if present.
 #[derive(Clone, Debug, PartialEq)]
 struct Term {
     before: Vec<char>,
@@ -34,7 +34,7 @@ pub struct Einsum {
     output: Option<Term>,
 }
 
-/// An operand on its way: where it lies, and what its dimensions are.
+/// An intermediate operand: its buffer, and the labels of its dimensions.
 type Factor = (Buf, Vec<Label>);
 
 impl Term {
@@ -48,7 +48,7 @@ impl Term {
             Some((a, b)) => Ok(Term { before: letters(a)?, after: Some(letters(b)?) }),
         }
     }
-    /// Labels, given how many dimensions `...` stands for.
+    /// The labels, given the number of dimensions that `...` denotes.
     fn labels(&self, dots: usize) -> Vec<Label> {
         let middle = if self.after.is_some() { dots } else { 0 };
         let letters = |v: &[char]| v.iter().map(|c| Label::Letter(*c)).collect::<Vec<_>>();
@@ -181,9 +181,9 @@ struct Sum {
 }
 
 impl Sum {
-    /// Joins the first two factors, or reduces one alone; `None` when the result is written.
+    /// Combines the first two factors, or reduces a single one; `None` when the result has been written.
     fn step(&self, cx: &mut LowerCx, factors: &mut Vec<Factor>) -> Option<Factor> {
-        // What one factor alone has is summed first, but for the last one, whose sum is the result.
+        // Labels of a single factor are summed first, except for the last factor, whose sum is the result.
         if factors.len() > 1 {
             for i in 0..factors.len() {
                 let others = |l: &Label| {
@@ -210,7 +210,8 @@ impl Sum {
             .collect();
         Some(self.join(cx, &pair, Some(keep)))
     }
-    /// Product of one or two factors, summed over what is not in `keep` (without it: the result's labels).
+    /// The product of one or two factors, summed over labels that are not in `keep` (default: the result's
+    /// labels).
     fn join(&self, cx: &mut LowerCx, factors: &[Factor], keep: Option<Vec<Label>>) -> Factor {
         let ty = cx.elem(self.y).compute();
         let size = |l: &Label| self.sizes.get(l).copied().unwrap_or(Dim::constant(1));
@@ -269,7 +270,7 @@ impl Sum {
     }
 }
 
-/// Each label once, in order.
+/// The distinct labels in order.
 fn distinct(labels: &[Label]) -> Vec<Label> {
     let mut out: Vec<Label> = vec![];
     labels.iter().for_each(|l| {

@@ -1,5 +1,4 @@
-//! LabelEncoder, CategoryMapper, OneHotEncoder of ai.onnx.ml: values looked up in a table that the model
-//! holds.
+//! LabelEncoder, CategoryMapper, OneHotEncoder of ai.onnx.ml: values looked up in a table of the model.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>.
 //!
@@ -9,9 +8,10 @@
 //! | 2 | lists of floats, integers, strings |
 //! | 4 | tensors as well, of more types |
 //!
-//! CategoryMapper maps strings to integers or back. Numbers are sorted at compile time and searched by
-//! halving, strings are hashed. From version 4 on a NaN key is found by NaN, before by nothing. OneHotEncoder
-//! casts numbers to integers; a value that is no category gives zeros, or `ONNXC_E_VALUE` if `zeros` is 0.
+//! CategoryMapper maps strings to integers or back. Numbers are sorted at compile time and found by binary
+//! search; strings are hashed. From version 4 on NaN matches a NaN key, before it matches nothing.
+//! OneHotEncoder casts numbers to integers; a value outside the categories gives zeros, or `ONNXC_E_VALUE` if
+//! `zeros` is 0.
 
 use super::support::runtime;
 use super::support::text::Dictionary;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 #[allow(missing_docs)]
 pub enum Encode {
     Label(Table),
-    /// Strings and what stands for them: either way, as the input's type says.
+    /// Strings and their counterparts; the direction depends on the input's type.
     TwoWay {
         names: Vec<String>,
         numbers: Vec<i64>,
@@ -40,7 +40,7 @@ pub enum Encode {
     },
 }
 
-/// Keys, as many values, and the value of what is no key.
+/// Keys, their values, and the default value.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub struct Table {
@@ -49,7 +49,7 @@ pub struct Table {
     default: Arc<ConstData>,
 }
 
-/// What OneHotEncoder tells apart.
+/// The categories of OneHotEncoder.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Categories {
@@ -207,7 +207,7 @@ enum Lookup {
 }
 
 impl Encode {
-    /// Keys and values for an input of a type.
+    /// Keys and values for an input type.
     fn table(&self, x: ElemType) -> Option<Table> {
         match self {
             Encode::Label(t) => Some(t.clone()),
@@ -229,7 +229,7 @@ impl Encode {
 fn one_hot(cx: &mut LowerCx, categories: &Categories, zeros: bool) {
     let (x, y) = (cx.input(0), cx.output(0));
     let (dims, all) = (cx.dims(x), cx.dims(y));
-    // Strings become their numbers first.
+    // Strings are first mapped to their numbers.
     let (x, list) = match categories {
         Categories::Ints(v) => (x, v.clone()),
         Categories::Strings(v) => {
@@ -279,7 +279,7 @@ fn strings(v: &[String]) -> Arc<ConstData> {
     Arc::new(data.unwrap_or_else(|| ConstData::from_i64s(&[])))
 }
 
-/// Keys or values in one of their forms.
+/// Keys or values in one of their attribute forms.
 fn list(a: &mut Attrs, what: &str) -> Result<Arc<ConstData>> {
     let floats = a.floats_opt(&format!("{what}_floats"))?.filter(|v| !v.is_empty());
     let ints = a.ints_opt(&format!("{what}_int64s"))?.filter(|v| !v.is_empty());
@@ -294,7 +294,7 @@ fn list(a: &mut Attrs, what: &str) -> Result<Arc<ConstData>> {
     }
 }
 
-/// One number of a type.
+/// A number as a constant of a type.
 fn number(t: ElemType, int: f64, float: f64) -> Arc<ConstData> {
     let bytes: Vec<u8> = match t {
         ElemType::F64 => float.to_le_bytes().to_vec(),
@@ -317,7 +317,7 @@ fn piece(c: &ConstData, i: usize) -> Option<bytes::Bytes> {
     }
 }
 
-/// Some elements as a vector.
+/// A vector of selected elements.
 fn take(c: &ConstData, which: &[usize]) -> ConstData {
     let dims = vec![which.len() as i64];
     let parts: Vec<bytes::Bytes> = which.iter().filter_map(|i| piece(c, *i)).collect();
@@ -329,8 +329,8 @@ fn take(c: &ConstData, which: &[usize]) -> ConstData {
     made.unwrap_or_else(|| ConstData::from_i64s(&[]))
 }
 
-/// Positions of different keys, in ascending order of keys, and where NaN is in it; `None` if a key has
-/// two values.
+/// Positions of the distinct keys in ascending order, and the index of NaN in it; `None` if a key has two
+/// values.
 fn sorted(t: &Table) -> Option<(Vec<usize>, Option<i64>)> {
     let (keys, values) = (&t.keys, &t.values);
     let order: Vec<usize> = match (keys.to_i64s(), keys.to_f64s(), keys.as_strings()) {
@@ -368,7 +368,7 @@ fn order<T>(v: &[T], by: impl Fn(&T, &T) -> std::cmp::Ordering) -> Vec<usize> {
     o
 }
 
-/// Position of `v` among `n` ascending keys (NaN last), -1 if it is not there.
+/// The position of `v` among `n` ascending keys (NaN last), or -1.
 fn search(k: &mut KernelBuilder, keys: Buf, n: u64, v: &Expr) -> Expr {
     if n == 0 {
         return runtime::int(-1);

@@ -1,14 +1,14 @@
-//! Scaler, Normalizer, Imputer, Binarizer, FeatureVectorizer, ArrayFeatureExtractor of ai.onnx.ml: features
-//! before a model.
+//! Scaler, Normalizer, Imputer, Binarizer, FeatureVectorizer, ArrayFeatureExtractor of ai.onnx.ml: feature
+//! preprocessing.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each. Arithmetic is in float, of doubles
+//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each. Arithmetic is in float, for doubles
 //! in double.
 //!
 //! * Normalizer divides by the largest element, the sum of absolute values, or the root of the sum of
-//!   squares; where that is zero, by nothing.
-//! * Imputer replaces elements that equal `replaced_value_*`; NaN there means NaNs.
-//! * FeatureVectorizer cuts or fills up with zeros each input to its entry of `inputdimensions`; a vector is
-//!   one row.
+//!   squares. A row for which that is zero is unchanged.
+//! * Imputer replaces elements equal to `replaced_value_*`; if that is NaN, it replaces NaNs.
+//! * FeatureVectorizer truncates or zero-pads each input to its entry of `inputdimensions`; a vector is one
+//!   row.
 
 use super::support::runtime;
 use super::support::scores::compute_type;
@@ -19,7 +19,7 @@ use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// What a row is divided by.
+/// The divisor of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Norm {
@@ -78,7 +78,7 @@ impl Operator for Features {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        // One value for all features, or one for each.
+        // One value for all features, or one per feature.
         let fit = |cx: &mut InferCx, n: usize, what: &str| match t.dims.last() {
             _ if n == 1 => Ok(()),
             Some(c) => {
@@ -245,7 +245,7 @@ impl Operator for Features {
                 });
             }
             Features::Binarizer { threshold } => {
-                // Of integers exactly: x > t where x > floor(t).
+                // Exact for integers: x > t if and only if x > floor(t).
                 let (wide, t): (_, Expr) = if elem.is_float() {
                     (from, Expr::num(from, f64::from(*threshold)))
                 } else {

@@ -1,4 +1,4 @@
-//! Operators that make tensors from sizes: ConstantOfShape, Expand, Range, EyeLike.
+//! Operators that create tensors from sizes: ConstantOfShape, Expand, Range, EyeLike.
 
 use super::support::runtime;
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
@@ -51,7 +51,7 @@ impl Operator for Fill {
             Fill::Expand if runtime::late(cx, 1) => {
                 let t = cx.tensor(0)?.clone();
                 let rank = runtime::need_length(cx, 1, "sizes")?.max(t.rank());
-                // A size that is not 1 stays.
+                // A size other than 1 is kept.
                 let own = |p: usize| {
                     (p + t.rank())
                         .checked_sub(rank)
@@ -203,13 +203,13 @@ fn bounds_at_run_time(cx: &InferCx) -> bool {
     !(0..3).all(known)
 }
 
-/// How many elements Range has: max(0, ceil((limit - start) / delta)).
+/// The number of elements of Range: max(0, ceil((limit - start) / delta)).
 fn range_count(k: &mut KernelBuilder, bounds: [Buf; 3], ty: ElemType) -> Expr {
     let [start, limit, delta] = bounds.map(|b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
     let found = if ty.is_float() {
         let wide = |e: Expr| Expr::cast(ty, ElemType::F64, e);
         let n = k.let_(Expr::un(UnOp::Ceil, (wide(limit) - wide(start)) / wide(delta)));
-        // Neither NaN nor infinite.
+        // The count must be finite.
         runtime::check(
             k,
             Expr::bin(BinOp::Lt, Expr::un(UnOp::Abs, n.clone()), Expr::num(ElemType::F64, 9.0e18)),
@@ -229,7 +229,7 @@ fn range_count(k: &mut KernelBuilder, bounds: [Buf; 3], ty: ElemType) -> Expr {
             k.let_(Expr::select(up.clone(), limit.clone() - start.clone(), start - limit)),
             k.let_(Expr::select(up, delta.clone(), -delta)),
         );
-        // The distance, or the smallest step, may not fit.
+        // The distance, or the smallest step, may overflow.
         runtime::check(k, runtime::or(empty.clone(), runtime::le(runtime::int(1), span.clone())));
         runtime::check(k, runtime::le(runtime::int(1), step.clone()));
         Expr::select(empty, runtime::int(0), (span - runtime::int(1)) / step + runtime::int(1))

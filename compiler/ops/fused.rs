@@ -1,9 +1,9 @@
-//! Products and convolutions of com.microsoft that do a little more: FusedMatMul, TransposeMatMul, FusedGemm,
-//! FusedConv, NhwcConv, NhwcFusedConv.
+//! Extended products and convolutions of com.microsoft: FusedMatMul, TransposeMatMul, FusedGemm, FusedConv,
+//! NhwcConv, NhwcFusedConv.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
-//! Convolutions are lowered as `Conv`, between maps that transpose, add and activate and that fusion makes
-//! disappear.
+//! Convolutions are lowered as `Conv`, between maps that transpose, add and activate, which are eliminated by
+//! fusion.
 
 use super::conv::Conv;
 use super::matmul::{MatMul, product_sum};
@@ -17,7 +17,8 @@ use crate::tensor::{TensorType, ValueType};
 /// Which of them.
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    /// Transposed: the last two dimensions, and the first with those between (of each operand).
+    /// Per operand: whether the last two dimensions are transposed, and whether the first dimension is moved
+    /// to the row or column.
     MatMul {
         alpha: f32,
         trans: [bool; 2],
@@ -196,7 +197,7 @@ fn within(
     f(&mut inner)
 }
 
-/// [N, .., C] as [N, C, ..], and back.
+/// Reorders [N, .., C] to [N, C, ..], or back.
 fn from_last<T: Copy>(d: &[T]) -> Vec<T> {
     match d {
         [n, inner @ .., c] => [*n, *c].into_iter().chain(inner.iter().copied()).collect(),
@@ -211,11 +212,11 @@ fn to_last<T: Copy>(d: &[T]) -> Vec<T> {
     }
 }
 
-/// The dimensions of an operand in the order of [batch .., row, column].
+/// The dimensions of an operand in the order [batch .., row, column].
 fn order(rank: usize, trans: bool, batch: bool) -> Vec<usize> {
     let mut v: Vec<usize> = (0..rank).collect();
     if batch && rank > 2 {
-        // The first dimension goes behind the batch dimensions.
+        // The first dimension is moved after the batch dimensions.
         v[..rank - 1].rotate_left(1);
     }
     if trans && rank > 1 {

@@ -15,9 +15,9 @@ use crate::nest::Expr;
 pub enum Gated {
     /// swish(a) * b
     SwiGlu(f32),
-    /// Of input plus bias, if given.
+    /// The function of the input plus an optional bias.
     Plain(Unary),
-    /// (x + bias), the left half times the GELU of the right.
+    /// The left half of (x + bias) times the GELU of its right half.
     Split,
     /// x + bias + skip
     Add,
@@ -117,7 +117,7 @@ fn same(cx: &mut InferCx, i: usize, dims: &[crate::sym::Dim]) -> Result<()> {
     Ok(())
 }
 
-/// Input 1, if given, has one value for each element of the last dimension.
+/// Input 1, if given, has one value per element of the last dimension.
 fn bias(cx: &mut InferCx, dims: &[crate::sym::Dim]) -> Result<()> {
     let Some(b) = cx.tensor_opt(1)?.cloned() else { return Ok(()) };
     match (b.rank(), dims.last()) {

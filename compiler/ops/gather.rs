@@ -1,7 +1,7 @@
-//! Gather, GatherElements, GatherND: reads at positions that other tensors hold.
+//! Gather, GatherElements, GatherND: reads at positions given by other tensors.
 //!
-//! Indices are in -n..n; out of range is a status (`ONNXC_E_INDEX`) at run time, an error when constant.
-//! Before version 11 negative indices were not allowed; accepting them harms nobody.
+//! Indices are in -n..n. An index out of range is a status (`ONNXC_E_INDEX`) at run time, and an error if it
+//! is constant. Negative indices are also accepted before version 11, which did not allow them.
 
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -106,7 +106,7 @@ impl Operator for Gather {
             Gather::Gather(axis) => {
                 let axis = axis_of(*axis);
                 let r = idx.len();
-                // One constant index is a plain window.
+                // A single constant index is a plain window.
                 if let Some([one]) = known.as_deref() {
                     let n = from[axis];
                     let at0 = if *one < 0 { n + *one } else { Dim::constant(*one) };
@@ -172,7 +172,7 @@ fn nd(
     })
 }
 
-/// Uses an integer that may count from the end as an index.
+/// Uses an integer, which may count from the end, as an index.
 pub fn index(
     k: &mut KernelBuilder,
     indices: Buf,

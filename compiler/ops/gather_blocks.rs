@@ -1,10 +1,10 @@
-//! GatherBlockQuantized of com.microsoft: Gather of elements that have a scale and a zero point for each
-//! block.
+//! GatherBlockQuantized of com.microsoft: Gather of block-quantized elements, with a scale and a zero point
+//! per block.
 //!
 //! Spec:
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GatherBlockQuantized>.
 //! One version. uint8 data holds elements of `bits` bits along the last dimension, the first one in the low
-//! bits, and so do its zero points. An index outside of the data gives zeros.
+//! bits; its zero points are packed alike. An index out of range gives zeros.
 
 use super::gather::from_start;
 use super::support::bits::{Fields, number};
@@ -14,19 +14,19 @@ use crate::nest::{BinOp, Expr};
 use crate::sym::Dim;
 use crate::tensor::{ElemType, TensorType};
 
-/// Axes, as the model has them, and blocks.
+/// Axes, as in the model, and the block size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatherBlocks {
     gather: i64,
     quantize: i64,
-    /// 0: one block.
+    /// 0: a single block.
     block: i64,
-    /// Of elements of uint8 data.
+    /// Bits of an element in uint8 data.
     bits: i64,
 }
 
 impl GatherBlocks {
-    /// Elements of a byte.
+    /// Elements per byte.
     fn per(&self, elem: ElemType) -> i64 {
         if elem == ElemType::U8 { 8 / self.bits } else { 1 }
     }

@@ -1,4 +1,4 @@
-//! GridSample: values of an image between its elements.
+//! GridSample: interpolated values of an image at given coordinates.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__GridSample.html>.
 //!
@@ -16,7 +16,7 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// How elements combine.
+/// The interpolation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Mode {
@@ -25,7 +25,7 @@ pub enum Mode {
     Cubic,
 }
 
-/// What lies outside.
+/// The value of elements outside the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Padding {
@@ -103,7 +103,7 @@ impl Operator for GridSample {
         let gty = cx.elem(grid).compute();
         let own = self.sampling.between(cx.elem(x).compute());
         let back = |k: &KernelBuilder, v: Expr| {
-            // Between integers the part behind the point is dropped; bool is true where anything is left.
+            // The fraction of an interpolated integer is truncated; for bool any nonzero value is true.
             match (k.m.type_of(&v), k.m.bufs[x].ty.compute()) {
                 (from, to) if from == to => v,
                 (from, ElemType::Bool) => Expr::bin(BinOp::Ne, v, Expr::num(from, 0.0)),
@@ -113,7 +113,7 @@ impl Operator for GridSample {
         let short =
             gty == ElemType::F32 && dims[2..].iter().all(|d| d.as_const().is_some_and(|d| d <= SHORT));
         if short && dims[1].as_const() != Some(1) && own != ElemType::F64 {
-            // Where elements lie and what they weigh is the same in all channels.
+            // Indices and weights of the taps are the same in all channels.
             let taps = self.sampling.tables(cx, grid, &dims);
             cx.map(y, |k, at| {
                 let v = Tables { s: &self.sampling, x, taps: &taps }.at(k, at, &mut vec![]);
@@ -122,7 +122,7 @@ impl Operator for GridSample {
             return Ok(());
         }
         cx.map(y, |k, at| {
-            // Coordinates are in the order of the dimensions from the last.
+            // Coordinates are in reverse order of the dimensions.
             let coords = (0..n).map(|i| {
                 let mut from = vec![at[0]];
                 from.extend_from_slice(&at[2..]);
@@ -137,24 +137,24 @@ impl Operator for GridSample {
     }
 }
 
-/// Reads a tensor at coordinates that are not integers.
+/// Reads a tensor at fractional coordinates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// How elements combine.
+    /// The interpolation.
     pub mode: Mode,
-    /// What lies outside.
+    /// The value of elements outside the input.
     pub padding: Padding,
-    /// -1 and 1 are the centres of the first and last element, not their outer edges.
+    /// If true, -1 and 1 are the centres of the first and last element, otherwise their outer edges.
     pub align_corners: bool,
 }
 
 impl Sampling {
-    /// Type of what is computed from elements of a type: numbers between integers are no integers.
+    /// The type in which elements are interpolated: floats even for integers.
     fn between(&self, stored: ElemType) -> ElemType {
         if self.mode == Mode::Nearest || stored.is_float() { stored } else { ElemType::F64 }
     }
-    /// For each dimension and each element that counts there, where it lies (-1: nowhere) and what it weighs,
-    /// for every position of the grid.
+    /// For every position of the grid, the index (-1: outside) and the weight of each tap along each
+    /// dimension.
     fn tables(&self, cx: &mut LowerCx, grid: Buf, dims: &[Dim]) -> Vec<Vec<Tap>> {
         let ty = ElemType::F32;
         let (n, places) = (dims.len() - 2, cx.dims(grid));
@@ -220,12 +220,12 @@ impl Sampling {
             ((n + one.clone()) * size - one) / Expr::num(ty, 2.0)
         }
     }
-    /// The value of `x` at indices `lead`, then `coords` (of type `ty`) along the dimensions that follow;
-    /// between integers in f64.
+    /// The value of `x` at indices `lead` and then `coords` (of type `ty`) along the following dimensions.
+    /// Integers are interpolated in f64.
     pub fn at(&self, k: &mut KernelBuilder, x: Buf, lead: &[Dim], coords: Vec<Expr>, ty: ElemType) -> Expr {
         Reader { s: self, x, ty }.axis(k, &mut lead.to_vec(), &coords)
     }
-    /// Offsets from the floor of a coordinate with their weights, for the fraction `r`.
+    /// Offsets of the taps from the floor of a coordinate with their weights, for the fraction `r`.
     fn weights(&self, r: Expr, ty: ElemType) -> Vec<(f64, Expr)> {
         let n = |v: f64| Expr::num(ty, v);
         if self.mode == Mode::Linear {
@@ -241,7 +241,7 @@ impl Sampling {
             (2.0, far(n(2.0) - r)),
         ]
     }
-    /// A coordinate beyond the border is moved onto it, or reflected there until it is inside.
+    /// Clamps a coordinate to the border, or reflects it until it is inside.
     fn fold(&self, k: &mut KernelBuilder, c: Expr, size: Dim, ty: ElemType) -> Expr {
         let n = |v: f64| Expr::num(ty, v);
         let last = number(size, ty) - n(1.0);
@@ -266,8 +266,8 @@ impl Sampling {
                             turns.clone() - Expr::un(UnOp::Floor, turns * n(0.5)) * n(2.0),
                             n(0.0),
                         );
-                        // Counted from the end it left at after an even number of turns, from the other after
-                        // an odd one.
+                        // After an even number of reflections the rest counts from the end where the
+                        // coordinate left, after an odd number from the other end.
                         let from_low = Expr::bin(BinOp::Eq, below, even);
                         let inside = Expr::bin(BinOp::Le, far, n(0.0));
                         Expr::select(inside, c, Expr::select(from_low, low + rest.clone(), high - rest))
@@ -278,7 +278,7 @@ impl Sampling {
     }
 }
 
-/// A tensor that is read at coordinates of a type.
+/// A tensor that is read at coordinates of type `ty`.
 struct Reader<'a> {
     s: &'a Sampling,
     x: Buf,
@@ -320,7 +320,7 @@ impl Reader<'_> {
             })
         })
     }
-    /// The value at position `p`, an integer in floating point, of the dimension behind `at`, then at `rest`.
+    /// The value at position `p`, a floating-point integer, of the dimension after `at`, then at `rest`.
     fn tap(&self, k: &mut KernelBuilder, at: &mut Vec<Dim>, rest: &[Expr], p: Expr) -> Expr {
         let Reader { s, x, ty } = *self;
         let size = k.m.bufs[x].dims[at.len()];
@@ -355,7 +355,7 @@ impl Reader<'_> {
     }
 }
 
-/// A tensor that is read at positions from tables.
+/// A tensor that is read at positions given by tables.
 struct Tables<'a> {
     s: &'a Sampling,
     x: Buf,
@@ -363,8 +363,8 @@ struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    /// What [`Sampling::at`] computes for position `at` of the result. All indices are bound before any is
-    /// used: each once.
+    /// The result of [`Sampling::at`] for position `at` of the output. Each index is bound once, before any
+    /// is used.
     fn at(&self, k: &mut KernelBuilder, at: &[Dim], bound: &mut Vec<Dim>) -> Expr {
         let position = [&at[..1], &at[2..]].concat();
         let taps = self.taps.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |t| (i, t)));
@@ -377,7 +377,7 @@ impl Tables<'_> {
             self.at(k, at, bound)
         })
     }
-    /// The sum over the taps of the dimensions from that of `from` on; `bound` are their indices.
+    /// The sum over the taps of the dimensions from `from.len()` on; `bound` are their indices.
     fn combined(
         &self,
         k: &mut KernelBuilder,
@@ -409,13 +409,14 @@ impl Tables<'_> {
     }
 }
 
-/// Tables for one element along a dimension.
+/// Tables for one tap along a dimension.
 struct Tap {
     index: Buf,
     weight: Option<Buf>,
 }
 
-/// A position as an index, moved into the dimension. Lanes of floats count with integers of their size.
+/// Converts a position to an index clamped to the dimension. Float lanes are converted to integers of their
+/// size.
 fn index(p: Expr, size: Dim, ty: ElemType) -> Expr {
     let clamped = |last: Expr| p.max(Expr::num(ty, 0.0)).min(last);
     match size.as_const() {
@@ -430,7 +431,7 @@ fn index(p: Expr, size: Dim, ty: ElemType) -> Expr {
     }
 }
 
-/// Sizes up to this one, in f32, count without a doubt.
+/// Largest size whose positions are computed in f32 with certainty.
 const SHORT: i64 = 1 << 16;
 
 /// A size as a float.

@@ -2,9 +2,9 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__ImageDecoder.html>. One version, 20.
 //!
-//! Decoders are no business of generated code: the driver calls `onnxc_decode_image`
-//! ([`crate::nest::foreign`]) for the sizes, which define those of the result, and again for the pixels. What
-//! is no image gives a result without elements, as the specification has it.
+//! Decoders are not part of generated code. The driver calls `onnxc_decode_image` ([`crate::nest::foreign`])
+//! for the sizes, which define those of the result, and again for the pixels. Data that is not an image gives
+//! a result without elements, as the specification requires.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};

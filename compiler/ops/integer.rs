@@ -12,11 +12,11 @@
 //! store ...
 //! ```
 //!
-//! (`conv` in its integer form has one `seq` loop for the channels and one for each spatial axis), so that a
-//! schedule can recognise it and use dot-product instructions (`passes/nest/quantize/integer_dot`). Zero
-//! points stay outside, because `sum (a - za)(b - zb) = sum ab - zb * sum a - za * sum (b - zb)`: the sums of
-//! constant weights are constants, and those of `a` are needed only where `zb` is not zero. All of it is
-//! exact modulo 2^32, as the specification has it.
+//! (`conv` in its integer form has one `seq` loop for the channels and one per spatial axis.) A schedule can
+//! recognise it and use dot-product instructions (`passes/nest/quantize/integer_dot`). Zero points are
+//! handled outside, because `sum (a - za)(b - zb) = sum ab - zb * sum a - za * sum (b - zb)`: the sums of
+//! constant weights are constants, and those of `a` are needed only if `zb` is not zero. All of it is exact
+//! modulo 2^32, as the specification requires.
 
 use super::quantize::{all_zero, dynamic, dynamic_range, quantized};
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -36,7 +36,7 @@ pub enum Integer {
     Dynamic,
 }
 
-/// Which inputs of the operator are what; 99 stands for none.
+/// The roles of the operator's inputs; 99 means none.
 struct Roles {
     b: usize,
     scales: (usize, usize),
@@ -215,7 +215,7 @@ pub fn first(k: &KernelBuilder, b: Buf) -> Expr {
     k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()])
 }
 
-/// The subscript of a dimension that is repeated where its size is 1.
+/// The subscript of a dimension that is broadcast if its size is 1.
 pub fn repeated(k: &KernelBuilder, i: Dim, size: Dim) -> Dim {
     match size.as_const() {
         Some(1) => Dim::constant(0),
@@ -224,7 +224,7 @@ pub fn repeated(k: &KernelBuilder, i: Dim, size: Dim) -> Dim {
     }
 }
 
-/// Rows of a left operand, if it has some, and its depth.
+/// Rows of a left operand, if it has any, and its depth.
 fn rows_and_depth(d: &[Dim], trans: bool) -> (Option<Dim>, Dim) {
     match d {
         [.., m, k] => {
@@ -238,7 +238,7 @@ fn rows_and_depth(d: &[Dim], trans: bool) -> (Option<Dim>, Dim) {
     }
 }
 
-/// Columns of a right operand, if it has some, and its depth.
+/// Columns of a right operand, if it has any, and its depth.
 fn columns_and_depth(d: &[Dim], trans: bool) -> (Option<Dim>, Dim) {
     let (k, n) = match rows_and_depth(d, trans) {
         (Some(k), n) => (k, Some(n)),
@@ -272,7 +272,7 @@ impl Position {
         let row = if has_row { batch.pop() } else { None };
         Position { at: at.to_vec(), batch, row, column }
     }
-    /// An element of an operand whose last two subscripts are given; leading ones broadcast.
+    /// An element of an operand with the given last two subscripts; leading dimensions broadcast.
     fn element(&self, k: &KernelBuilder, buf: Buf, last: &[Dim]) -> Expr {
         let dims = &k.m.bufs[buf].dims;
         let own = dims.len() - last.len();
@@ -284,7 +284,7 @@ impl Position {
         at.extend_from_slice(last);
         k.load(buf, &at)
     }
-    /// A scale or zero point of a row: one for all, a vector, or `[.., M, 1]`.
+    /// The scale or zero point of a row: a single value, a vector, or `[.., M, 1]`.
     fn row_value(&self, k: &KernelBuilder, buf: Buf) -> Expr {
         let (dims, zero) = (&k.m.bufs[buf].dims, Dim::constant(0));
         let many = |d: &Dim| d.as_const() != Some(1);
@@ -296,7 +296,7 @@ impl Position {
             _ => first(k, buf),
         }
     }
-    /// The same for a column: `[.., 1, N]`.
+    /// The scale or zero point of a column: a single value, a vector, or `[.., 1, N]`.
     fn column_value(&self, k: &KernelBuilder, buf: Buf) -> Expr {
         let (dims, zero) = (&k.m.bufs[buf].dims, Dim::constant(0));
         let many = |d: &Dim| d.as_const() != Some(1);
@@ -366,7 +366,7 @@ impl Product {
         };
         int(k, p.element(k, self.b, &last))
     }
-    /// Sums over the depth of `b - zb`, for each column.
+    /// Sums of `b - zb` over the depth, per column.
     fn column_sums(&self, cx: &mut LowerCx, depth: Dim, columns: Option<Dim>, zb: Option<Buf>) -> Buf {
         let db = cx.dims(self.b);
         let dims: Vec<Dim> = db[..db.len().saturating_sub(2)].iter().copied().chain(columns).collect();
@@ -376,7 +376,7 @@ impl Product {
             zb.map_or(b.clone(), |z| b - int(k, p.column_value(k, z)))
         })
     }
-    /// Sums over the depth of `a`, for each row.
+    /// Sums of `a` over the depth, per row.
     fn row_sums(&self, cx: &mut LowerCx, depth: Dim, rows: Option<Dim>) -> Buf {
         let da = cx.dims(self.a);
         let dims: Vec<Dim> = da[..da.len().saturating_sub(2)].iter().copied().chain(rows).collect();
@@ -409,13 +409,13 @@ pub fn sums(
     out
 }
 
-/// An operand in the type of the sum: an integer among floats becomes one.
+/// Converts an operand to the type of the sum, which is float or integer.
 fn same(k: &KernelBuilder, v: Expr, ints: bool) -> Expr {
     let t = k.m.type_of(&v);
     if ints || t.is_float() { v } else { Expr::cast(t, ElemType::F32, v) }
 }
 
-/// 8-bit integers as i32; floats stay.
+/// Converts 8-bit integers to i32; floats are unchanged.
 pub fn int(k: &KernelBuilder, v: Expr) -> Expr {
     let t = k.m.type_of(&v);
     if t.is_float() { v } else { Expr::cast(t, ElemType::I32, v) }

@@ -1,5 +1,5 @@
-//! Inverse (com.microsoft): inverses of matrices by Gauss and Jordan, with the largest pivot of each column,
-//! in a scratch copy beside which the unit matrix becomes the result. A singular matrix gives infinities or
+//! Inverse (com.microsoft): matrix inverses by Gauss-Jordan elimination with partial pivoting. The matrix is
+//! in a scratch copy next to the unit matrix, which becomes the result. A singular matrix gives infinities or
 //! NaN.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version.

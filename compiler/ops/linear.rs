@@ -1,8 +1,8 @@
 //! LinearClassifier and LinearRegressor of ai.onnx.ml: scores are inner products with rows of coefficients.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each. A double input is multiplied in
-//! double, all others in float. One row of coefficients s for two labels gives the scores -s and s; without
-//! labels the classes are numbered, and one score s alone decides between class 0 and class 1 (s > 0).
+//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each. Double inputs are multiplied in
+//! double, all others in float. One row of coefficients for two labels gives the scores -s and s. Without
+//! labels the classes are numbered, and a single score s decides between class 0 and class 1 (s > 0).
 
 use super::matmul::product_sum;
 use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
@@ -37,7 +37,7 @@ impl Operator for Linear {
         let kind = if a.op() == "LinearRegressor" {
             Kind::Regressor { targets: a.int("targets", 1)? }
         } else {
-            // Says how the model was trained; nothing here depends on it.
+            // It describes the training and has no effect here.
             a.ignore("multi_class");
             Kind::Classifier { labels: Labels::parse(a, "classlabels_ints", "classlabels_strings")? }
         };
@@ -150,7 +150,7 @@ impl Operator for Linear {
     }
 }
 
-/// A matrix of `columns` numbers in each row, in a type that models compute in.
+/// A matrix with `columns` numbers per row, in a compute type of ai.onnx.ml.
 pub fn table(cx: &mut LowerCx, name: &str, v: &[f32], columns: usize, ty: ElemType) -> Buf {
     let dims = vec![(v.len() / columns.max(1)) as i64, columns as i64];
     let data = match ty {
@@ -162,8 +162,8 @@ pub fn table(cx: &mut LowerCx, name: &str, v: &[f32], columns: usize, ty: ElemTy
     cx.m.constant(name, Arc::new(data.unwrap_or_else(|| ConstData::f32s(vec![0, 0], &[]))))
 }
 
-/// `y[n, r] = sum over f of x[n, f] * w[r, f], + bias[r]`, in type `ty`, which is that of `y`. The weights
-/// are in rows.
+/// `y[n, r] = sum over f of x[n, f] * w[r, f], + bias[r]` in type `ty`, the type of `y`. The weights are in
+/// rows.
 pub fn products(cx: &mut LowerCx, x: Buf, weights: &[f32], bias: &[f32], y: Buf, ty: ElemType) {
     let (from, out, depth) = (cx.elem(x).compute(), cx.dims(y), cx.dims(x)[1]);
     let rows = out[1].as_const().unwrap_or(1).max(1) as usize;

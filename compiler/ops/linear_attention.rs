@@ -1,7 +1,8 @@
-//! LinearAttention and CausalConvWithState: sequence operators that carry a state from call to call.
+//! LinearAttention and CausalConvWithState: sequence operators that carry a state between calls.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__LinearAttention.html>, `CausalConvWithState`. One version
-//! each, 27; LinearAttention of com.microsoft is the same but for a window of states, which is refused.
+//! each, 27. LinearAttention of com.microsoft is the same except for a window of states, which is not
+//! supported.
 //!
 //! With S the state of one head, [key size, value size], and each token in turn:
 //!
@@ -12,8 +13,8 @@
 //! y = scale * transposed(S) q
 //! ```
 //!
-//! Columns of S do not meet: batch, heads and values are parallel, tokens follow each other. `chunk_size` is
-//! a hint that changes nothing.
+//! Columns of S are independent: batch, heads and values are parallel, tokens are sequential. `chunk_size` is
+//! a hint without effect.
 
 use super::integer::repeated;
 use super::matmul::product_sum;
@@ -33,7 +34,7 @@ pub enum LinearAttention {
         gated: bool,
         delta: bool,
     },
-    /// A depthwise convolution over the past and present tokens, with SiLU or without.
+    /// A depthwise convolution over the past and present tokens, with an optional SiLU.
     Conv {
         silu: bool,
     },
@@ -119,7 +120,7 @@ fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delt
         cx.require_eq(t.dims[1], q.dims[1], "the lengths differ")?;
         let what = format!("the last dimension of input {i} does not fit the heads");
         if i == 4 {
-            // One rate for each head, or one for each key element.
+            // One rate per head, or one per key element.
             let each = t.dims[2].floor_div(kv_heads);
             cx.require_eq(heads * each, t.dims[2], &what)?;
             cx.require_repeatable(each, size, &what)?;
@@ -156,7 +157,7 @@ fn lower_linear(
     let ty = cx.elem(q).compute();
     let (size, value, shared) = (dq[2].floor_div(q_heads), dv[2].floor_div(kv_heads), q_heads / kv_heads);
     let heads = Dim::constant(kv_heads);
-    // The state in the compute type, value innermost.
+    // The state in the compute type, with values innermost.
     let shape = vec![dq[0], heads, size, value];
     let state = cx.temp("state", ty, shape.clone());
     cx.map(state, |k, at| past.map_or(Expr::num(ty, 0.0), |p| k.load(p, at)));

@@ -1,7 +1,8 @@
-//! NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: minus the (log-softmaxed) score of the right class.
+//! NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: the negative (log-softmaxed) score of the correct
+//! class.
 //!
 //! Scores are [N, C, d1, ...], classes [N, d1, ...]. The mean divides by the sum of the weights. A class
-//! outside of 0..C that is not `ignore_index` is a status (`ONNXC_E_INDEX`). Versions differ in types.
+//! outside 0..C that is not `ignore_index` is a status (`ONNXC_E_INDEX`). Versions differ in types.
 
 use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator, softmax};
@@ -10,7 +11,7 @@ use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// How the losses are joined.
+/// The reduction of the losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Reduction {
@@ -22,11 +23,11 @@ pub enum Reduction {
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
-    /// The scores go through a log-softmax first.
+    /// True if the scores first go through a log-softmax.
     pub softmax: bool,
-    /// How the losses are joined.
+    /// The reduction of the losses.
     pub reduction: Reduction,
-    /// The class that counts nothing.
+    /// The class that is ignored.
     pub ignore: Option<i64>,
 }
 
@@ -81,13 +82,13 @@ impl Operator for Loss {
         let Some(y) = y else { return Ok(()) };
         let weights = cx.input_opt(2);
         let (dims, classes, ty) = (cx.dims(c), cx.dims(x)[1], cx.elem(x).compute());
-        // Loss and weight of one position; `body` gets both.
+        // Loss and weight of one position.
         let one = |k: &mut KernelBuilder, at: &[Dim]| -> (Expr, Expr) {
             let class = Expr::cast(k.m.bufs[c].ty.compute(), ElemType::I64, k.load(c, at));
             let class = k.let_(class);
             let skip = self.ignore.map(|i| runtime::eq(class.clone(), runtime::int(i)));
             let skip = skip.map(|s| k.let_(s));
-            // What is ignored need not be a class.
+            // An ignored class need not be valid.
             let class = match &skip {
                 Some(s) => k.let_(Expr::select(s.clone(), runtime::int(0), class)),
                 None => class,

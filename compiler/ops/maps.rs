@@ -1,14 +1,14 @@
-//! ZipMap, CastMap, DictVectorizer. A map is a list of keys and a list of values (`passes/graph/sequences`);
-//! maps that ZipMap makes have their keys in common, and their values are the scores as they are.
+//! ZipMap, CastMap, DictVectorizer. A map is a list of keys and a list of values (`passes/graph/sequences`).
+//! The maps that ZipMap creates share their keys, and their values are the unmodified scores.
 //!
 //! | operator | versions of ai.onnx.ml |
 //! |---|---|
 //! | ZipMap, CastMap, DictVectorizer | 1 |
 //!
-//! CastMap gives values in ascending order of the keys (`DENSE`), or at the positions that the keys name
-//! (`SPARSE`): keys from `max_map` on are left out, negative ones are an error, and what no key names is 0.
-//! The specification does not say how numbers are written: they are as ONNX Runtime writes them, with six
-//! digits behind the point, and "0.f" is where no key is. Strings that are no numbers are an error.
+//! CastMap gives values in ascending order of the keys (`DENSE`), or at the positions given by the keys
+//! (`SPARSE`): keys from `max_map` on are dropped, negative ones are an error, and positions without a key
+//! are 0. The specification does not define the format of numbers. They are written as by ONNX Runtime, with
+//! six fractional digits, and "0.f" for positions without a key. Strings that are not numbers are an error.
 
 use super::support::runtime;
 use super::support::text::{self, lt};
@@ -28,7 +28,7 @@ pub enum Maps {
     Zip(Keys),
     Cast {
         to: ElemType,
-        /// SPARSE: how many positions there are.
+        /// SPARSE: number of positions.
         sparse: Option<i64>,
     },
     /// The vocabulary.
@@ -44,7 +44,7 @@ pub enum Keys {
 }
 
 impl Keys {
-    /// As a constant.
+    /// The keys as a constant.
     pub fn data(&self) -> Option<Arc<ConstData>> {
         match self {
             Keys::Numbers(v) => Some(ConstData::from_i64s(v)),
@@ -139,14 +139,14 @@ impl Operator for Maps {
     }
 }
 
-/// CastMap: where each value of the result is in the map, and then the values.
+/// CastMap: computes the position of each value of the result in the map, and then the values.
 fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
     let (keys, values, y) = (cx.input(0), cx.input(1), cx.output(0));
     let (n, count) = (cx.dims(keys)[0], cx.dims(y)[1]);
     let source = cx.temp("source", ElemType::I64, vec![count]);
     cx.kernel(|k| match sparse {
         None => k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-            // Behind all smaller keys.
+            // Its rank is the number of smaller keys.
             let before = k.acc(int(0));
             let own = k.load(keys, &[i]);
             let own = k.let_(own);
@@ -218,10 +218,10 @@ fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
     Ok(())
 }
 
-/// What is in a sparse result of strings where no key is: as ONNX Runtime has it.
+/// The value of a sparse result of strings where there is no key, as in ONNX Runtime.
 const NONE: &str = "0.f";
 
-/// The value of the key that is at `p` of `words`, or 0, or an empty string.
+/// The value of the key at position `p` of `words`, or 0, or an empty string.
 fn find(k: &mut KernelBuilder, keys: Buf, values: Buf, n: Dim, words: Buf, p: Dim) -> Expr {
     let none = k.zero(k.m.bufs[values].ty.compute());
     let found = k.acc(none);

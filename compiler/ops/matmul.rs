@@ -79,7 +79,7 @@ impl Operator for MatMul {
         let depth = if trans_a { da[0] } else { da[da.len() - 1] };
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
-                // Row and column are last; vectors have none.
+                // Row and column are the last dimensions; vectors lack one of them.
                 let (mut batch, mut row, mut col) = (at.to_vec(), None, None);
                 if db.len() > 1 {
                     col = batch.pop();
@@ -108,7 +108,7 @@ impl Operator for MatMul {
                     let v = product_sum(ty, va, vb, Expr::acc(acc));
                     k.set(acc, v);
                 });
-                // Integers are scaled as floats: alpha and beta may be fractions.
+                // Integers are scaled as floats, because alpha and beta may be fractions.
                 let wide = if ty.is_float() || (alpha == 1.0 && beta == 1.0) { ty } else { ElemType::F64 };
                 let mut v = Expr::cast(ty, wide, Expr::acc(acc));
                 if alpha != 1.0 {

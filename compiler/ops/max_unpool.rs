@@ -1,9 +1,9 @@
-//! MaxUnpool: puts the maxima of a pooling back to their positions; everything else is 0.
+//! MaxUnpool: puts the maxima of a pooling back to their positions; all other elements are 0.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__MaxUnpool.html>. Versions 11 and 22 add types.
 //!
-//! Positions count in the tensor that `kernel_shape`, `strides` and `pads` imply. With `output_shape` that
-//! tensor is in the first corner of the result. Where two elements have one position, the last one stays.
+//! Positions refer to the tensor that `kernel_shape`, `strides` and `pads` imply. With `output_shape` that
+//! tensor is in the first corner of the result. If two elements have the same position, the last one is kept.
 
 use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -107,7 +107,7 @@ impl Operator for MaxUnpool {
     }
 }
 
-/// Takes a position apart, from the last dimension on, and gives the indices to `store`.
+/// Splits a position into indices, starting from the last dimension, and passes them to `store`.
 fn place(
     k: &mut crate::nest::KernelBuilder,
     p: Dim,
@@ -121,7 +121,7 @@ fn place(
             store(k, at);
         }
         Some((n, rest)) => {
-            // The quotient of the first dimension is in range because the position is.
+            // The index of the first dimension is in range because the position is.
             at.push(if rest.is_empty() && k.m.syms.in_range(p, *n) { p } else { p.modulo(*n) });
             place(k, p.floor_div(*n), rest, at, store);
         }
@@ -129,7 +129,7 @@ fn place(
 }
 
 impl MaxUnpool {
-    /// Shape of the tensor that was pooled.
+    /// The shape of the tensor that was pooled.
     fn implied(&self, x: &[Dim]) -> Vec<Dim> {
         let n = self.kernel.len();
         let spatial = (0..n)

@@ -1,10 +1,9 @@
-//! Operators: one family, one file, one story (spec link and versions table; struct; `parse`; `infer`;
-//! `lower`). One line in `table.rs` registers a family. How to add one: README.md beside this file.
+//! Operators: one file per family (spec link and versions table; struct; `parse`; `infer`; `lower`). One line
+//! in `table.rs` registers a family. README.md in this folder explains how to add one.
 //!
 //! An operator never sees the graph: it gets types and known values of its operands ([`InferCx`]) and a nest
-//! builder ([`LowerCx`]). Which versions exist, how many operands they take, of which types and with which
-//! attributes is in `schema.txt`, generated from the onnx package; it is checked before an operator sees
-//! anything.
+//! builder ([`LowerCx`]). Versions, numbers and types of operands, and attributes are in `schema.txt`, which
+//! is generated from the onnx package. They are checked before an operator is called.
 
 pub mod support;
 
@@ -15,21 +14,21 @@ pub use support::schema::{self, Schema};
 use crate::diag::Result;
 use crate::tensor::ElemType;
 
-/// Which elements an operator takes, of those types that it is declared for.
+/// The elements that an operator accepts, within the types that it is declared for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
-    /// It computes with numbers.
+    /// Numbers only: it computes with them.
     Numbers,
-    /// Strings besides.
+    /// Numbers and strings.
     Strings,
-    /// Complex numbers besides.
+    /// Numbers and complex numbers.
     Complex,
-    /// Any: it only moves elements, or asks for shapes.
+    /// All elements: it only moves them, or uses shapes only.
     Any,
 }
 
 impl Elements {
-    /// Whether elements of a type are among them.
+    /// True if elements of a type are accepted.
     pub fn take(self, t: ElemType) -> bool {
         match self {
             Elements::Any => true,
@@ -40,19 +39,20 @@ impl Elements {
     }
 }
 
-/// What a family implements.
+/// The interface of a family.
 pub trait Operator: Clone + std::fmt::Debug + Sized {
-    /// The operators of the family, `domain:Name`; the domain of `ai.onnx` is left out.
+    /// The operators of the family, `domain:Name`; the domain `ai.onnx` is omitted.
     const OPS: &'static [&'static str];
-    /// What an operator of the family takes besides numbers; the name is as in [`Operator::OPS`].
+    /// The elements that an operator of the family accepts; the name is as in [`Operator::OPS`].
     fn elements(_op: &str) -> Elements {
         Elements::Numbers
     }
-    /// Attributes of the version in force ([`Attrs::since`]). An attribute nobody read is an error.
+    /// Reads the attributes of the version in force ([`Attrs::since`]). An attribute that is not read is an
+    /// error.
     fn parse(a: &mut Attrs) -> Result<Self>;
-    /// Types, shapes and known values of the outputs.
+    /// Infers types, shapes and known values of the outputs.
     fn infer(&self, cx: &mut InferCx) -> Result<()>;
-    /// Loop nests that compute the outputs.
+    /// Emits loop nests that compute the outputs.
     fn lower(&self, cx: &mut LowerCx) -> Result<()>;
 }
 
@@ -63,9 +63,9 @@ macro_rules! ops {
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
         pub enum Op { $($variant($module::$variant)),* }
-        /// Every family: its file, its operators.
+        /// Every family with its file and operators.
         pub const FAMILIES: &[(&str, &[&str])] = &[$((stringify!($module), $module::$variant::OPS)),*];
-        /// Parses an operator whose [`find`] succeeded.
+        /// Parses an operator that [`find`] has found.
         pub fn parse(a: &mut Attrs) -> Result<Op> {
             let name = qualified(a.domain(), a.op());
             $(if $module::$variant::OPS.contains(&name.as_str()) {
@@ -73,7 +73,7 @@ macro_rules! ops {
             })*
             Err(crate::diag::Failure::bug("ops::parse", format!("{name} is not in the table")))
         }
-        /// What an operator of the table takes besides numbers.
+        /// The elements that an operator of the table accepts.
         pub fn elements(name: &str) -> Elements {
             $(if $module::$variant::OPS.contains(&name) {
                 return $module::$variant::elements(name);
@@ -99,26 +99,26 @@ macro_rules! ops {
 
 include!("table.rs");
 
-/// Operators that the importer itself turns into something else.
+/// Operators that the importer replaces itself.
 pub const AT_IMPORT: &[&str] = &["Constant"];
 
-/// The name with its domain, if that is not ONNX's own.
+/// The name with its domain, unless the domain is ONNX's own.
 pub fn qualified(domain: &str, name: &str) -> String {
     if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }
 }
 
-/// True if both are one domain: ONNX's own has two names.
+/// True if both are the same domain: ONNX's own has two names.
 pub fn is_domain(a: &str, b: &str) -> bool {
     let short = |d: &'_ str| if d == "ai.onnx" { String::new() } else { d.to_owned() };
     short(a) == short(b)
 }
 
-/// The name with its domain as messages show it: `Relu`, `com.microsoft.Gelu`.
+/// The name with its domain for messages: `Relu`, `com.microsoft.Gelu`.
 pub fn dotted(domain: &str, name: &str) -> String {
     if domain.is_empty() { name.to_owned() } else { format!("{domain}.{name}") }
 }
 
-/// The schema in force for an operator at an operator set version; why not, otherwise.
+/// The schema in force for an operator at an operator set version, or the reason why there is none.
 pub fn find(domain: &str, name: &str, opset: i64) -> std::result::Result<&'static Schema, Unknown> {
     let q = qualified(domain, name);
     if !FAMILIES.iter().any(|(_, f)| f.contains(&q.as_str())) {
@@ -127,7 +127,7 @@ pub fn find(domain: &str, name: &str, opset: i64) -> std::result::Result<&'stati
     schema::versions(domain, name).iter().rev().find(|s| s.since <= opset).ok_or(Unknown::Version)
 }
 
-/// Why an operator is not in the table.
+/// The reason why an operator is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     /// No such operator.

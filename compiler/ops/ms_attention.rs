@@ -1,13 +1,14 @@
-//! Attention of com.microsoft: Attention (with its projection), MultiHeadAttention, GroupQueryAttention.
+//! Attention operators of com.microsoft: Attention (with its projection), MultiHeadAttention,
+//! GroupQueryAttention.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
-//! Padding masks add `mask_filter_value` as ONNX Runtime does, they do not exclude; causal masks and windows
+//! Padding masks add `mask_filter_value`, as in ONNX Runtime, and do not exclude; causal masks and windows
 //! exclude.
 //!
-//! With `past_sequence_length` past and present have one size, the capacity of a buffer that a caller may
-//! share between them (`--alias`), and the input says how many positions are in use.
+//! With `past_sequence_length`, past and present have the same size: the capacity of a buffer that a caller
+//! may share between them (`--alias`). The input gives the number of positions in use.
 //!
-//! Not taken: beams, ragged batches, rotations without tables.
+//! Not supported: beams, ragged batches, rotations without tables.
 
 mod group;
 mod masks;
@@ -27,30 +28,30 @@ use present::Before;
 /// Which of them.
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    /// With the hidden sizes of query, key and value, if they differ; whether past and present have the size
-    /// of a buffer.
+    /// The hidden sizes of query, key and value, if they differ; and whether past and present have the size
+    /// of a shared buffer.
     Attention(Option<Vec<i64>>, bool),
     MultiHead,
     Group(Group),
 }
 
-/// What GroupQueryAttention has besides.
+/// The additional attributes of GroupQueryAttention.
 #[derive(Clone, Debug, PartialEq)]
 struct Group {
     kv_heads: i64,
     rotary: bool,
     interleaved: bool,
     window: i64,
-    /// The caches hold the window and what fits beside it, and the oldest positions fall out of them.
+    /// The caches hold at least the window, and evict the oldest positions when they are full.
     evicts: bool,
     smooth: bool,
-    /// Scores that are a result: 1 before the softmax, 2 behind it, else none.
+    /// The scores that are a result: 1 before the softmax, 2 after it, otherwise none.
     scores: i64,
-    /// For keys and values: whether the cache is quantized.
+    /// For keys and values: true if the cache is quantized.
     quantized: [bool; 2],
-    /// Bits of elements of such a cache.
+    /// Bits per element of such a cache.
     bits: i64,
-    /// Of the norms of queries and keys.
+    /// Epsilon of the norms of queries and keys.
     epsilon: f32,
 }
 
@@ -182,11 +183,11 @@ impl Operator for MsAttention {
     }
 }
 
-/// How queries, keys and values of MultiHeadAttention are given, by the shapes of its inputs.
+/// The form of queries, keys and values of MultiHeadAttention, given by the shapes of its inputs.
 struct Given {
     batch: Dim,
     queries: Dim,
-    /// New keys.
+    /// Number of new keys.
     keys: Dim,
     size: Dim,
     value_size: Dim,
@@ -325,7 +326,7 @@ impl MsAttention {
         })
     }
 
-    /// Scores, masks, softmax and values of Attention and MultiHeadAttention.
+    /// Computes scores, masks, softmax and values of Attention and MultiHeadAttention.
     fn attend(
         &self,
         cx: &mut LowerCx,
@@ -345,7 +346,7 @@ impl MsAttention {
             let masked = cx.temp("masked", ty, s.scores());
             cx.map(masked, |k, at| {
                 let mut v = k.load(x, at);
-                // Of a buffer with room to spare, masks and biases have the columns that are in use.
+                // With a shared buffer, masks and biases have columns only for the positions in use.
                 let inside = |k: &KernelBuilder, b: Buf| {
                     let columns =
                         k.m.bufs[b].dims.last().copied().filter(|d| counted && d.as_const() != Some(1));
@@ -381,7 +382,7 @@ impl MsAttention {
             x = masked;
         }
         if let Some(out) = scores {
-            // What is excluded is the lowest number there.
+            // Excluded scores are the lowest number in this result.
             cx.map(out, |k, at| k.load(x, at).max(Expr::num(ty, f64::from(f32::MIN))));
         }
         let p = core::softmax(cx, x, false, None);
@@ -398,13 +399,13 @@ impl MsAttention {
     }
 }
 
-/// What is added to scores, if given.
+/// Optional terms that are added to scores.
 struct Added {
     mask: Option<Buf>,
     bias: Option<Buf>,
 }
 
-/// Operand plus bias from `offset` on, as [batch, head, position, element].
+/// The operand plus a bias from `offset` on, as [batch, head, position, element].
 fn biased(cx: &mut LowerCx, name: &str, x: Operand, bias: Buf, offset: Dim, dims: [Dim; 4]) -> Operand {
     let elem = cx.elem(x.buf);
     let out = cx.temp(name, elem, dims.to_vec());

@@ -37,20 +37,20 @@ fn rotated(k: &mut KernelBuilder, v: Expr, by: u32) -> Expr {
     ))
 }
 
-/// Adds up to four bytes.
+/// Mixes in up to four bytes.
 fn add(k: &mut KernelBuilder, h: Reg, bytes: Expr) {
     let v = rotated(k, bytes * word(0xcc9e_2d51), 15);
     k.set(h, xor(Expr::acc(h), v * word(0x1b87_3593)));
 }
 
-/// Adds a whole word.
+/// Mixes in a whole word.
 fn block(k: &mut KernelBuilder, h: Reg, bytes: Expr) {
     add(k, h, bytes);
     let v = rotated(k, Expr::acc(h), 13);
     k.set(h, v * word(5) + word(0xe654_6b64));
 }
 
-/// Mixes the number of bytes in.
+/// Mixes in the number of bytes.
 fn finish(k: &mut KernelBuilder, h: Reg, len: Expr) -> Expr {
     let mut v = k.let_(xor(Expr::acc(h), len));
     for (shift, factor) in [(16, 0x85eb_ca6b), (13, 0xc2b2_ae35)] {
@@ -59,7 +59,7 @@ fn finish(k: &mut KernelBuilder, h: Reg, len: Expr) -> Expr {
     k.let_(xor(v.clone(), Expr::bin(BinOp::Shr, v, word(16))))
 }
 
-/// A string: its words, and what is left.
+/// Hashes a string: its words, then the remaining bytes.
 fn text(k: &mut KernelBuilder, h: Reg, s: &Expr) -> Expr {
     let n = k.let_(Expr::text_len(s.clone()));
     let i = k.acc(int(0));

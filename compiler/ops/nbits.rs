@@ -1,17 +1,17 @@
-//! MatMulNBits of com.microsoft: a product with weights of 2, 4 or 8 bits in blocks along the depth.
+//! MatMulNBits of com.microsoft: a product with 2-bit, 4-bit or 8-bit weights, quantized in blocks along the
+//! depth.
 //!
 //! Spec:
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits>.
 //! One version. B is `[N, ceil(K / block), block * bits / 8]` with the first element in the low bits; element
-//! (n, k) stands for `(q - zero) * scale` of its block. `accuracy_level` 4 allows activations as integers of
-//! 8 bits, one scale for each of the blocks (`KernelData::narrow`); the other levels allow less than f32 and
-//! are not needed.
+//! (n, k) denotes `(q - zero) * scale` of its block. `accuracy_level` 4 allows 8-bit integer activations with
+//! one scale per block (`KernelData::narrow`). The other levels allow a precision below f32 and are not used.
 //!
-//! `g_idx` gives each row of the weights the scale of another block. Constant weights are stored in the order of their
-//! groups, and the input is read so (`groups`).
+//! `g_idx` assigns each row of the weights to the scale of another block. Constant weights are stored in the order of
+//! their groups, and the input is read in that order (`groups`).
 //!
-//! The weights are a map of their own, transposed for the product, which is written as in `matmul`. Constant
-//! ones never become floats in memory: pass `few_bits` moves the map into the product.
+//! The dequantized weights are a separate map, transposed for the product, which has the form of `matmul`.
+//! Constant weights are never stored as floats: pass `few_bits` moves the map into the product.
 
 mod groups;
 
@@ -30,7 +30,7 @@ pub struct NBits {
     columns: i64,
     bits: i64,
     block: i64,
-    /// Activations may be integers of 8 bits.
+    /// True if activations may be 8-bit integers.
     narrow: bool,
 }
 
@@ -38,7 +38,7 @@ impl NBits {
     fn blocks(&self) -> i64 {
         (self.depth + self.block - 1) / self.block
     }
-    /// Bytes of the zero points of one column.
+    /// Bytes of the zero points per column.
     fn zero_bytes(&self) -> i64 {
         (self.blocks() * self.bits + 7) / 8
     }

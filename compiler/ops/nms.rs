@@ -1,12 +1,12 @@
-//! NonMaxSuppression: of boxes that overlap, the one with the best score, for each batch and class.
+//! NonMaxSuppression: keeps the box with the best score among overlapping ones, per batch and class.
 //!
 //! | version | |
 //! |---|---|
 //! | 10, 11 | the same |
 //!
-//! Boxes are taken in the order of their scores, the first of equal ones first; a box goes if it overlaps one
-//! that was taken before by more than the threshold. Sizes of the result are counted, defined, then the
-//! result is filled.
+//! Boxes are taken in the order of their scores, the first of equal ones first. A box is dropped if it
+//! overlaps a box that was taken before by more than the threshold. The results are counted, then the size is
+//! defined, then the result is filled.
 
 use super::support::runtime;
 use super::topk::keys;
@@ -20,12 +20,12 @@ use runtime::int;
 /// The operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Nms {
-    /// Boxes are centres and sizes, not corners.
+    /// True if boxes are given by centre and size instead of corners.
     pub center: bool,
 }
 
 const F: ElemType = ElemType::F32;
-/// Boxes of a block. The best of each is known, so that the next box is found among few.
+/// Boxes per block. The best box of each block is stored, so that the next box is found among few candidates.
 const BLOCK: i64 = 32;
 
 impl Operator for Nms {
@@ -61,12 +61,12 @@ impl Operator for Nms {
         };
         let (most, overlap, least) = (cx.input_opt(2), cx.input_opt(3), cx.input_opt(4));
         let planes = self.planes(cx, boxes, batches, n);
-        // Score and position of boxes that were not looked at, as one number that is greater for what comes
-        // first, and the greatest of each block.
+        // Keys of score and position of the remaining boxes, greater for those that come first, and the
+        // greatest key of each block.
         let blocks = n.ceil_div(BLOCK);
         let live = cx.temp("live", ElemType::I64, vec![batches, classes, blocks * BLOCK]);
         let tops = cx.temp("tops", ElemType::I64, vec![batches, classes, blocks]);
-        // Results of loops that are vectors.
+        // Results of vectorized loops.
         let best = cx.temp("best", ElemType::I64, vec![batches, classes, 1.into()]);
         let hidden = cx.temp("hidden", F, vec![batches, classes, 1.into()]);
         // Boxes that were taken, and their planes.
@@ -84,7 +84,7 @@ impl Operator for Nms {
                 k.range(LoopKind::Seq, "i", 0, n, |k, i| {
                     let s = k.load(scores, &[b, c, i]);
                     let s = k.let_(s);
-                    // What is no finite number comes last.
+                    // NaN and -inf come last.
                     let lowest = Expr::from(Scalar::from_f64(F, f64::from(f32::MIN)));
                     let v = k.let_(Expr::select(
                         Expr::bin(BinOp::Gt, s.clone(), lowest.clone()),
@@ -191,7 +191,7 @@ impl Operator for Nms {
 }
 
 impl Nms {
-    /// Smallest and largest position in both directions and the area of every box: planes [batches, 5, n].
+    /// Smallest and largest position in both directions and the area of every box, as planes [batches, 5, n].
     fn planes(&self, cx: &mut LowerCx, boxes: Buf, batches: Dim, n: Dim) -> Buf {
         let planes = cx.temp("planes", F, vec![batches, 5.into(), n]);
         cx.kernel(|k| {
@@ -224,7 +224,7 @@ impl Nms {
     }
 }
 
-/// How many boxes may be taken of `n`, as far as that is known.
+/// Most boxes that may be taken of `n`, as far as that is known.
 fn room(n: Dim, limited: bool, most: Option<&[i64]>) -> Dim {
     match (limited, most) {
         (false, _) => Dim::constant(0),
@@ -233,8 +233,8 @@ fn room(n: Dim, limited: bool, most: Option<&[i64]>) -> Dim {
     }
 }
 
-/// The greatest of many values, into an element of a buffer. The loop is in one of its own: a list of
-/// statements that are vectors all of them.
+/// The maximum of many values, stored to an element of a buffer. The loop is in a separate statement list,
+/// because a list is vectorized only if all of its statements are.
 fn greatest(
     k: &mut KernelBuilder,
     n: Dim,
@@ -252,12 +252,12 @@ fn greatest(
     });
 }
 
-/// The number of a box that is out.
+/// The key of a dropped box.
 fn gone() -> Expr {
     int(i64::MIN)
 }
 
-/// True if two boxes, given as their planes show them, share more of their union than the threshold.
+/// True if the intersection over union of two boxes, given as planes, exceeds the threshold.
 fn overlaps(k: &mut KernelBuilder, a: &[Expr; 5], b: &[Expr; 5], threshold: Expr) -> Expr {
     let zero = || Expr::f32(0.0);
     let mut side = |d: usize| {

@@ -1,5 +1,5 @@
-//! NonZero, Compress, Unique: how many elements the result has follows from the data. They are counted first,
-//! then the driver defines the size, then the result is filled.
+//! NonZero, Compress, Unique: the number of elements of the result depends on the data. They are counted
+//! first, then the driver defines the size, then the result is filled.
 //!
 //! | operator | versions |
 //! |---|---|
@@ -20,7 +20,7 @@ use runtime::{eq, int, one_if};
 #[allow(missing_docs)]
 pub enum NonzeroUnique {
     NonZero,
-    /// Without an axis, of the flattened input.
+    /// `None`: the input is flattened.
     Compress(Option<i64>),
     Unique {
         axis: Option<i64>,
@@ -42,7 +42,7 @@ impl Operator for NonzeroUnique {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        // Sizes of the result along an axis, or flattened, of which at most all are taken.
+        // Sizes of the result along an axis, or flattened; bounded by the size of the input.
         let part = |cx: &mut InferCx, axis: Option<i64>| -> Result<Vec<Dim>> {
             let Some(axis) = axis else { return Ok(cx.sizes(0, 1, Some(t.count()))) };
             let axis = cx.axis(axis, t.rank())?;
@@ -86,12 +86,12 @@ impl Operator for NonzeroUnique {
     }
 }
 
-/// The only number that a small kernel computed.
+/// The single number that a small kernel computed.
 fn first(list: Buf) -> Expr {
     Expr::Load { buf: list, at: vec![Dim::constant(0)] }
 }
 
-/// Not 0, not false, not an empty string.
+/// True for elements that are not 0, false or an empty string.
 fn is_set(k: &KernelBuilder, x: Buf, at: &[Dim]) -> Expr {
     if k.m.bufs[x].ty == ElemType::Str {
         return Expr::bin(BinOp::Gt, Expr::text_len(k.load(x, at)), int(0));
@@ -137,7 +137,7 @@ fn compress(cx: &mut LowerCx, axis: Option<i64>) {
         }
     };
     let n = cx.dims(x)[axis];
-    // A longer condition has nothing to choose from.
+    // A longer condition is truncated.
     let given = cx.dims(cond)[0].min(n);
     let count = cx.dims(y)[axis];
     let found = cx.compute(1, |k, out| {
@@ -170,7 +170,7 @@ fn compress(cx: &mut LowerCx, axis: Option<i64>) {
     });
 }
 
-/// What Unique compares: slices of the input along an axis.
+/// The operands of Unique's comparisons: slices of the input along an axis.
 struct Slices {
     x: Buf,
     axis: usize,
@@ -185,7 +185,7 @@ impl Slices {
         at.insert(self.axis, i);
         at
     }
-    /// An accumulator: -1, 0 or 1 as slice `a` is smaller than, equal to or larger than slice `b`.
+    /// An accumulator that is -1, 0 or 1 if slice `a` is smaller than, equal to or larger than slice `b`.
     fn compare(&self, k: &mut KernelBuilder, a: Dim, b: Dim) -> Reg {
         let order = k.acc(int(0));
         k.nest(LoopKind::Seq, &self.rest, |k, r| {
@@ -197,7 +197,7 @@ impl Slices {
                 one_if(Expr::bin(BinOp::Gt, x.clone(), y.clone())),
             );
             let sign = if k.m.type_of(&x).is_float() {
-                // As numpy has it: NaN is one value, behind all others.
+                // As in numpy, all NaNs are equal, and larger than all other values.
                 let (x, y) = (k.let_(Expr::un(UnOp::IsNan, x)), k.let_(Expr::un(UnOp::IsNan, y)));
                 Expr::select(runtime::or(x.clone(), y.clone()), one_if(x) - one_if(y), sign)
             } else {
@@ -221,7 +221,7 @@ fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
     let mut rest = cx.dims(x);
     let n = rest.remove(axis);
     let s = Slices { x, axis, n, rest };
-    // Slices of one number are sorted by its digits, unless they are known to be few.
+    // Slices of one number are sorted by digits, unless they are known to be few.
     let ty = cx.elem(x).compute();
     let single =
         s.rest.iter().all(|d| d.as_const() == Some(1)) && n.as_const().is_none_or(|n| n >= radix::LEAST);
@@ -231,7 +231,7 @@ fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
         }
         _ => sort(cx, &s),
     };
-    // Groups of equal slices: the group of each slice, how many there are of each, the first of each.
+    // Groups of equal slices: the group of each slice, the size of each group, and its first slice.
     let (group, counts, firsts) = (
         cx.temp("group", ElemType::I64, vec![n]),
         cx.temp("count", ElemType::I64, vec![n]),
@@ -275,7 +275,7 @@ fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
     if shown.is_some() {
         cx.define(count, first(found));
     }
-    // The place of each group in the result: as sorted, or by first appearance.
+    // The position of each group in the result: sorted, or by first appearance.
     let place = cx.temp("place", ElemType::I64, vec![n]);
     let at_place = cx.temp("at", ElemType::I64, vec![n]);
     cx.kernel(|k| {
@@ -301,7 +301,7 @@ fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
             });
         });
     });
-    // A list in the order of the result.
+    // An element of a list in the order of the result.
     let ordered = |k: &mut KernelBuilder, list: Buf, at: Dim| {
         let g = k.load(at_place, &[at]);
         k.with_index(g, n, |k, g| k.load(list, &[g]))
@@ -330,7 +330,7 @@ fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
     Ok(())
 }
 
-/// Numbers of the slices in ascending order, equal ones as they are: a merge sort without recursion.
+/// Indices of the slices in ascending order by a stable, iterative merge sort.
 fn sort(cx: &mut LowerCx, s: &Slices) -> Buf {
     let n = s.n;
     let (a, b) = (cx.temp("order", ElemType::I64, vec![n]), cx.temp("merged", ElemType::I64, vec![n]));
@@ -345,7 +345,7 @@ fn sort(cx: &mut LowerCx, s: &Slices) -> Buf {
                 let end = k.let_((Expr::acc(start) + Expr::acc(width) + Expr::acc(width)).min(size.clone()));
                 let (i, j, to) = (k.acc(Expr::acc(start)), k.acc(mid.clone()), k.acc(Expr::acc(start)));
                 k.while_(Expr::bin(BinOp::Lt, Expr::acc(to), end.clone()), |k| {
-                    // From the left part, unless it is used up or its next is larger.
+                    // Taken from the left part, unless it is exhausted or its next element is larger.
                     let left = k.acc(Expr::bin(BinOp::Lt, Expr::acc(i), mid.clone()));
                     let both = Expr::acc(left).and(Expr::bin(BinOp::Lt, Expr::acc(j), end.clone()));
                     k.if_(both, |k| {

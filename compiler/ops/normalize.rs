@@ -24,8 +24,8 @@ pub enum Normalize {
         training: bool,
         spatial: bool,
     },
-    /// Layer normalization, or RMS (no mean, no bias).
-    /// `stash` is the type of mean and deviation.
+    /// Layer normalization, or RMS normalization (no mean, no bias). `stash` is the type of mean and
+    /// deviation.
     Layer {
         axis: i64,
         epsilon: f32,
@@ -210,8 +210,8 @@ impl Normalize {
     }
 }
 
-/// y = x * (scale / sqrt(var + eps)) + (bias - mean * scale / sqrt(var + eps)): the factors fold when
-/// constant.
+/// y = x * (scale / sqrt(var + eps)) + (bias - mean * scale / sqrt(var + eps)): the factors are folded if
+/// they are constant.
 fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
     let (x, y) = (cx.input(0), cx.output(0));
     let p: Vec<Buf> = (1..5).map(|i| cx.input(i)).collect();
@@ -220,7 +220,7 @@ fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
     let pty = cx.elem(p[0]).compute();
     let factor = cx.temp("scale", pty, dims.clone());
     let shift = cx.temp("shift", pty, dims);
-    // Mean and variance may have another type than scale and bias.
+    // Mean and variance may have a different type than scale and bias.
     let get = |k: &crate::nest::KernelBuilder, i: usize, at: &[Dim]| {
         Expr::cast(k.m.bufs[p[i]].ty.compute(), pty, k.load(p[i], at))
     };
@@ -245,8 +245,8 @@ fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
     Ok(())
 }
 
-/// Mean and (population) variance of the batch normalise it; the running ones move towards them by 1 -
-/// momentum.
+/// Normalizes by the (population) mean and variance of the batch, and moves the running ones towards them by
+/// 1 - momentum.
 fn lower_batch_training(cx: &mut LowerCx, epsilon: f32, momentum: f32) -> Result<()> {
     let (x, scale, bias) = (cx.input(0), cx.input(1), cx.input(2));
     let dims = cx.dims(x);
@@ -348,7 +348,7 @@ fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<(
     Ok(())
 }
 
-/// Mean, and the sum of squared distances from it, over the elements at `at(r)` for r in `row`.
+/// The mean, and the sum of squared deviations from it, over the elements at `at(r)` for r in `row`.
 fn moments(
     k: &mut crate::nest::KernelBuilder,
     x: Buf,
@@ -372,7 +372,7 @@ fn moments(
     (mean, square)
 }
 
-/// Instance normalization is group normalization with one channel a group.
+/// Instance normalization is group normalization with one channel per group.
 fn lower_group(cx: &mut LowerCx, groups: Option<i64>, epsilon: f32) -> Result<()> {
     let (x, y, scale, bias) = (cx.input(0), cx.output(0), cx.input(1), cx.input(2));
     let dims = cx.dims(x);
@@ -382,7 +382,7 @@ fn lower_group(cx: &mut LowerCx, groups: Option<i64>, epsilon: f32) -> Result<()
     let per = c.floor_div(g);
     let row: Vec<Dim> = std::iter::once(per).chain(dims[2..].iter().copied()).collect();
     let count = Dim::product(row.iter().copied());
-    // GroupNormalization 18 has one scale for each group, later versions one for each channel.
+    // GroupNormalization 18 has one scale per group, later versions one per channel.
     let by_group = groups.is_some() && cx.since < 21;
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &[n, g], |k, o| {

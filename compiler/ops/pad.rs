@@ -1,4 +1,4 @@
-//! Pad: the input with a constant, its mirror image, its edge or itself around it.
+//! Pad: surrounds the input with a constant, its reflection, its edge or its periodic continuation.
 //!
 //! | operator | versions |
 //! |---|---|
@@ -20,7 +20,7 @@ pub struct Pad {
     value: f32,
 }
 
-/// What is outside.
+/// The padding mode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     Constant,
@@ -30,10 +30,10 @@ enum Mode {
 }
 
 impl Mode {
-    /// The position in the operand, of `n` elements in this dimension, that position `i` of the result shows.
+    /// The operand's position, along a dimension of `n` elements, that position `i` of the result shows.
     fn position(&self, k: &KernelBuilder, i: Dim, n: Dim, (lo, hi): (Dim, Dim)) -> Dim {
         let p = i - lo;
-        // Negative pads cut off first: what is left is repeated or mirrored.
+        // Negative pads crop first; the rest is then repeated or reflected.
         let cut = |d: Dim| if k.m.syms.is_nonneg(d) { Dim::constant(0) } else { (-d).max(0) };
         let (before, behind) = (cut(lo), cut(hi));
         let whole = before.as_const() == Some(0) && behind.as_const() == Some(0);
@@ -43,7 +43,7 @@ impl Mode {
             Mode::Constant => p,
             Mode::Edge => p.max(0).min(n - 1),
             Mode::Wrap => within((p - before).modulo(kept)),
-            // Period 2(n - 1): position q of it stands for min(q, period - q).
+            // Period 2(n - 1): position q within it is min(q, period - q).
             Mode::Reflect => {
                 let period = ((kept - 1) * 2).max(1);
                 let q = (p - before).modulo(period);
@@ -53,7 +53,7 @@ impl Mode {
     }
 }
 
-/// Conditions for position `i` of the result to show an element of the operand, as far as they are not known
+/// The conditions under which position `i` of the result shows an element of the operand, except those known
 /// to hold.
 fn inside_limits(k: &KernelBuilder, i: Dim, n: Dim, (lo, hi): (Dim, Dim)) -> Vec<Expr> {
     let p = i - lo;
@@ -62,7 +62,7 @@ fn inside_limits(k: &KernelBuilder, i: Dim, n: Dim, (lo, hi): (Dim, Dim)) -> Vec
     above.into_iter().chain(below).collect()
 }
 
-/// Types where only run time knows the pads, or along which axes they are.
+/// Infers types if the pads, or the axes they apply to, are known only at run time.
 fn infer_late(cx: &mut InferCx, t: &TensorType) -> Result<()> {
     let axes = if cx.has(3) { runtime::need_length(cx, 3, "axes")? } else { t.rank() };
     let enough = runtime::need_length(cx, 1, "pads")? == 2 * axes;
@@ -119,7 +119,7 @@ impl Operator for Pad {
             if !cx.syms.is_nonneg(*d) {
                 cx.syms.require_at_most(Dim::constant(0), *d);
             }
-            // There must be something to repeat or mirror.
+            // There must be an element to repeat or reflect.
             if repeats && n != d {
                 cx.syms.require_at_most(Dim::constant(1), *n);
             }
@@ -156,8 +156,8 @@ impl Operator for Pad {
             let fill = fill.unwrap_or_else(|| k.zero(ty));
             let mut inside: Option<Expr> = None;
             let mut index = vec![];
-            // Pads on one side may be larger than what cuts on the other leave: no element is one of the
-            // operand.
+            // A pad on one side may exceed what cropping on the other side leaves. Then the result shows no
+            // element of the operand.
             let outside = |((i, n), (lo, _)): ((&Dim, &Dim), &(Dim, Dim))| {
                 k.m.syms.is_nonneg(*lo - *i - 1) || k.m.syms.is_nonneg(*i - *lo - *n)
             };
@@ -204,7 +204,7 @@ fn spread_pads(list: &[Dim], axes: &[i64], rank: usize) -> Option<Vec<(Dim, Dim)
     Some(out)
 }
 
-/// Pads before and behind each dimension, defined by the driver together with the sizes of the result.
+/// The pads of each dimension, defined by the driver together with the sizes of the result.
 fn define_pads(cx: &mut LowerCx, mode: Mode) -> Vec<(Dim, Dim)> {
     let (x, y) = (cx.input(0), cx.output(0));
     let (from, out) = (cx.dims(x), cx.dims(y));
@@ -223,7 +223,7 @@ fn define_pads(cx: &mut LowerCx, mode: Mode) -> Vec<(Dim, Dim)> {
             _ => vec![],
         };
         for x in &v {
-            // So that sums do not overflow.
+            // Keeps sums from overflowing.
             check(k, le(Expr::un(UnOp::Abs, x.clone()), int(1 << 50)));
             check(k, le(int(-(1 << 50)), x.clone()));
         }
@@ -249,7 +249,7 @@ fn define_pads(cx: &mut LowerCx, mode: Mode) -> Vec<(Dim, Dim)> {
             let size = k.let_(low.clone() + Expr::index(from[d]) + high.clone());
             check(k, le(int(0), size.clone()));
             if mode != Mode::Constant {
-                // There must be something to repeat or mirror.
+                // There must be an element to repeat or reflect.
                 check(k, runtime::or(runtime::eq(size.clone(), int(0)), le(int(1), Expr::index(from[d]))));
             }
             for (i, v) in [low, high, size].into_iter().enumerate() {

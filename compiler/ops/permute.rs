@@ -1,7 +1,7 @@
-//! Pure rearrangements: Transpose, DepthToSpace, SpaceToDepth, Tile.
+//! Permutations of elements: Transpose, DepthToSpace, SpaceToDepth, Tile.
 //!
-//! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count
-//! for every axis.
+//! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis, given by two scalar inputs; 6 and later have a
+//! repeat count per axis.
 
 use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
@@ -120,7 +120,7 @@ impl Operator for Permute {
                         let times = runtime::sizes(k, list);
                         let own: Vec<Expr> = dims.iter().map(|d| Expr::index(*d)).collect();
                         let each = times.into_iter().zip(own).map(|(r, n)| {
-                            // So that products do not overflow.
+                            // Keeps products from overflowing.
                             runtime::check(
                                 k,
                                 runtime::le(r.clone(), runtime::int(super::support::cx::MAX_SIZE)),

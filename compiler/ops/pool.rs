@@ -1,4 +1,4 @@
-//! Pooling. Windows slide as in convolutions (`conv`), and `ceil_mode` may add one that sticks out at the
+//! Pooling. Windows slide as in convolutions (`conv`), and `ceil_mode` may add one that extends beyond the
 //! end.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__MaxPool.html>, `AveragePool`, `LpPool`, `GlobalMaxPool`,
@@ -21,8 +21,8 @@
 //! |             | 18, 22  | `ceil_mode` and `dilations`; bfloat16                                    |
 //! | Global*     | 1, 22   | bfloat16; GlobalLpPool 2: `p` is an integer                              |
 //!
-//! The rule on windows that start in the end padding holds for every version with `ceil_mode`, as in ONNX's
-//! own shape inference. A window that lies in padding altogether has the maximum -inf (or the type's lowest),
+//! The rule for windows that start in the end padding applies to every version with `ceil_mode`, as in ONNX's
+//! own shape inference. A window entirely in padding has the maximum -inf (or the type's lowest) and
 //! `Indices` -1.
 
 use super::conv::{Auto, Axis, Window, padded};
@@ -33,12 +33,12 @@ use crate::sym::{Dim, SymTable};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// What becomes of the elements of a window.
+/// The reduction of the elements of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     /// The largest.
     Max,
-    /// The mean; with `pads` those count as zeros.
+    /// The mean; with `pads`, pads count as zeros.
     Average { pads: bool },
     /// `(sum |x|^p)^(1/p)`.
     Lp(f64),
@@ -50,9 +50,9 @@ pub struct Pool {
     kind: Kind,
     /// `None`: global.
     window: Option<Window>,
-    /// The last window may stick out of the padded input, if it starts inside.
+    /// True if the last window may extend beyond the padded input, if it starts inside.
     ceil: bool,
-    /// The second output exists.
+    /// True if there is a second output.
     indices: bool,
     column_major: bool,
 }
@@ -78,7 +78,7 @@ impl Operator for Pool {
             }
         };
         let window = if global { None } else { Some(Window::parse(a)?) };
-        // With `auto_pad` no window sticks out.
+        // With `auto_pad` no window extends beyond the input.
         let ceil =
             !global && a.flag("ceil_mode", false)? && window.as_ref().is_some_and(|w| w.auto == Auto::NotSet);
         if window.as_ref().is_some_and(|w| w.kernel.is_none()) {
@@ -178,7 +178,7 @@ impl Operator for Pool {
 }
 
 impl Pool {
-    /// Takes one element into the accumulator.
+    /// Updates the accumulator with one element.
     fn step(&self, k: &mut KernelBuilder, acc: Reg, v: Expr, ty: ElemType) {
         match self.kind {
             Kind::Max => k.update(BinOp::Max, acc, v),
@@ -197,7 +197,7 @@ impl Pool {
             }
         }
     }
-    /// The result, given the accumulator and how many elements count.
+    /// The result, given the accumulator and the number of elements.
     fn finish(&self, acc: Reg, ty: ElemType, count: impl FnOnce() -> Expr) -> Expr {
         let acc = Expr::acc(acc);
         match self.kind {
@@ -210,7 +210,7 @@ impl Pool {
             Kind::Lp(p) => Expr::bin(BinOp::Pow, acc, Expr::num(ty, 1.0 / p)),
         }
     }
-    /// How many windows fit along an axis.
+    /// The number of windows along an axis.
     fn windows(&self, w: &Window, a: &Axis, input: Dim) -> Dim {
         match w.auto {
             Auto::SameUpper | Auto::SameLower => input.ceil_div(a.stride),
@@ -221,7 +221,7 @@ impl Pool {
             _ => (input + a.before + a.after - a.extent()).floor_div(a.stride) + 1,
         }
     }
-    /// The axes with the end padding that the last window reaches.
+    /// The axes with enough end padding for the last window.
     fn reaching(&self, axes: &[Axis], input: &[Dim], windows: &[Dim]) -> Vec<Axis> {
         let mut axes = axes.to_vec();
         if self.ceil {
@@ -232,7 +232,7 @@ impl Pool {
         }
         axes
     }
-    /// How many elements of window `o` count along an axis of size `input`.
+    /// The number of elements of window `o` that count along an axis of size `input`.
     fn count(&self, a: &Axis, input: Dim, o: Dim) -> Dim {
         let with_pads = self.kind == Kind::Average { pads: true };
         let zero = Dim::constant(0);
@@ -244,8 +244,8 @@ impl Pool {
         let before = |end: Dim| (end - start).ceil_div(a.dilation).min(a.kernel).max(0);
         if with_pads { before(input + a.after) } else { before(input) - before(zero) }
     }
-    /// How many elements count, one number for each window along an axis, where that differs: a constant, or
-    /// what a small kernel makes where only run time knows the size.
+    /// The number of elements that count, one per window along an axis, if it varies: a constant, or the
+    /// result of a small kernel if the size is known only at run time.
     fn counts(
         &self,
         cx: &mut LowerCx,
@@ -254,7 +254,7 @@ impl Pool {
         windows: &[Dim],
         ty: ElemType,
     ) -> Vec<Option<Buf>> {
-        /// Longer lists are computed where they are read.
+        /// Longer lists are computed at their uses.
         const LONGEST: i64 = 1 << 16;
         let known = |cx: &mut LowerCx, i: usize, n: i64| -> Option<Buf> {
             let values: Option<Vec<f32>> = (0..n)
@@ -329,7 +329,7 @@ impl Pool {
     }
 }
 
-/// Keeps the larger of the best and `x[from]`: the first of equals, and the first NaN over everything.
+/// Keeps the larger of the best and `x[from]`; the first of equal ones, and the first NaN, have precedence.
 fn take_larger(k: &mut KernelBuilder, best: Reg, place: Reg, x: Buf, from: &[Dim], flat: Dim) {
     let v = k.load(x, from);
     let ty = k.m.type_of(&v);
@@ -345,7 +345,7 @@ fn take_larger(k: &mut KernelBuilder, best: Reg, place: Reg, x: Buf, from: &[Dim
     k.set(best, Expr::select(take, v, Expr::acc(best)));
 }
 
-/// Position in the flattened tensor; `column_major` turns round the order of the spatial dimensions only.
+/// The position in the flattened tensor; `column_major` reverses the order of the spatial dimensions only.
 fn flat_index(at: &[Dim], dims: &[Dim], column_major: bool) -> Dim {
     let order: Vec<usize> = if column_major {
         [0, 1].into_iter().chain((2..dims.len()).rev()).collect()
@@ -355,7 +355,7 @@ fn flat_index(at: &[Dim], dims: &[Dim], column_major: bool) -> Dim {
     order.into_iter().fold(Dim::constant(0), |flat, i| flat * dims[i] + at[i])
 }
 
-/// The conditions under which a position lies inside, where that is not certain.
+/// The conditions under which a position is inside, unless that is certain.
 fn inside(syms: &SymTable, at: &[Dim], dims: &[Dim]) -> Option<Expr> {
     let mut all = vec![];
     for (p, d) in at.iter().zip(dims) {
@@ -369,7 +369,7 @@ fn inside(syms: &SymTable, at: &[Dim], dims: &[Dim]) -> Option<Expr> {
     all.into_iter().reduce(Expr::and)
 }
 
-/// The axes of a pool; `Err` says which attribute does not fit.
+/// The axes of a pool; `Err` names an invalid attribute.
 fn axes(w: &Window, spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
     w.axes(w.kernel.as_deref().unwrap_or_default(), spatial)
 }

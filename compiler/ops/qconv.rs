@@ -1,9 +1,9 @@
-//! ConvInteger and QLinearConv: convolutions of quantized images, as integer contractions (`integer` tells
+//! ConvInteger and QLinearConv: convolutions of quantized images as integer contractions (see `integer` for
 //! their form).
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__ConvInteger.html>, `QLinearConv`. One version each (10).
 //!
-//! Pads have the image's zero point, which stands for 0.
+//! Pads have the value of the image's zero point, which represents 0.
 
 use super::conv::{Conv, clip, padded};
 use super::integer::{first, int, requantized, sums};
@@ -19,12 +19,12 @@ use crate::tensor::ElemType;
 pub struct QConv {
     /// Geometry.
     pub conv: Conv,
-    /// QLinearConv: the result is quantized again.
+    /// QLinearConv: the result is requantized.
     pub linear: bool,
 }
 
 impl QConv {
-    /// Numbers of the inputs: weights, zero points of image and weights, bias.
+    /// Numbers of the inputs for weights, zero points of image and weights, and bias.
     fn inputs(&self) -> (usize, usize, usize, usize) {
         if self.linear { (3, 2, 5, 8) } else { (1, 2, 3, usize::MAX) }
     }
@@ -92,7 +92,7 @@ impl Operator for QConv {
             );
             at
         };
-        // Sums over the weights of each channel, over the image under each window.
+        // Sums of the weights of each channel, and of the image under each window.
         let of_w = zx.map(|_| {
             sums(cx, "weight_sums", &[dw[0]], &depth, |k, at, r| {
                 let v = int(k, k.load(w, &[at, r].concat()));
@@ -144,7 +144,7 @@ impl Operator for QConv {
     }
 }
 
-/// The value of a channel, where there may be one for all.
+/// The value of a channel; there may be a single one for all.
 fn per_channel(k: &KernelBuilder, b: Buf, channel: Dim) -> Expr {
     match k.m.bufs[b].dims.as_slice() {
         [d] if d.as_const() != Some(1) => k.load(b, &[channel]),

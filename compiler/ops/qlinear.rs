@@ -1,9 +1,10 @@
-//! QLinear operators of com.microsoft: an operator of ONNX between quantized tensors with one scale each. The
-//! operands are dequantized, the operator runs in f32, its result is quantized; fusion leaves no f32 tensor
-//! of the elementwise ones.
+//! QLinear operators of com.microsoft: ONNX operators on quantized tensors with one scale each. The operands
+//! are dequantized, the operator runs in f32, and its result is quantized. Fusion eliminates the f32 tensors
+//! of elementwise ones.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
-//! ONNX Runtime rounds some of them by way of fixed point and tables: its results may differ by one step.
+//! ONNX Runtime computes some of them with fixed-point numbers and tables, so its results may differ by one
+//! step.
 
 use super::quantize::{centred, quantized};
 use super::{Attrs, InferCx, Known, LowerCx, Op, Operand, Operator};
@@ -12,26 +13,26 @@ use crate::nest::{Buf, Expr, KernelBuilder};
 use crate::sym::Dim;
 use crate::tensor::{ElemType, TensorType, ValueType};
 
-/// The operator in the middle and its version.
+/// The inner operator and its version.
 #[derive(Clone, Debug)]
 pub struct QLinear {
     op: Box<Op>,
     since: i64,
     form: Form,
-    /// Images have their channels last.
+    /// True if images have their channels last.
     channels_last: bool,
 }
 
-/// Where the operands are.
+/// The arrangement of the operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     Unary,
     Binary,
-    /// The result's scale and zero point first, then any number of operands.
+    /// The result's scale and zero point, followed by any number of operands.
     Variadic,
 }
 
-/// An operand: numbers of the inputs with tensor, scale and zero point.
+/// An operand: the numbers of the inputs for tensor, scale and zero point.
 type Quantized = (usize, usize, usize);
 
 impl QLinear {
@@ -50,7 +51,7 @@ impl QLinear {
             Form::Variadic => (0, 1),
         }
     }
-    /// Dimensions as the operator in the middle has them.
+    /// Dimensions in the order of the inner operator.
     fn inside<T: Copy>(&self, d: &[T]) -> Vec<T> {
         match d {
             [n, spatial @ .., c] if self.channels_last => {
@@ -59,7 +60,7 @@ impl QLinear {
             d => d.to_vec(),
         }
     }
-    /// The reverse.
+    /// The inverse of [`QLinear::inside`].
     fn outside<T: Copy>(&self, d: &[T]) -> Vec<T> {
         match d {
             [n, c, spatial @ ..] if self.channels_last => {
@@ -185,7 +186,7 @@ impl Operator for QLinear {
 }
 
 impl QLinear {
-    /// Operands that are quantized as the result is move; the others are quantized again, each by itself.
+    /// Operands with the result's quantization are moved; the others are requantized separately.
     fn concat(&self, cx: &mut LowerCx, y: Buf) -> Result<()> {
         let elem = cx.elem(y);
         let same = |cx: &LowerCx, a: usize, b: usize| {
@@ -210,7 +211,8 @@ impl QLinear {
         }
         self.lower_on(cx, &inputs, y).map(|_| ())
     }
-    /// Lowers the operator on plain operands; the buffer with its result, `out` or one of its own.
+    /// Lowers the inner operator on plain operands. Returns the buffer of its result, which is `out` or a new
+    /// one.
     fn lower_on(&self, cx: &mut LowerCx, inputs: &[Option<Buf>], out: Buf) -> Result<Buf> {
         let known = vec![Known::No; inputs.len()];
         let mut sub = LowerCx {
@@ -228,7 +230,7 @@ impl QLinear {
 }
 
 impl LowerCx<'_> {
-    /// Stores a quantized map: `result` are the numbers of the inputs with scale and zero point.
+    /// Stores a quantized map; `result` are the numbers of the inputs with scale and zero point.
     fn map_result(
         &mut self,
         result: (usize, usize),
@@ -244,7 +246,7 @@ impl LowerCx<'_> {
     }
 }
 
-/// Position of the one element.
+/// The position of the single element.
 fn origin(k: &KernelBuilder, b: Buf) -> Vec<Dim> {
     vec![Dim::constant(0); k.m.bufs[b].dims.len()]
 }

@@ -1,4 +1,5 @@
-//! QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear: between numbers and their quantized form.
+//! QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear: conversions between numbers and their quantized
+//! form.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html>, `DequantizeLinear`,
 //! `DynamicQuantizeLinear`.
@@ -12,8 +13,9 @@
 //! | 23 | float4, `precision`, `output_dtype` of Dequantize |
 //! | 24, 25, 28 | scales of float8e8m0; 2-bit integers; 6-bit floats |
 //!
-//! Quantizing divides, rounds halves to even, adds the zero point and saturates, in f32 (16-bit floats, too,
-//! as ONNX Runtime does) or in f64 where `precision`, or a scale of a wider type, asks for it.
+//! Quantization divides, rounds to nearest even, adds the zero point and saturates. It is computed in f32
+//! (also for 16-bit floats, as in ONNX Runtime), or in f64 if `precision` or a scale of a wider type requires
+//! it.
 
 use super::cast::saturated;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -31,7 +33,7 @@ pub enum Quantize {
     Dynamic,
 }
 
-/// How scales belong to elements: one for all, one for each index along `axis`, or one for each block of it.
+/// The assignment of scales to elements: one for all, one per index along `axis`, or one per block of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grain {
     /// May be negative.
@@ -46,7 +48,7 @@ impl Grain {
         a.require(block >= 0, "attribute \"block_size\" is negative")?;
         Ok(Grain { axis: a.int("axis", 1)?, block })
     }
-    /// Position of the scale that belongs to position `at` of a tensor. A scale with one element serves all.
+    /// The position of the scale for position `at` of a tensor. A scale with one element applies to all.
     pub fn scale_at(&self, scale: &[Dim], at: &[Dim]) -> Vec<Dim> {
         let axis = (if self.axis < 0 { self.axis + at.len() as i64 } else { self.axis }) as usize;
         if scale.iter().all(|d| d.as_const() == Some(1)) {
@@ -107,7 +109,7 @@ impl Grain {
 impl Operator for Quantize {
     const OPS: &'static [&'static str] = &["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        // 0 stands for "not given".
+        // 0 means not given.
         let elem =
             |a: &mut Attrs, name: &str| if a.int(name, 0)? == 0 { Ok(None) } else { a.elem_type_opt(name) };
         Ok(match a.op() {
@@ -187,7 +189,7 @@ impl Operator for Quantize {
                 let (scale, zero, y) = (cx.input(1), cx.input_opt(2), cx.output(0));
                 let (from, to) = (cx.elem(x).compute(), cx.elem(y));
                 let of_scale = cx.elem(scale).compute();
-                // Integers divided by integers have fractions.
+                // The quotient of integers has a fraction.
                 let wide = match precision {
                     Some(t) => t.compute(),
                     None if of_scale.is_float() => of_scale,
@@ -238,10 +240,10 @@ impl Operator for Quantize {
     }
 }
 
-/// Element minus zero point, exactly, as f32.
+/// The element minus the zero point, exact, as f32.
 pub fn centred(k: &mut KernelBuilder, x: Buf, at: &[Dim], zero: Option<(Buf, Vec<Dim>)>) -> Expr {
     let elem = k.m.bufs[x].ty;
-    // Of small integers the difference fits 32 bits; floats are subtracted as such.
+    // The difference of small integers fits 32 bits; floats are subtracted as floats.
     let wide = if elem.is_int() { ElemType::I32 } else { ElemType::F32 };
     let v = Expr::cast(elem.compute(), wide, k.load(x, at));
     let v = match zero {
@@ -254,18 +256,18 @@ pub fn centred(k: &mut KernelBuilder, x: Buf, at: &[Dim], zero: Option<(Buf, Vec
     Expr::cast(wide, ElemType::F32, v)
 }
 
-/// True for a constant of nothing but zeros.
+/// True for a constant of zeros only.
 pub fn is_zero(k: &KernelBuilder, b: Buf) -> bool {
     all_zero(k.m, b)
 }
 
-/// True for a constant of nothing but zeros.
+/// True for a constant of zeros only.
 pub fn all_zero(m: &crate::nest::Module, b: Buf) -> bool {
     matches!(&m.bufs[m.storage(b)].place, crate::nest::Place::Const(c) if c.bytes().iter().all(|b| *b == 0))
 }
 
-/// A quotient of type `wide` rounded to an integer type, halves to even: its zero point is added before it
-/// saturates.
+/// A quotient of type `wide`, rounded to an integer type, ties to even. The zero point is added before
+/// saturation.
 pub fn quantized(wide: ElemType, to: ElemType, quotient: Expr, zero: Option<Expr>) -> Expr {
     let v = Expr::un(UnOp::Round, quotient);
     let v = match zero {
@@ -276,7 +278,8 @@ pub fn quantized(wide: ElemType, to: ElemType, quotient: Expr, zero: Option<Expr
     Expr::cast(wide, to.compute(), v.max(end(Scalar::lowest(to))).min(end(Scalar::highest(to))))
 }
 
-/// Scale and zero point by which DynamicQuantizeLinear quantizes `x` to u8: its range, which includes 0.
+/// Scale and zero point with which DynamicQuantizeLinear quantizes `x` to u8: its range, extended to include
+/// 0.
 pub fn dynamic_range(cx: &mut LowerCx, x: Buf) -> (Buf, Buf) {
     let count = Dim::product(cx.dims(x));
     let flat = cx.m.view(x, vec![count]);
@@ -301,7 +304,7 @@ pub fn dynamic_range(cx: &mut LowerCx, x: Buf) -> (Buf, Buf) {
             k.let_(v)
         });
         let flat = Expr::bin(BinOp::Eq, hi.clone(), lo.clone());
-        // Of nothing but zeros: ONNX does not say; ONNX Runtime has 1.
+        // The scale for zeros only is not specified by ONNX; ONNX Runtime uses 1.
         let s = Expr::select(flat, Expr::f32(1.0), (hi - lo.clone()) / Expr::f32(255.0));
         let s = k.let_(s);
         k.store(scale, &[], s.clone());
@@ -312,7 +315,7 @@ pub fn dynamic_range(cx: &mut LowerCx, x: Buf) -> (Buf, Buf) {
     (scale, zero)
 }
 
-/// Element of `x` as DynamicQuantizeLinear quantizes it.
+/// An element of `x` as quantized by DynamicQuantizeLinear.
 pub fn dynamic(k: &mut KernelBuilder, x: Buf, at: &[Dim], scale: Buf, zero: Buf) -> Expr {
     let q = k.load(x, at) / k.load(scale, &[]);
     let z = Expr::cast(ElemType::U8, ElemType::F32, k.load(zero, &[]));

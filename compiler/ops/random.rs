@@ -3,7 +3,7 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RandomNormal.html> and the others. Version 22 adds bfloat16 to
 //! all.
 //!
-//! Inference stays stateless and repeatable: number i of a node is a function of i alone. It is the first
+//! Inference remains stateless and repeatable: number i of a node is a function of i alone. It is the first
 //! word (or the first two) of Philox 4x32-10 with counter (i mod 2^32, i div 2^32, node, 0), where `node` is
 //! a hash of the name of the node's result, and key (bits of the attribute `seed`, 1 if it is given).
 
@@ -16,7 +16,7 @@ use crate::sym::Dim;
 use crate::tensor::ElemType;
 use philox::Stream;
 
-/// What is drawn.
+/// The distribution.
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     Uniform {
@@ -27,9 +27,9 @@ enum Kind {
         mean: f32,
         scale: f32,
     },
-    /// 1 with the probability that the input says.
+    /// 1 with the probability given by the input.
     Bernoulli,
-    /// Classes by their unnormalized log-probabilities.
+    /// Classes with unnormalized log-probabilities.
     Multinomial {
         samples: i64,
     },
@@ -158,12 +158,12 @@ impl Operator for Random {
     }
 }
 
-/// Number of an element in row-major order.
+/// The index of an element in row-major order.
 pub fn flat(at: &[Dim], dims: &[Dim]) -> Dim {
     at.iter().zip(dims).fold(Dim::constant(0), |flat, (i, d)| flat * *d + *i)
 }
 
-/// The first class whose cumulated probability exceeds a uniform number.
+/// The first class whose cumulative probability exceeds a uniform number.
 fn multinomial(cx: &mut LowerCx, x: Buf, y: Buf, stream: Stream) {
     let (dims, classes) = (cx.dims(y), cx.dims(x)[1]);
     let (from, to) = (cx.elem(x).compute(), cx.elem(y).compute());

@@ -2,14 +2,14 @@
 //!
 //! | versions | |
 //! |---|---|
-//! | 1 (GRU: 1, 3) | `output_sequence`, which changes nothing: an output that nobody names is not computed |
+//! | 1 (GRU: 1, 3) | `output_sequence`, which has no effect: an output without a name is not computed |
 //! | 3 (GRU) | `linear_before_reset` |
 //! | 7 | |
 //! | 14, 22 | `layout` |
 //!
-//! A step beyond a sequence's length changes no state and gives zeros; a length beyond the longest sequence
-//! stands for all steps. The activations' names are taken in any case, and `activation_alpha` and
-//! `activation_beta` are used up in the order of the activations that have such a parameter.
+//! A step beyond a sequence's length keeps the state and gives zeros; a length beyond the longest sequence
+//! means all steps. The names of activations are case-insensitive. `activation_alpha` and `activation_beta`
+//! are consumed in the order of the activations that have such a parameter.
 
 mod activation;
 mod cell;
@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Gates, each with rows of its own in the weights.
+    /// Number of gates, each with separate rows in the weights.
     fn gates(self) -> i64 {
         match self {
             Kind::Rnn => 1,
@@ -43,7 +43,7 @@ impl Kind {
             Kind::Lstm { .. } => 4,
         }
     }
-    /// Names of the activations without a list of them.
+    /// Default names of the activations.
     fn defaults(self) -> &'static [&'static str] {
         match self {
             Kind::Rnn => &["Tanh"],
@@ -69,9 +69,9 @@ pub struct Recurrent {
     pub kind: Kind,
     /// One, or two if bidirectional.
     pub directions: Vec<Direction>,
-    /// What goes into activations stays within this distance of zero.
+    /// The inputs of activations are clipped to this magnitude.
     pub clip: Option<f32>,
-    /// Size of the state, where the attribute gives it.
+    /// Size of the state, if the attribute gives it.
     pub hidden: Option<i64>,
     /// `layout = 1`: the batch is the first dimension.
     pub batch_first: bool,
@@ -120,7 +120,7 @@ impl Operator for Recurrent {
         let (steps, batch) = if self.batch_first { (x.dims[1], x.dims[0]) } else { (x.dims[0], x.dims[1]) };
         let rows = hidden * self.kind.gates();
         let states = self.states(directions, batch, hidden);
-        // The first three are there; the others may be.
+        // The first three inputs are required, the others optional.
         let wants: [(&[Dim], &str); 8] = [
             (&x.dims, ""),
             (
@@ -175,11 +175,11 @@ impl Operator for Recurrent {
 }
 
 impl Recurrent {
-    /// Shape of a state over all directions, or an element's position in it.
+    /// The shape of a state over all directions, or the position of an element in it.
     fn states(&self, direction: Dim, batch: Dim, hidden: Dim) -> Vec<Dim> {
         if self.batch_first { vec![batch, direction, hidden] } else { vec![direction, batch, hidden] }
     }
-    /// Position of a step in the input, the projection, and so on.
+    /// The position of a step in the input, the projection, and so on.
     fn step(&self, time: Dim, batch: Dim, last: Dim) -> [Dim; 3] {
         if self.batch_first { [batch, time, last] } else { [time, batch, last] }
     }

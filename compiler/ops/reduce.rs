@@ -1,11 +1,12 @@
-//! Reductions along axes: Reduce*, ArgMax, ArgMin, CumSum is elsewhere.
+//! Reductions along axes: Reduce*, ArgMax, ArgMin. (CumSum is in `cumulate`.)
 //!
 //! | versions | axes |
 //! |---|---|
 //! | 1, 11, 13 (ReduceSum: 1, 11) | attribute `axes` (11: negative too); none means all |
 //! | 18 (ReduceSum: 13) | input; `noop_with_empty_axes` |
 //!
-//! Over nothing: sums 0, products 1, Min/Max the type's extremes, LogSum and LogSumExp -inf, Mean NaN.
+//! Without elements: sums are 0, products 1, Min/Max the type's extremes, LogSum and LogSumExp -inf, Mean
+//! NaN.
 
 use super::support::runtime;
 use super::{Attrs, InferCx, Known, LowerCx, Operator};
@@ -28,24 +29,24 @@ pub enum Kind {
     LogSum,
     LogSumExp,
     SumSquare,
-    /// Position of the largest (or smallest); the last of equal ones if set.
+    /// Position of the largest (or smallest) element; the last of equal ones if set.
     Arg {
         max: bool,
         last: bool,
     },
 }
 
-/// The index into the input from that of the output and that of the reduced dimensions.
+/// The index into the input, given those of the output and of the reduced dimensions.
 type Position<'a> = &'a dyn Fn(&[Dim], &[Dim]) -> Vec<Dim>;
 
 /// A reduction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduce {
-    /// What it computes.
+    /// The function.
     pub kind: Kind,
     /// Axes of the attribute.
     pub axes: Option<Vec<i64>>,
-    /// Reduced axes stay with size 1.
+    /// Reduced axes are kept with size 1.
     pub keepdims: bool,
     /// An empty list of axes means none instead of all.
     pub noop: bool,
@@ -65,14 +66,14 @@ const KINDS: &[(&str, Kind)] = &[
 ];
 
 impl Reduce {
-    /// Types where only run time knows the axes.
+    /// Infers types if the axes are known only at run time.
     fn infer_late(&self, cx: &mut InferCx, t: &TensorType) -> Result<()> {
         let n = runtime::need_length(cx, 1, "axes")?;
         let rank = if self.keepdims { Some(t.rank()) } else { t.rank().checked_sub(n) };
         let Some(rank) = rank.filter(|_| n <= t.rank()) else {
             return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail();
         };
-        // Kept as 1, an empty axis gives more elements than there were.
+        // An empty axis that is kept with size 1 gives more elements than the input has.
         let bound = t.dims.iter().all(|d| cx.syms.is_pos(*d)).then(|| t.count());
         let dims = cx.sizes(0, rank, bound);
         cx.set(0, t.elem, dims);
@@ -182,7 +183,7 @@ fn through_f64(ty: ElemType, op: UnOp, v: Expr) -> Expr {
     Expr::cast(ElemType::F64, ty, Expr::un(op, Expr::cast(ty, ElemType::F64, v)))
 }
 
-/// Index into the input from the index of the output and that of the reduced axes.
+/// The index into the input, given those of the output and of the reduced axes.
 fn join(reduced: &[bool], keep: bool, at: &[Dim], rest: &[Dim]) -> Vec<Dim> {
     let (mut o, mut r) = (0, 0);
     reduced
@@ -205,8 +206,8 @@ impl Reduce {
         let all = list.is_empty() && !self.noop;
         (0..rank as i64).map(|d| all || list.iter().any(|a| *a == d || a + rank as i64 == d)).collect()
     }
-    /// Axes that only run time knows: each dimension has one loop outside and one inside, of which one runs
-    /// once.
+    /// Lowers axes that are known only at run time: each dimension has an outer and an inner loop, one of
+    /// which runs once.
     fn lower_late(&self, cx: &mut LowerCx, axes: Buf) -> Result<()> {
         let (x, y) = (cx.input(0), cx.output(0));
         let (from, out) = (cx.dims(x), cx.dims(y));
@@ -237,11 +238,11 @@ impl Reduce {
         });
         Ok(())
     }
-    /// `position` gives the index into the input from that of the output and that of the reduced dimensions.
+    /// `position` gives the index into the input, given those of the output and of the reduced dimensions.
     fn nest(&self, k: &mut KernelBuilder, x: Buf, y: Buf, inner: &[Dim], position: Position) {
         let kind = self.kind;
         let own = k.m.bufs[x].ty.compute();
-        // Exponentials of integers are no integers.
+        // Exponentials of integers are not integers.
         let ty = if kind == Kind::LogSumExp && !own.is_float() { ElemType::F64 } else { own };
         let load = |k: &KernelBuilder, at: &[Dim]| {
             let v = k.load(x, at);
@@ -251,7 +252,7 @@ impl Reduce {
         let count = Dim::product(inner.iter().copied());
         k.nest(LoopKind::Par, &out, |k, at| {
             let position = |rest: &[Dim]| position(at, rest);
-            // LogSumExp subtracts the largest value first.
+            // LogSumExp first subtracts the largest value.
             let top = (kind == Kind::LogSumExp).then(|| {
                 let top = k.acc(Scalar::lowest(ty).into());
                 k.nest(LoopKind::Seq, inner, |k, r| {

@@ -1,4 +1,4 @@
-//! RegexFullMatch: which strings a regular expression matches as a whole.
+//! RegexFullMatch: true for strings that a regular expression matches completely.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RegexFullMatch.html>. One version; the syntax is that of RE2.
 

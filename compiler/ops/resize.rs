@@ -12,9 +12,9 @@
 //! |          | 18      | `antialias`, `axes`, `keep_aspect_ratio_policy`                                   |
 //! |          | 19      | `half_pixel_symmetric`                                                            |
 //!
-//! The versions before 11 map coordinates as `asymmetric` and round down. Axes are independent: along each
-//! one an element is a weighted sum of a few neighbours (`coords`). Where sizes are known, sources are index
-//! expressions with constant weights, or tables; where they are not, small kernels compute the tables first.
+//! Versions before 11 map coordinates as `asymmetric` and round down. Axes are independent: along each one an
+//! element is a weighted sum of a few adjacent elements (`coords`). If sizes are known, sources are index
+//! expressions with constant weights, or tables. Otherwise, small kernels compute the tables first.
 
 mod coords;
 mod plan;
@@ -28,9 +28,9 @@ use crate::tensor::ElemType;
 use coords::{Filter, Nearest, Transform};
 use plan::{Plan, source, weight};
 
-/// Channels that are worth vectors.
+/// Number of channels from which vectors over channels pay off.
 const CHANNELS: i64 = 8;
-/// Most taps that one expression sums up.
+/// Most taps that one expression adds up.
 const UNROLLED: i64 = 8;
 
 /// `keep_aspect_ratio_policy`.
@@ -42,7 +42,7 @@ pub enum Aspect {
     NotSmaller,
 }
 
-/// Which input the scales are.
+/// The input that gives the scales.
 #[derive(Clone, Debug, PartialEq)]
 enum Scales {
     Attribute(Vec<f64>),
@@ -60,7 +60,7 @@ pub struct Resize {
     axes: Option<Vec<i64>>,
     aspect: Aspect,
     scales: Scales,
-    /// Versions with `roi` and `sizes`.
+    /// True for versions with `roi` and `sizes`.
     has_sizes: bool,
 }
 
@@ -170,7 +170,7 @@ impl Operator for Resize {
         let scales = self.scale_values(cx.constant(self.scales_at()).and_then(|c| c.to_f64s()));
         let mut asked = vec![];
         if self.transform == Transform::Crop {
-            // It decides no shape, so run time may tell.
+            // It affects no shape, so it may be known only at run time.
             asked.push((1, 2 * axes.len(), true, "roi"));
         }
         if sizes {
@@ -232,7 +232,7 @@ impl Operator for Resize {
         let (x, y) = (cx.input(0), cx.output(0));
         let (from, to) = (cx.dims(x), cx.dims(y));
         let elem = cx.elem(x);
-        // Averages of integers are taken as floats wide enough for them.
+        // Averages of integers are computed in a float type wide enough for them.
         let ty = match elem.compute() {
             t if matches!(self.filter, Filter::Nearest(_)) || t.is_float() => t,
             ElemType::I64 | ElemType::U64 | ElemType::I32 | ElemType::U32 => ElemType::F64,
@@ -250,8 +250,8 @@ impl Operator for Resize {
             .map(|p| p.taps.as_const())
             .try_fold(1i64, |n, t| n.checked_mul(t?))
             .is_some_and(|n| n <= UNROLLED);
-        // Lanes read elements one by one where run time knows which: as few as there are before rows are
-        // multiplied, unless all channels of a pixel are contiguous.
+        // If sources are known only at run time, lanes gather their elements. There are fewest of them before
+        // rows are multiplied, unless all channels of a pixel are contiguous.
         let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < CHANNELS);
         let one_by_one = few && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed(cx));
         let groups: Vec<Vec<Plan>> = match whole || plans.is_empty() {
@@ -285,7 +285,7 @@ impl Operator for Resize {
     }
 }
 
-/// Size along an axis: as ONNX rounds it where the input is known, exact for other sizes.
+/// The size along an axis: rounded as in ONNX if the input is known, exact for other sizes.
 fn scaled(d: Dim, scale: f64) -> Dim {
     match d.as_const() {
         Some(n) => Dim::constant((n as f32 * scale as f32).floor() as i64),
@@ -312,7 +312,7 @@ impl Resize {
             Scales::Input(_) => input,
         }
     }
-    /// An input `sizes` that is not empty decides.
+    /// True if a nonempty `sizes` input determines the result.
     fn by_sizes(&self, shape: Option<&[Dim]>) -> bool {
         self.has_sizes && shape.is_some_and(|d| d.iter().all(|d| d.as_const() != Some(0)))
     }
@@ -328,8 +328,8 @@ impl Resize {
             }
         }
     }
-    /// Size of resized axis `i` under the policy: each axis allows round(input * size / its input), the
-    /// smallest or largest wins, as rounding is monotone.
+    /// The size of resized axis `i` under the policy. Each axis allows round(input * size / its input), and
+    /// the smallest or largest is used, because rounding is monotone.
     fn fitted(&self, from: &[Dim], axes: &[usize], sizes: &[Dim], i: usize) -> Dim {
         if self.aspect == Aspect::Stretch {
             return sizes[i];
@@ -367,7 +367,7 @@ impl Resize {
     }
 }
 
-/// The element at `at` as one expression over all taps of the axes in `plans`; `from` collects the source.
+/// The element at `at` as one expression over all taps of the axes in `plans`; `from` accumulates the source.
 fn sum(
     k: &mut KernelBuilder,
     src: Buf,
@@ -398,7 +398,7 @@ fn sum(
     total.unwrap_or(Expr::num(ty, 0.0))
 }
 
-/// One axis with many taps, or a number of them that only run time knows.
+/// Resizes one axis with many taps, or with a number of taps known only at run time.
 fn long(
     cx: &mut LowerCx,
     src: Buf,

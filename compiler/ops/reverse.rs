@@ -1,6 +1,6 @@
-//! ReverseSequence: the first steps of every sequence backwards, as many as its length says.
+//! ReverseSequence: reverses the first steps of every sequence, as many as its length.
 //!
-//! A length that the input does not have is a status (`ONNXC_E_INDEX`). Versions differ in types.
+//! A length beyond the input is a status (`ONNXC_E_INDEX`). Versions differ in types.
 
 use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
@@ -10,7 +10,7 @@ use crate::nest::{BinOp, Expr};
 /// The operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReverseSequence {
-    /// 0 or 1; the batch is the other one.
+    /// 0 or 1; the other one is the batch.
     pub time_axis: usize,
 }
 

@@ -1,4 +1,4 @@
-//! RoiAlign and MaxRoiPool: regions of an image, each pooled into the same number of bins.
+//! RoiAlign and MaxRoiPool: regions of an image, each pooled to the same number of bins.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RoiAlign.html>, `MaxRoiPool`.
 //!
@@ -9,8 +9,8 @@
 //! |            | 22      | bfloat16                                                                  |
 //! | MaxRoiPool | 1, 22   | bfloat16; regions begin with the number of the image                      |
 //!
-//! With `sampling_ratio` 0 the number of samples depends on a region's size; a bin of more than 32768 by
-//! 32768 samples ends the call with `ONNXC_E_VALUE`.
+//! With `sampling_ratio` 0 the number of samples depends on the size of the region; a bin of more than 32768
+//! by 32768 samples is an error (`ONNXC_E_VALUE`).
 
 use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -36,7 +36,7 @@ pub struct Roi {
 struct Align {
     max: bool,
     half_pixel: bool,
-    /// 0: as many as elements.
+    /// 0: as many samples as elements.
     samples: i64,
 }
 
@@ -119,27 +119,27 @@ impl Operator for Roi {
     }
 }
 
-/// One axis of a bin: where it begins, how long it is, how many samples it has.
+/// One axis of a bin: its start, its length, and its number of samples.
 struct Span {
     start: Expr,
     size: Expr,
     count: Expr,
 }
 
-/// Regions of images, in cells of which elements are pooled.
+/// Regions of images, pooled in cells of elements.
 struct Regions<'a> {
     op: &'a Roi,
-    /// The images, and their dimensions.
+    /// The images and their dimensions.
     x: Buf,
     dims: &'a [Dim],
     /// Corners.
     rois: Buf,
-    /// What is computed in.
+    /// The compute type.
     ty: ElemType,
 }
 
 impl Regions<'_> {
-    /// A corner's coordinate in the image.
+    /// The coordinate of a corner in the image.
     fn corner(&self, k: &KernelBuilder, region: Dim, column: usize) -> Expr {
         k.load(self.rois, &[region, Dim::from(column)]) * Expr::num(self.ty, f64::from(self.op.scale))
     }
@@ -168,7 +168,7 @@ impl Regions<'_> {
         Span { start, size, count }
     }
 
-    /// MaxRoiPool: corners are rounded, a bin covers every element it touches, an empty one is 0.
+    /// MaxRoiPool: corners are rounded, a bin includes every element that it touches, and an empty bin is 0.
     fn pooled(&self, k: &mut KernelBuilder, at: &[Dim]) -> Expr {
         let (dims, ty) = (self.dims, self.ty);
         let zero = || Expr::num(ty, 0.0);
@@ -177,7 +177,7 @@ impl Regions<'_> {
             let corner = |k: &mut KernelBuilder, column: usize| {
                 let v = self.corner(k, at[0], column);
                 let v = k.let_(v);
-                // Halves away from zero.
+                // Halves are rounded away from zero.
                 let down = Expr::un(UnOp::Floor, v.clone() + Expr::num(ty, 0.5));
                 k.let_(Expr::select(
                     Expr::bin(BinOp::Ge, v.clone(), zero()),
@@ -219,7 +219,7 @@ impl Regions<'_> {
         );
         Expr::select(empty, zero(), Expr::acc(best))
     }
-    /// The mean or maximum of a bin's samples, for all channels: the last dimension of `bins`.
+    /// The mean or maximum of a bin's samples for all channels, the last dimension of `bins`.
     fn bin(&self, k: &mut KernelBuilder, align: &Align, image: Expr, (bins, bin): (Buf, &[Dim])) {
         let Regions { x, dims, ty, .. } = *self;
         let spans = [0, 1].map(|axis| self.span(k, align, bin, axis));
@@ -286,7 +286,7 @@ struct Corners {
     /// Weight of `low` and of `high`.
     far: Expr,
     near: Expr,
-    /// The sample is not further than one element outside.
+    /// True if the sample is at most one element outside.
     inside: Expr,
 }
 
@@ -312,7 +312,7 @@ fn corners(k: &mut KernelBuilder, s: &Span, i: Reg, n: Dim, ty: ElemType) -> Cor
     Corners { low, high, far, near, inside }
 }
 
-/// Binds numbers as indices below their limits, one inside the other.
+/// Binds numbers as indices with limits, nested in each other.
 fn at_indices(
     k: &mut KernelBuilder,
     list: &[(Expr, Dim)],
@@ -327,7 +327,7 @@ fn at_indices(
     });
 }
 
-/// A loop from one run-time integer to before another.
+/// A loop over run-time integers, `to` excluded.
 fn count_up(k: &mut KernelBuilder, from: Expr, to: Expr, body: impl FnOnce(&mut KernelBuilder, Reg)) {
     let i = k.acc(from);
     let body = k.block(|k| {

@@ -1,12 +1,12 @@
-//! RotaryEmbedding: pairs of elements of each head turned by an angle that depends on the position.
+//! RotaryEmbedding: rotates pairs of elements of each head by an angle that depends on the position.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html>, and
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md> for com.microsoft.
 //!
 //! | operator                      | inputs                                                                 |
 //! |-------------------------------|------------------------------------------------------------------------|
-//! | RotaryEmbedding 23            | X, cosines, sines (by position, or of each token), positions if the former |
-//! | com.microsoft:RotaryEmbedding | X, positions (of each token, or of the first), cosines, sines by position  |
+//! | RotaryEmbedding 23            | X, cosines, sines (by position or per token), positions for the former |
+//! | com.microsoft:RotaryEmbedding | X, positions (per token or of the first), cosines, sines by position   |
 
 use super::attention::core::Operand;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -21,7 +21,7 @@ pub struct Rope {
     interleaved: bool,
     /// 0: not given.
     heads: i64,
-    /// Elements that turn; 0: all.
+    /// Number of elements that are rotated; 0: all.
     turning: i64,
 }
 
@@ -147,7 +147,7 @@ impl Operator for Rope {
 }
 
 impl Rope {
-    /// Elements of a head, and half of those that turn.
+    /// Elements per head, and half of those that are rotated.
     fn sizes(&self, x: &[Dim], cos: &[Dim]) -> (Dim, Dim) {
         let half = cos[cos.len() - 1];
         let size = match x[..] {
@@ -161,22 +161,22 @@ impl Rope {
     }
 }
 
-/// What turns.
+/// The sizes of a rotation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct Rotation {
     pub batch: Dim,
     pub heads: Dim,
     pub tokens: Dim,
-    /// Elements of a head.
+    /// Elements per head.
     pub size: Dim,
-    /// Pairs of elements that turn; the rest of a head is copied.
+    /// Pairs of elements that are rotated; the rest of a head is copied.
     pub half: Dim,
-    /// Pairs are neighbours, not half a turn's width apart.
+    /// True if the elements of a pair are adjacent, false if they are half the rotated part apart.
     pub interleaved: bool,
 }
 
-/// Turns `x` into `y`; `angle` gives cosine and sine for batch, token and pair.
+/// Rotates `x` into `y`; `angle` gives cosine and sine for batch, token and pair.
 pub fn rotate(
     cx: &mut LowerCx,
     r: &Rotation,

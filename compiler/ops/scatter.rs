@@ -1,5 +1,5 @@
-//! Scatter, ScatterElements, ScatterND, TensorScatter: a copy of the data with updates at positions that a
-//! tensor holds.
+//! Scatter, ScatterElements, ScatterND, TensorScatter: a copy of the data with updates at positions given by
+//! a tensor.
 //!
 //! | operator | versions |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | ScatterElements, ScatterND | 11, 13; 16: `reduction` add and mul; 18: max and min |
 //! | TensorScatter | 24 |
 //!
-//! Indices are in -n..n; out of range is a status (`ONNXC_E_INDEX`). Where updates meet, they are taken in
-//! order. TensorScatter writes a piece of each batch element from a position on: without `mode = "circular"`
-//! it must fit (`ONNXC_E_VALUE`).
+//! Indices are in -n..n; an index out of range is a status (`ONNXC_E_INDEX`). Updates of the same element are
+//! applied in order. TensorScatter writes a piece of each batch element from a position on. Without `mode =
+//! "circular"` the piece must fit (`ONNXC_E_VALUE`).
 
 use super::gather::from_start;
 use super::support::runtime;
@@ -19,10 +19,10 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Neighbours that ScatterElements takes together: a line of memory or two.
+/// Adjacent elements that ScatterElements handles together: one or two cache lines.
 const TOGETHER: i64 = 16;
 
-/// The operators; `join` combines an update with what is there.
+/// The operators; `join` combines an update with the present element.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Scatter {
@@ -157,7 +157,8 @@ impl Operator for Scatter {
                         put(k, y, &to, (u, at), *join);
                     });
                 };
-                // Only updates along the axis can meet. What lies together in memory is taken together.
+                // Only updates along the axis can collide. Elements that are adjacent in memory are handled
+                // together.
                 let last = idx.len() - 1;
                 let mut outer: Vec<Dim> =
                     idx.iter().enumerate().filter(|d| d.0 != axis).map(|d| *d.1).collect();
@@ -201,7 +202,7 @@ impl Operator for Scatter {
     }
 }
 
-/// Binds the `last` indices at `o`, one in the other.
+/// Binds the `last` indices at `o`, nested in each other.
 fn place(
     k: &mut KernelBuilder,
     i: Buf,
@@ -220,7 +221,7 @@ fn place(
     k.at_index(pos, dims[d], |k, p| place(k, i, o, dims, last, [to.as_slice(), &[p]].concat(), body));
 }
 
-/// Why elements of a type can not be combined, if that is so.
+/// The reason why elements of a type cannot be combined, if so.
 fn irreducible(t: ElemType, op: BinOp) -> Option<&'static str> {
     match op {
         _ if t == ElemType::Str => Some("strings have no reduction"),
@@ -273,7 +274,7 @@ fn put(k: &mut KernelBuilder, y: Buf, to: &[Dim], (u, at): (Buf, &[Dim]), join: 
     k.store(y, to, v);
 }
 
-/// Position p of the result is position p - start of the update, if it has that.
+/// Position p of the result is position p - start of the update, if it exists.
 fn lower_tensor(cx: &mut LowerCx, axis: usize, circular: bool) {
     let (x, u, y) = (cx.input(0), cx.input(1), cx.output(0));
     let starts = cx.input_opt(2);
@@ -284,8 +285,8 @@ fn lower_tensor(cx: &mut LowerCx, axis: usize, circular: bool) {
             k.nest(LoopKind::Seq, &dims[..1], |k, b| {
                 let s = start(k, b[0]);
                 let s = k.let_(s);
-                // A start of the size itself is the first one again, or the place after the last one of
-                // nothing.
+                // A start equal to the size is allowed: it is position 0 in a circular buffer, and the end
+                // for an empty piece.
                 let end = if circular { s.clone() } else { s.clone() + Expr::index(piece) };
                 runtime::check(
                     k,

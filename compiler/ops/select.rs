@@ -14,7 +14,7 @@ use crate::nest::Expr;
 #[allow(missing_docs)]
 pub enum Select {
     Where,
-    /// Bounds of the attributes of old versions.
+    /// Bounds given by the attributes of old versions.
     Clip {
         min: Option<f32>,
         max: Option<f32>,
@@ -51,7 +51,7 @@ impl Operator for Select {
         let shape = cx.broadcast(&[&c.dims, &a.dims, &b.dims])?;
         let known = match (cx.ints_value(0), cx.dims_value(1), cx.dims_value(2)) {
             (Some(c), Some(a), Some(b)) if shape.len() <= 1 => {
-                // No elements win over one.
+                // A size of 0 takes precedence over 1.
                 let lengths = [c.len(), a.len(), b.len()];
                 let n = if lengths.contains(&0) { 0 } else { c.len().max(a.len()).max(b.len()) };
                 let pick = |i: usize| {

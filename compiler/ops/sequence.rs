@@ -1,6 +1,6 @@
-//! Sequences and optionals. A graph pass (`passes/graph/sequences`) writes them as tensors before shapes are
-//! inferred: a sequence becomes a table and the data of its members, and the operators become those of
-//! `bundle`, or nothing where the members are known. Here are their attributes.
+//! Sequences and optionals. A graph pass (`passes/graph/sequences`) replaces them by tensors before shape
+//! inference: a sequence becomes a table and the data of its members, and the operators become those of
+//! `bundle`, or nothing if the members are known. This file has their attributes.
 //!
 //! | operator | versions |
 //! |---|---|
@@ -8,28 +8,28 @@
 //! | SplitToSequence | 11, 24: more types |
 //! | SequenceMap | 17 |
 //! | Optional | 15, 28: more types |
-//! | OptionalGetElement | 15; 18: what is no optional is its own element; 28: more types |
-//! | OptionalHasElement | 15; 18: so has what is no optional, and nothing has not; 28: more types |
+//! | OptionalGetElement | 15; 18: a value that is not an optional is its own element; 28: more types |
+//! | OptionalHasElement | 15; 18: true for a value that is not an optional, false for none; 28: more types |
 
 use super::{AttrValue, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 use crate::tensor::{ElemType, ValueType};
 
-/// SplitToSequence, of a model and of `bundle`.
+/// SplitToSequence, in models and in `bundle`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
     /// May be negative.
     pub axis: i64,
-    /// Keep the axis where members have size 1 because no sizes are given.
+    /// Keeps the axis if no sizes are given, so that members have size 1 there.
     pub keepdims: bool,
 }
 
-/// ConcatFromSequence, of a model and of `bundle`.
+/// ConcatFromSequence, in models and in `bundle`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Concat {
     /// May be negative.
     pub axis: i64,
-    /// Members are along an axis of their own.
+    /// True if members are stacked along a new axis.
     pub new_axis: bool,
 }
 
@@ -46,7 +46,7 @@ pub enum Sequence {
     Split(Split),
     Concat(Concat),
     Map,
-    /// The type of the element where there is none.
+    /// The type of the element, if there is none.
     Optional(Option<ValueType>),
     GetElement,
     HasElement,

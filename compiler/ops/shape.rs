@@ -1,4 +1,4 @@
-//! Shape and Size: their results are known symbolically, so nothing is computed.
+//! Shape and Size: their results are known symbolically, so nothing is computed at run time.
 //!
 //! | Shape | |
 //! |---|---|

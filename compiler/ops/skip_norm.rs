@@ -1,9 +1,9 @@
 //! Layer normalization after additions: SkipLayerNormalization, SkipSimplifiedLayerNormalization and
-//! EmbedLayerNormalization of com.microsoft, and SimplifiedLayerNormalization, which ONNX Runtime puts into
+//! EmbedLayerNormalization of com.microsoft, and SimplifiedLayerNormalization, which ONNX Runtime adds to
 //! ai.onnx.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. The
-//! simplified ones divide by the root of the mean square and add nothing.
+//! simplified ones divide by the root mean square and add no bias.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -44,7 +44,7 @@ impl Operator for SkipNorm {
             "SimplifiedLayerNormalization" => (Kind::Simplified, 1e-5),
             _ => (Kind::Embed, 1e-12),
         };
-        // It only tells shape inference whether there is a second result.
+        // It only says whether there is a second result.
         a.ignore("mask_index_type");
         let stash = a.elem_type_opt("stash_type")?.unwrap_or(ElemType::F32);
         if !matches!(stash, ElemType::F32 | ElemType::F64) {
@@ -123,7 +123,7 @@ impl Operator for SkipNorm {
     }
 }
 
-/// Input `i`, if given, is a vector of `n` values.
+/// Checks that input `i`, if given, is a vector of `n` values.
 fn vector(cx: &mut InferCx, i: usize, n: Dim) -> Result<()> {
     let Some(t) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
     if t.rank() != 1 {
@@ -218,7 +218,7 @@ impl SkipNorm {
         let form = Normalization { axis: 2, simple: false, epsilon: self.epsilon };
         normalize(cx, sum, form, [Some(scale), Some(beta)], [y, None, None]);
         if let Some(index) = cx.output_opt(1) {
-            // Number of ones in the mask; none without a mask.
+            // The number of ones in the mask; 0 without a mask.
             cx.kernel(|k| {
                 k.nest(LoopKind::Par, &di[..1], |k, b| {
                     let n = k.acc(Expr::int(ElemType::I32, 0));
@@ -241,17 +241,17 @@ impl SkipNorm {
     }
 }
 
-/// What is normalized, and by what.
+/// The parameters of a normalization.
 struct Normalization {
-    /// The dimensions from here on.
+    /// The first normalized dimension.
     axis: usize,
-    /// By the mean square, not by mean and variance.
+    /// True for the mean square instead of mean and variance.
     simple: bool,
     epsilon: f32,
 }
 
-/// Normalizes `x`; results are the normalized values, the mean and the inverse deviation, where they are
-/// wanted.
+/// Normalizes `x`. The results are the normalized values, the mean and the inverse deviation, as far as they
+/// are used.
 fn normalize(
     cx: &mut LowerCx,
     x: Buf,

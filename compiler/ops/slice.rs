@@ -165,7 +165,7 @@ impl Operator for Slice {
                             let v = runtime::sizes(k, list);
                             let mut sum = runtime::int(0);
                             for (i, x) in v.into_iter().enumerate() {
-                                // So sums of a few do not overflow.
+                                // Keeps sums of a few from overflowing.
                                 runtime::check(k, runtime::le(x.clone(), Expr::index(from[axis])));
                                 sum = k.let_(sum + x.clone());
                                 k.store(out, &[Dim::from(i)], x);
@@ -259,10 +259,10 @@ fn slice_windows(
         if *step == 0 {
             return Err("a step is 0".into());
         }
-        // Negative positions count from the end; then both are clamped (Slice-13 says how).
+        // Negative positions count from the end; then both are clamped as in Slice-13.
         let from_end = |d: Dim| -> std::result::Result<Dim, String> {
             match d.as_const() {
-                // As far before the beginning as no dimension is long.
+                // Farther before the start than any dimension is long.
                 Some(c) if c < -(1 << 62) => Ok(Dim::constant(-1) - n),
                 Some(c) if c < 0 => Ok(d + n),
                 Some(_) => Ok(d),
@@ -288,7 +288,7 @@ fn slice_windows(
             }
         };
         let zero = Dim::constant(0);
-        // i64::MAX and its like mean "to the end".
+        // i64::MAX and similar values mean "to the end".
         let (s, e) = (from_end(*s)?, from_end(*e)?);
         let w = if *step > 0 {
             let (s, e) = (clamp(s, zero, n), clamp(e, zero, n));
@@ -303,7 +303,7 @@ fn slice_windows(
     Ok(out)
 }
 
-/// Sizes of the parts: given, or equal ones with a smaller last.
+/// Sizes of the parts: given, or equal with a smaller last one.
 fn part_sizes(attr: &Option<Vec<i64>>, given: Option<Vec<Dim>>, parts: usize, total: Dim) -> Vec<Dim> {
     match (attr, given) {
         (Some(a), _) => a.iter().map(|v| Dim::constant(*v)).collect(),
@@ -316,21 +316,23 @@ fn part_sizes(attr: &Option<Vec<i64>>, given: Option<Vec<Dim>>, parts: usize, to
     }
 }
 
-/// True if a window's place or size follows from data, or its positions have signs that only run time knows.
+/// True if the position or size of a window depends on data, or the sign of a position is known only at run
+/// time.
 fn windows_at_run_time(cx: &InferCx, from: &[Dim]) -> bool {
     let ints = |i: usize| if cx.has(i) { cx.ints_value(i) } else { Some(vec![]) };
     let (Some(s), Some(e), Some(axes), Some(steps)) = (cx.dims_value(1), cx.dims_value(2), ints(3), ints(4))
     else {
         return true;
     };
-    // A plain mistake is reported by the other path.
+    // A constant error is reported by the other path.
     let symbolic = s.iter().chain(&e).any(|d| d.as_const().is_none());
     symbolic
         && slice_windows(cx.syms, from, &s, &e, cx.has(3).then_some(axes), cx.has(4).then_some(steps))
             .is_err_and(|m| m.contains("sign"))
 }
 
-/// Start and step of every dimension's window, defined by the driver together with the sizes of the result.
+/// Start and step of the window in every dimension, defined by the driver together with the sizes of the
+/// result.
 fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
     let rank = from.len();
     let out = cx.dims(cx.output(0));
@@ -393,12 +395,12 @@ fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
         .collect()
 }
 
-/// Start, step and size of a window over `n` elements: negative positions count from the end, then all is
-/// clamped.
+/// Start, step and size of a window over `n` elements. Negative positions count from the end, then all values
+/// are clamped.
 fn window(k: &mut KernelBuilder, n: Expr, start: Expr, end: Expr, step: Expr) -> [Expr; 3] {
     use runtime::{check, clamp, int};
-    // Steps beyond any size are cut so that the arithmetic does not overflow; one element is taken all the
-    // same.
+    // Steps beyond any size are clamped so that the arithmetic does not overflow; such a window has one
+    // element in either case.
     let step = k.let_(clamp(step, int(-(1 << 50)), int(1 << 50)));
     check(k, Expr::bin(BinOp::Ne, step.clone(), int(0)));
     let forward = k.let_(Expr::bin(BinOp::Gt, step.clone(), int(0)));
@@ -418,7 +420,7 @@ fn window(k: &mut KernelBuilder, n: Expr, start: Expr, end: Expr, step: Expr) ->
     let span = Expr::select(forward.clone(), e.clone() - s.clone(), s.clone() - e);
     let stride = k.let_(Expr::select(forward, step.clone(), -step.clone()));
     let size = k.let_(((span + stride.clone() - int(1)) / stride).max(int(0)));
-    // Of an empty window nothing is read.
+    // Nothing is read from an empty window.
     let start = Expr::select(Expr::bin(BinOp::Gt, size.clone(), int(0)), s, int(0));
     [start, step, size]
 }

@@ -13,7 +13,7 @@ use crate::tensor::{ConstData, ElemType};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows of fewer elements have positions that f32 tells apart, and a table of them.
+/// Positions in shorter rows are exact in f32 and have a table.
 const LONGEST: i64 = 1 << 20;
 
 /// Which of them.
@@ -28,7 +28,7 @@ pub enum Kind {
 /// The operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Softmax {
-    /// Which.
+    /// Which of them.
     pub kind: Kind,
     /// May be negative.
     pub axis: i64,
@@ -61,21 +61,21 @@ impl Operator for Softmax {
         let rank = dims.len();
         let axis =
             (if self.axis < 0 { self.axis + rank as i64 } else { self.axis }).clamp(0, rank as i64) as usize;
-        // Axes of a row: one of them, or all from `axis` on.
+        // The axes of a row: a single one, or all from `axis` on.
         let last = if cx.since < 13 { rank } else { (axis + 1).min(rank) };
         rows(cx, self.kind, x, y, axis..last);
         Ok(())
     }
 }
 
-/// Normalises the rows of `x` over `axes` into `y`.
+/// Normalizes the rows of `x` over `axes` into `y`.
 pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
     let dims = cx.dims(x);
     let (axis, last) = (axes.start, axes.end);
     let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[last..]).copied().collect();
     let row = dims[axis..last].to_vec();
     let ty = cx.elem(x).compute();
-    // Positions as numbers, to be compared in vectors.
+    // Positions as floats, for comparisons in vectors.
     let positions = match row.as_slice() {
         [n] if kind == Kind::Hard => n.as_const().filter(|n| (2..LONGEST).contains(n)).and_then(|n| {
             let data: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
@@ -94,7 +94,7 @@ pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
                 k.update(BinOp::Max, top, v);
             });
             if let (Kind::Hard, Some(positions)) = (kind, positions) {
-                // The first of those as large as the largest.
+                // The first position of the largest value.
                 let none = Expr::num(ElemType::F32, LONGEST as f64);
                 let first = k.acc(none.clone());
                 k.nest(LoopKind::Seq, &row, |k, r| {

@@ -1,4 +1,4 @@
-//! StringConcat: the strings of two tensors joined one by one, under broadcasting.
+//! StringConcat: concatenates the strings of two tensors elementwise, with broadcasting.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__StringConcat.html>. One version.
 

@@ -1,10 +1,10 @@
-//! StringNormalizer: strings without stop words, in lower or upper case.
+//! StringNormalizer: removes stop words and converts strings to lower or upper case.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__StringNormalizer.html>. One version.
 //!
-//! An element goes if it is a stop word as a whole. Without `is_case_sensitive` both are compared in the case
-//! that `case_change_action` asks for, in lower case if it asks for none. Case maps as in Unicode, whatever
-//! `locale` says. If nothing is left that could go, the result is one empty string.
+//! An element is removed if it is equal to a stop word. Without `is_case_sensitive` both are compared in the
+//! case of `case_change_action`, or in lower case if it has none. Case mapping follows Unicode, whatever
+//! `locale` says. If all elements are removed, the result is one empty string.
 
 use super::support::runtime::{self, int};
 use super::support::text::letters::{Case, Letters};

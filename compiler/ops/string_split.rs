@@ -1,9 +1,9 @@
-//! StringSplit: each string cut at a delimiter, lists filled up with empty strings.
+//! StringSplit: splits each string at a delimiter; lists are padded with empty strings.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__StringSplit.html>. One version.
 //!
-//! Without a delimiter, or with an empty one, strings are cut at runs of white space (as Unicode has it),
-//! which at both ends goes. At most `maxsplit` cuts are made: the last part is the rest.
+//! Without a delimiter, or with an empty one, strings are split at runs of white space (as defined by
+//! Unicode), which is removed at both ends. At most `maxsplit` splits are made: the last part is the rest.
 
 use super::support::runtime::int;
 use super::support::text::parts::{Found, Lists, is_space};
@@ -17,7 +17,7 @@ use crate::tensor::ElemType;
 #[derive(Clone, Debug, PartialEq)]
 pub struct StringSplit {
     delimiter: Option<String>,
-    /// No number below 0.
+    /// Not negative.
     most: Option<i64>,
 }
 
@@ -49,7 +49,7 @@ impl Operator for StringSplit {
             None => self.at_space(k, s, found),
         };
         let Some(y) = cx.output_opt(0) else {
-            // Only the numbers are wanted.
+            // Only the numbers are needed.
             let Some(z) = counts else { return Ok(()) };
             let dims = cx.dims(z);
             cx.kernel(|k| {
@@ -69,7 +69,7 @@ impl Operator for StringSplit {
 }
 
 impl StringSplit {
-    /// True while more cuts may be made.
+    /// True while more splits are allowed.
     fn may_cut(&self, cuts: Expr) -> Expr {
         self.most.map_or(Expr::bool(true), |n| lt(cuts, int(n)))
     }
@@ -95,7 +95,7 @@ impl StringSplit {
         let (i, cuts) = (k.acc(int(0)), k.acc(int(0)));
         let inside = || lt(Expr::acc(i), len.clone());
         k.while_(inside(), |k| {
-            // Over white space, then over what is none.
+            // Skips white space, then non-space characters.
             let end = k.acc(Expr::acc(i));
             let go = k.acc(Expr::bool(true));
             k.while_(Expr::acc(go).and(lt(Expr::acc(end), len.clone())), |k| {

@@ -3,12 +3,12 @@
 //! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each; details as in the reference, which
 //! follows libsvm.
 //!
-//! With support vectors K[n, v] is the kernel between sample and vector. The regressor sums them. The
-//! classifier decides between every two classes i < j by a sum over the vectors of both, which is one matrix
-//! for all pairs; each decision is a vote (s > 0 for i), the class with most votes wins. With `prob_a` and
+//! With support vectors, K[n, v] is the kernel of sample and vector. The regressor sums them. The classifier
+//! decides between each pair of classes i < j by a sum over the vectors of both, which is one matrix for all
+//! pairs. Each decision is a vote (s > 0 for i), and the class with most votes wins. With `prob_a` and
 //! `prob_b` the decisions become probabilities, and those of all pairs are coupled (`coupling`). Without
-//! support vectors the coefficients are weights of the features, and the highest score wins;
-//! the first value of rho is added to all of them.
+//! support vectors the coefficients are weights of the features, the first value of rho is added to all
+//! scores, and the highest score wins.
 
 mod coupling;
 
@@ -194,7 +194,7 @@ impl Operator for Svm {
 }
 
 impl Svm {
-    /// Two classes with positive coefficients only: the second label wins from one half on.
+    /// True for two classes with positive coefficients only, where the second label wins from one half on.
     fn swaps_labels(&self) -> bool {
         let Kind::Classifier { labels, prob, .. } = &self.kind else { return false };
         labels.len() == 2
@@ -235,7 +235,7 @@ impl Svm {
         }
         self.post.write(cx, done, y);
     }
-    /// The kernel between each sample and each of `n` support vectors.
+    /// The kernel of each sample with each of `n` support vectors.
     fn kernels(&self, cx: &mut LowerCx, x: Buf, ty: ElemType, n: usize) -> Buf {
         let (rows, depth, from) = (cx.dims(x)[0], cx.dims(x)[1], cx.elem(x).compute());
         let dims = [rows, Dim::from(n)];
@@ -315,7 +315,7 @@ impl Svm {
         cx.kernel(|k| k.nest(LoopKind::Par, &[rows], |k, o| vote(k, decisions, sides, votes, o[0])));
         labels.write(cx, y, |k, at| top(k, votes, at))
     }
-    /// Coefficients of all support vectors in each decision.
+    /// The coefficients of all support vectors in each decision.
     fn pair_weights(&self, per_class: &[usize], pairs: &[(usize, usize)]) -> Vec<f32> {
         let n: usize = per_class.iter().sum();
         let start = |c: usize| per_class[..c].iter().sum::<usize>();

@@ -1,4 +1,4 @@
-// The operator table: one line registers a family; `Variant = file;` with a struct of the variant's name in
+// The operator table. One line registers a family: `Variant = file;`, with a struct of the variant's name in
 // the file.
 ops! {
     Unary = unary;

@@ -1,11 +1,11 @@
-//! TfIdfVectorizer: how often each n-gram of a pool is in a row of strings or integers.
+//! TfIdfVectorizer: the frequency of each n-gram of a pool in a row of strings or integers.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html>. One version.
 //!
-//! The pool becomes a tree at compile time: a node for each beginning of an n-gram, and edges by item.
-//! Generated code gives every element the number of its item and walks the tree from each position, taking
-//! every item, then with one left out between each two, and so on; single items are counted once. The n-th
-//! weight is that of the n-th n-gram of the pool, which `ngram_indexes` gives a column of the result.
+//! The pool is compiled to a trie: a node per n-gram prefix, and edges by item. Generated code maps every
+//! element to the number of its item and walks the trie from each position, first over adjacent items, then
+//! with one item skipped between each two, and so on. Single items are counted once. Weight n belongs to
+//! n-gram n of the pool, for which `ngram_indexes` gives the column of the result.
 
 use super::support::runtime::{self, int};
 use super::support::text::{Dictionary, lt};
@@ -21,9 +21,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TfIdf {
     mode: Mode,
-    /// Least and most items of an n-gram.
+    /// Minimum and maximum number of items of an n-gram.
     sizes: (i64, i64),
-    /// How many items may be left out between two.
+    /// Most items skipped between two.
     skips: i64,
     counts: Vec<i64>,
     columns: Vec<i64>,
@@ -44,14 +44,13 @@ enum Pool {
     Strings(Vec<String>),
 }
 
-/// The tree: edges with the nodes that they lead to, and for each node the column of the n-gram that ends
-/// there.
+/// The trie: edges with their target nodes, and for each node the column of the n-gram that ends there.
 struct Tree {
     /// Node times items + 1, plus the item's number + 1.
     edges: Vec<i64>,
     nodes: Vec<i64>,
     columns: Vec<i64>,
-    /// Different items.
+    /// Number of distinct items.
     items: i64,
 }
 
@@ -151,7 +150,7 @@ impl Operator for TfIdf {
 }
 
 impl TfIdf {
-    /// Columns of the result.
+    /// Number of columns of the result.
     fn width(&self) -> i64 {
         self.columns.iter().max().map_or(0, |m| m + 1)
     }
@@ -167,7 +166,7 @@ impl TfIdf {
             Pool::Strings(v) => v.len() as i64,
         }
     }
-    /// What is wrong with the attributes.
+    /// The error in the attributes, if any.
     fn fault(&self) -> Option<String> {
         let ends = self.counts.iter().skip(1).copied().chain([self.pool_size()]);
         if self.counts.is_empty() || self.counts.iter().zip(ends).any(|(a, z)| *a < 0 || *a > z) {
@@ -199,7 +198,7 @@ impl TfIdf {
         }
         None
     }
-    /// The number of each item of the pool among the different ones.
+    /// The number of each item of the pool among the distinct ones.
     fn items(&self) -> (Vec<i64>, i64) {
         fn number<T: std::hash::Hash + Eq>(v: &[T]) -> (Vec<i64>, i64) {
             let mut seen: HashMap<&T, i64> = HashMap::new();
@@ -246,7 +245,7 @@ impl TfIdf {
         }
         Some(t)
     }
-    /// The item's number + 1 for each element, 0 for what is not in the pool.
+    /// The item's number + 1 for each element; 0 for items that are not in the pool.
     fn numbers(&self, cx: &mut LowerCx, x: Buf, dims: &[Dim]) -> Buf {
         let numbers = cx.temp("items", ElemType::I64, dims.to_vec());
         let ty = cx.elem(x);

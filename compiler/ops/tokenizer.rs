@@ -1,13 +1,13 @@
-//! Tokenizer of com.microsoft: each string as a list of tokens, lists filled up with `pad_value`.
+//! Tokenizer of com.microsoft: splits each string into tokens; lists are padded with `pad_value`.
 //!
 //! Spec:
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.Tokenizer>. One
 //! version.
 //!
-//! Tokens are what the longest matches of `tokenexp` cover, or what `separators`, one after the other, leave
-//! over; a `.`, or one empty separator, makes each code point a token. Tokens of fewer than `mincharnum` code
-//! points are left out. With `mark`, each list is between U+0002 and U+0003 - unless there is no token at
-//! all.
+//! Tokens are the longest matches of `tokenexp`, or the parts between `separators`, which are applied one
+//! after the other. A `.`, or one empty separator, makes each code point a token. Tokens of fewer than
+//! `mincharnum` code points are dropped. With `mark`, each list is enclosed in U+0002 and U+0003, unless
+//! there is no token at all.
 
 use super::support::runtime;
 use super::support::runtime::int;
@@ -117,7 +117,7 @@ impl Tokenizer {
         };
         list.iter().map(|p| Automaton::new(p).map_err(|e| (p.as_str(), e))).collect()
     }
-    /// The first match from `from` on, and the longest there: where it begins (-1: none) and ends.
+    /// The first match from `from` on, and the longest one there: its start (-1: none) and its end.
     fn next(k: &mut KernelBuilder, s: &Expr, from: Expr, t: &Tables) -> (Reg, Reg) {
         let len = k.let_(Expr::text_len(s.clone()));
         let (at, end, begin) = (k.acc(from), k.acc(int(-1)), k.acc(int(-1)));
@@ -130,7 +130,7 @@ impl Tokenizer {
         });
         (begin, end)
     }
-    /// One code point on; beyond the end by one.
+    /// Advances by one code point; at the end by one.
     fn step(k: &mut KernelBuilder, s: &Expr, at: Reg, len: &Expr) {
         let inside = k.let_(lt(Expr::acc(at), len.clone()));
         k.if_(not(inside.clone()), |k| k.update(BinOp::Add, at, int(1)));
@@ -140,7 +140,7 @@ impl Tokenizer {
         });
     }
     fn is_long(&self, k: &mut KernelBuilder, part: &Expr) -> Expr {
-        // Code points have at least a byte each.
+        // A code point has at least one byte.
         if self.least == 1 {
             return lt(int(0), Expr::text_len(part.clone()));
         }
@@ -164,7 +164,7 @@ impl Tokenizer {
             });
         });
     }
-    /// What the first separator leaves over, without what the others take out of that.
+    /// The parts between matches of the first separator, split further by the other separators.
     fn separated(&self, k: &mut KernelBuilder, s: &Expr, tables: &[Tables], found: Found) {
         let Some((t, rest)) = tables.split_first() else {
             found(k, s, int(0), Expr::text_len(s.clone()));

@@ -1,15 +1,15 @@
-//! TopK: the k largest (or smallest) elements along an axis, in order, with their positions.
+//! TopK: the k largest (or smallest) elements along an axis in order, with their positions.
 //!
 //! | versions | |
 //! |---|---|
 //! | 1 | attribute `k` |
 //! | 10 | input K |
-//! | 11, 24 | `largest`, `sorted`; without order any is right, so there is one |
+//! | 11, 24 | `largest`, `sorted`; without `sorted` any order is valid, so results are always sorted |
 //!
-//! Of equal elements the first comes first. NaN is larger than all numbers. Elements of at most 32 bits: see
-//! `topk/keys.rs`, in short rows `topk/short.rs`. Of others a few are found one after the other, each in a pass
-//! over the row; for more, the positions of the row are sorted, by digits or, where the row may be short, by
-//! merging, in scratch memory.
+//! The first of equal elements comes first. NaN is larger than all numbers. Elements of at most 32 bits are
+//! handled in `topk/keys.rs`, short rows of them in `topk/short.rs`. For others, a few results are found one
+//! after the other, each in a pass over the row. For more results, the positions of the row are sorted in
+//! scratch memory, by digits or, if the row may be short, by merging.
 
 pub mod keys;
 mod narrow;
@@ -22,7 +22,7 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Stmt, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Up to this many are found one by one.
+/// Up to this many results are found one by one.
 const FEW: i64 = 16;
 
 /// The operator.
@@ -30,9 +30,9 @@ const FEW: i64 = 16;
 pub struct TopK {
     /// May be negative.
     pub axis: i64,
-    /// Version 1.
+    /// Attribute of version 1.
     pub k: Option<i64>,
-    /// The largest, or the smallest.
+    /// True for the largest, false for the smallest.
     pub largest: bool,
 }
 
@@ -67,7 +67,7 @@ impl Operator for TopK {
             return cx.error(codes::OP_SHAPE, format!("K is {k}, but the axis has {n} elements")).fail();
         }
         if t.elem.bits() <= 32 && t.elem != ElemType::Str {
-            // Key and position are one integer.
+            // Key and position are packed into one integer.
             cx.syms.require_at_most(t.dims[axis], Dim::constant(keys::POSITIONS - 1));
         }
         let mut dims = t.dims;
@@ -95,7 +95,7 @@ impl Operator for TopK {
             cx.define(row.count, runtime::entry(cx, b, 0));
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
-        // A method for all rows, or for those that run time does not find short.
+        // A method for all rows, or for rows that turn out not to be short at run time.
         let (method, short) = match short::Short::new(cx, &row, &outer) {
             Some((short, None)) => (Method::Count(short), None),
             Some((short, Some(when))) => (Method::new(cx, &row, &outer), Some((when, Method::Count(short)))),
@@ -115,7 +115,7 @@ impl Operator for TopK {
     }
 }
 
-/// How rows are done, with their scratch.
+/// The method for rows, with its scratch.
 enum Method {
     Count(short::Short),
     Select,
@@ -125,14 +125,14 @@ enum Method {
 }
 
 impl Method {
-    /// For rows that are not short.
+    /// The method for rows that are not short.
     fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Method {
         let keyed = keys::suits(cx, row);
         let few = match row.count.as_const() {
             _ if keyed => keys::finds_few(row),
             count => count.is_some_and(|c| c <= FEW),
         };
-        // A row has as many elements as are asked for.
+        // A row has at least as many elements as results are requested.
         let long = [row.n, row.count].iter().any(|n| n.as_const().is_some_and(|n| n >= radix::LEAST));
         if let (Some(digits), true) = (radix::digits(row.ty), !few && long) {
             return Method::Digits(digits, radix::Lists::new(cx, outer, row.n, digits));
@@ -148,7 +148,7 @@ impl Method {
     }
 }
 
-/// What a row is made of.
+/// The context of a row.
 struct Row {
     axis: usize,
     n: Dim,
@@ -163,7 +163,7 @@ impl Row {
     fn at(&self, o: &[Dim], i: Dim) -> Vec<Dim> {
         o[..self.axis].iter().chain([&i]).chain(&o[self.axis..]).copied().collect()
     }
-    /// Result `j` is the element at a position.
+    /// Stores the element at a position as result `j`.
     fn take(&self, k: &mut KernelBuilder, o: &[Dim], j: Dim, position: Expr) {
         let i = k.let_(position);
         let v = k.with_index(i.clone(), self.n, |k, i| k.load(self.x, &self.at(o, i)));
@@ -188,7 +188,7 @@ impl TopK {
             Method::Keys(scratch) => self.by_keys(k, row, o, scratch),
         }
     }
-    /// The first one in order of those that come after the last one, again and again.
+    /// Finds each result as the first element in order that comes after the previous result.
     fn select(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim]) {
         let ty = row.ty;
         let (last, last_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
@@ -218,7 +218,7 @@ impl TopK {
         });
         self.in_order(k, row, o, lists.order);
     }
-    /// The first elements of a list of positions.
+    /// Stores the first elements of a list of positions as results.
     fn in_order(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], order: Buf) {
         k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
             let i = k.load(order, &[o, &[j]].concat());
@@ -233,7 +233,7 @@ impl TopK {
         k.range(LoopKind::Seq, "i", 0, n, |k, i| k.store(order, &spot(i), Expr::index(i)));
         let width = k.acc(runtime::int(1));
         let body = k.block(|k| {
-            // What is left of the two runs.
+            // The remaining parts of the two runs.
             let [a, a_end, b, b_end] = [0; 4].map(|z| k.acc(runtime::int(z)));
             k.range(LoopKind::Seq, "p", 0, n, |k, p| {
                 let pair = Expr::acc(width) + Expr::acc(width);
@@ -272,7 +272,7 @@ impl TopK {
         k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
         self.in_order(k, row, o, order);
     }
-    /// True if value `a` comes before `b` whatever their positions.
+    /// True if value `a` comes before `b`, regardless of their positions.
     fn before(&self, ty: ElemType, a: Expr, b: Expr) -> Expr {
         let (a, b) = if self.largest { (a, b) } else { (b, a) };
         let more = Expr::bin(BinOp::Gt, a.clone(), b.clone());
@@ -282,7 +282,7 @@ impl TopK {
         let nan = |e: Expr| Expr::un(UnOp::IsNan, e);
         runtime::or(more, nan(a).and(Expr::un(UnOp::Not, nan(b))))
     }
-    /// True if the element comes after the one that was taken last, or if none was.
+    /// True if the element comes after the previous result, or if there is none.
     fn after(
         &self,
         k: &mut KernelBuilder,

@@ -122,7 +122,7 @@ impl Training {
     fn states(&self) -> usize {
         if matches!(self, Training::Adam { .. }) { 2 } else { 1 }
     }
-    /// Result number `wanted` for one element: the tensor, then the states.
+    /// Result `wanted` for one element: 0 is the tensor, then come the states.
     fn step(&self, ty: ElemType, r: Expr, t: Expr, values: Vec<Expr>, wanted: usize) -> Expr {
         let c = |v: f32| Expr::num(ty, f64::from(v));
         let one = || Expr::num(ty, 1.0);

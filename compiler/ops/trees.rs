@@ -7,9 +7,9 @@
 //! | TreeEnsembleClassifier, TreeEnsembleRegressor | 1; 3: numbers as tensors, so that they may be doubles |
 //! | TreeEnsemble | 5: the type of the input is that of all numbers; sets |
 //!
-//! A double input is compared and added up in double, all others in float. A missing value (NaN) goes where
-//! the node's flag says, whatever it tests. The classifier's labels are those of the first top score; with
-//! two labels but one class that has weights, that class's score s gives both:
+//! Double inputs are compared and added in double, all others in float. A missing value (NaN) takes the
+//! branch of the node's flag, whatever the test. The classifier's label is the first with the top score. With
+//! two labels but a single class that has weights, the score s of that class determines both:
 //!
 //! | | scores | second label |
 //! |---|---|---|
@@ -195,11 +195,11 @@ impl Trees {
     fn forest(&self, elem: ElemType) -> std::result::Result<Forest, String> {
         self.attributes.forest(compute_type(elem), self.targets)
     }
-    /// How scores of so many targets are made, in the type that they are computed in.
+    /// The computation of scores for a number of targets, in their compute type.
     fn scores(&self, targets: usize, ty: ElemType) -> Scores {
         Scores { aggregate: self.aggregate, base: self.base.clone(), targets, ty }
     }
-    /// The only class with weights, if there are two.
+    /// The only class with weights, if there are two classes.
     fn single(&self, f: &Forest) -> Option<i64> {
         let mut ids = f.leaves.iter().flatten().map(|w| w.target);
         let first = ids.next()?;
@@ -244,7 +244,7 @@ impl Trees {
     }
 }
 
-/// Kept apart so that both forms of attributes check numbers alike.
+/// A separate function, so that both forms of attributes check numbers alike.
 fn check_range(what: &str, v: i64, n: usize) -> std::result::Result<usize, String> {
     usize::try_from(v).ok().filter(|v| *v < n).ok_or_else(|| format!("{what} {v} is not in 0..{n}"))
 }

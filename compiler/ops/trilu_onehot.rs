@@ -1,8 +1,8 @@
 //! Trilu and OneHot: elements selected by their position.
 //!
-//! OneHot before version 11 takes no indices from the end; in every version an index that names no position
-//! marks none. A diagonal or a depth that only run time knows is read by the generated code; the depth must
-//! then be declared in the shape of the result, and `ONNXC_E_VALUE` says that it is another one.
+//! OneHot before version 11 has no indices from the end; in every version an index out of range selects
+//! nothing. A diagonal or a depth that is known only at run time is read by the generated code. Such a depth
+//! must be declared in the shape of the result; a different value is an error (`ONNXC_E_VALUE`).
 
 use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
@@ -87,12 +87,12 @@ impl Operator for TriluOnehot {
                 let (rows, columns) = (dims[r - 2], dims[r - 1]);
                 cx.map(y, |k, at| {
                     let (v, zero) = (k.load(x, at), k.zero(ty));
-                    // Positions are compared as what they are, so that lanes need no 64 bits.
+                    // Positions are compared in their own type, so that lanes need no 64 bits.
                     let chosen =
                         |d: Dim| Expr::select(Expr::cmp_index(op, at[r - 1] - at[r - 2], d), v, zero);
                     match (known, diagonal) {
                         (None, Some(b)) => {
-                            // Diagonals outside of the matrix are all alike.
+                            // All diagonals outside the matrix are equivalent.
                             let d = runtime::value(k, b, 0)
                                 .max(Expr::index(Dim::constant(0) - rows))
                                 .min(Expr::index(columns))
@@ -112,7 +112,7 @@ impl Operator for TriluOnehot {
                 if !known {
                     cx.define(n, runtime::entry(cx, depth, 0));
                 }
-                // Positions first, -1 for none: what compares with each of them is short and simple.
+                // Positions are computed first, -1 for none, so that the comparisons are short and simple.
                 let short = cx.m.syms.range(n).hi.is_some_and(|n| i32::try_from(n).is_ok());
                 let ty = if short { ElemType::I32 } else { ElemType::I64 };
                 let from =

@@ -1,7 +1,7 @@
 //! Elementwise operators of one operand, with attributes as parameters.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/>. Versions differ in types only, but for
-//! `Clip` (see `select`), `Gelu` (20), and `consumed_inputs` of version 1, which changes nothing.
+//! Spec: <https://onnx.ai/onnx/operators/>. Versions differ in types only, except for `Clip` (see `select`),
+//! `Gelu` (20), and `consumed_inputs` of version 1, which has no effect.
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::Result;
@@ -9,7 +9,7 @@ use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Which function.
+/// The function.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Unary {
@@ -34,7 +34,7 @@ pub enum Unary {
         lambd: f32,
         bias: f32,
     },
-    /// Between two limits: the activation Clip of fused operators.
+    /// Clamps between two limits: the activation Clip of fused operators.
     Clamp(f32, f32),
     /// Detects +inf, -inf.
     IsInf(bool, bool),
@@ -177,7 +177,7 @@ impl Unary {
         let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
         k.shared(x, |k, x| match *self {
             Unary::Plain(UnOp::Floor | UnOp::Ceil | UnOp::Round | UnOp::Trunc) if !ty.is_float() => x,
-            // Version 9 of Erf takes integers. The part before the point is 0, until the function rounds to 1
+            // Version 9 of Erf accepts integers. The result is truncated to 0 until the function rounds to 1
             // in float.
             Unary::Plain(UnOp::Erf) if !ty.is_float() => {
                 let one = Expr::num(ty, 1.0);
@@ -186,7 +186,7 @@ impl Unary {
             }
             Unary::Plain(op) => Expr::un(op, x),
             Unary::Reciprocal => Expr::num(ty, 1.0) / x,
-            // NaN stays: max propagates it.
+            // NaN is kept, because max propagates it.
             Unary::Relu => x.max(zero()),
             Unary::LeakyRelu(a) => Expr::select(lt(x.clone(), zero()), x.clone() * c(a), x),
             Unary::ThresholdedRelu(a) => Expr::select(lt(c(a), x.clone()), x, zero()),
@@ -213,7 +213,7 @@ impl Unary {
                     * Expr::num(ty, (2.0 / std::f64::consts::PI).sqrt());
                 x * Expr::num(ty, 0.5) * (Expr::un(UnOp::Tanh, inner) + Expr::num(ty, 1.0))
             }
-            // The attributes are floats: integers are compared and moved as floats.
+            // The attributes are floats, so integers are compared and shifted as floats.
             Unary::Shrink { .. } if !ty.is_float() => {
                 let wide = self.apply(k, ElemType::F64, Expr::cast(ty, ElemType::F64, x));
                 Expr::cast(ElemType::F64, ty, wide)
@@ -249,7 +249,7 @@ fn softplus(k: &mut KernelBuilder, ty: ElemType, x: Expr) -> Expr {
     if ty != ElemType::F32 {
         return top + Expr::un(UnOp::Log1p, u);
     }
-    // 2 atanh(s) with s = u / (2 + u) <= 1/3: to 2^-27 by a polynomial in s^2.
+    // 2 atanh(s) with s = u / (2 + u) <= 1/3, by a polynomial in s^2 with an error of 2^-27.
     const ATANH: [f64; 4] = [1.400_344_2e-1, 1.400_150_8e-1, 2.001_071_9e-1, 3.333_321e-1];
     k.shared(u, |k, u| {
         k.shared(u.clone() / (u + num(2.0)), |k, s| {
@@ -261,7 +261,7 @@ fn softplus(k: &mut KernelBuilder, ty: ElemType, x: Expr) -> Expr {
     })
 }
 
-/// x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); of large x the quotient is 1.
+/// x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); for large x the quotient is 1.
 fn mish(k: &mut KernelBuilder, ty: ElemType, x: Expr) -> Expr {
     let two = Expr::num(ty, 2.0);
     let e = Expr::un(UnOp::Exp, x.clone().min(Expr::num(ty, 44.0)));
@@ -271,7 +271,7 @@ fn mish(k: &mut KernelBuilder, ty: ElemType, x: Expr) -> Expr {
     })
 }
 
-/// Known integers through a function of dims.
+/// Applies a function of dims to known integers.
 pub fn map_known(v: Option<Vec<Dim>>, f: impl Fn(Dim) -> Option<Dim>) -> Known {
     v.and_then(|v| v.into_iter().map(f).collect::<Option<Vec<_>>>()).map_or(Known::No, Known::Dims)
 }

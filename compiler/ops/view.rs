@@ -1,4 +1,4 @@
-//! Operators that only change the shape: the result is the operand's memory.
+//! Operators that only change the shape: the result is a view of the operand's memory.
 //!
 //! | operator | versions |
 //! |---|---|
@@ -7,8 +7,9 @@
 //! | Flatten | 1, 9: axis in 0..=rank; 11: negative too |
 //! | Identity | |
 //!
-//! A shape or axes that only run time knows: see `runtime`. Squeeze without axes keeps dimensions of sizes
-//! that the model computes, and run time checks that none of them is 1: another rank would be another graph.
+//! For a shape or axes known only at run time, see `runtime`. Squeeze without axes keeps dimensions whose
+//! sizes the model computes, and a run-time check requires that none of them is 1, because another rank would
+//! be another graph.
 
 use super::support::runtime;
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
@@ -119,11 +120,11 @@ impl Operator for View {
 }
 
 impl View {
-    /// The shape or the axes are an input.
+    /// True if the shape or the axes are an input.
     fn asks_input(&self) -> bool {
         matches!(self, View::Reshape { shape: None, .. } | View::Squeeze(None) | View::Unsqueeze(None))
     }
-    /// Sizes of the result from the values of the operand.
+    /// Defines the sizes of the result from the values of the operand.
     fn define_sizes(&self, cx: &mut LowerCx, list: Buf) {
         let (from, to) = (cx.dims(cx.input(0)), cx.dims(cx.output(0)));
         let total = Dim::product(from.iter().copied());
@@ -132,8 +133,8 @@ impl View {
             let sizes = match self {
                 View::Reshape { allowzero, .. } => target_sizes(k, list, &own, total, *allowzero),
                 View::Unsqueeze(_) => {
-                    // The input's size at a dimension that is no axis: as many as dimensions before it are
-                    // none.
+                    // A dimension that is not an axis has the input's size at index `before`, the number of
+                    // preceding dimensions that are not axes.
                     let flags = runtime::axis_flags(k, list, to.len());
                     let mut before = runtime::int(0);
                     let mut out = vec![];
@@ -167,7 +168,7 @@ impl View {
     }
 }
 
-/// 0 copies the input's size (unless `allowzero`), one -1 takes the rest.
+/// 0 copies the input's size (unless `allowzero`), and a single -1 is inferred.
 fn target_sizes(k: &mut KernelBuilder, list: Buf, from: &[Expr], total: Dim, allowzero: bool) -> Vec<Expr> {
     let target = runtime::values(k, list);
     let (mut open, mut others) = (runtime::int(0), runtime::int(1));
@@ -189,7 +190,7 @@ fn target_sizes(k: &mut KernelBuilder, list: Buf, from: &[Expr], total: Dim, all
         sizes.push((rest, size));
     }
     runtime::check(k, runtime::le(open.clone(), runtime::int(1)));
-    // -1 can not be told beside a 0.
+    // -1 cannot be inferred if another size is 0.
     runtime::check(
         k,
         runtime::or(
@@ -204,7 +205,7 @@ fn target_sizes(k: &mut KernelBuilder, list: Buf, from: &[Expr], total: Dim, all
     sizes.into_iter().map(|(open, size)| k.let_(Expr::select(open, rest.clone(), size))).collect()
 }
 
-/// 0 copies the input's size (unless `allowzero`), one -1 takes the rest.
+/// 0 copies the input's size (unless `allowzero`), and a single -1 is inferred.
 fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) -> Result<Vec<Dim>> {
     let mut dims = vec![];
     let mut rest = None;
@@ -228,7 +229,7 @@ fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) ->
             Some(v) if v < 0 => {
                 return cx.error(codes::OP_SHAPE, "the shape holds a negative size or -1 twice").fail();
             }
-            // A computed 0 would copy the input's size: that is refused at run time, unless both are 0.
+            // A computed 0 would copy the input's size. It is rejected at run time, unless both are 0.
             None if !allowzero && from.get(i).is_some_and(|f| f != d) => {
                 cx.syms.require_at_most(from[i].min(1), *d);
                 dims.push(*d);
@@ -260,8 +261,8 @@ fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) ->
     Ok(dims)
 }
 
-/// `a / b` if every term of `a` holds `b`; products of symbols cancel (a size of 0 makes the quotient free:
-/// spec).
+/// `a / b` if every term of `a` is divisible by `b`. Symbols cancel, although a size of 0 would make the
+/// quotient arbitrary (spec).
 fn exact_quotient(a: Dim, b: Dim) -> Option<Dim> {
     let q = a.floor_div(b);
     (q * b == a).then_some(q)
@@ -290,8 +291,8 @@ fn squeeze(cx: &mut InferCx, from: &[Dim], attr: &Option<Vec<i64>>) -> Result<Ve
         }
         None => {
             let one = Dim::constant(1);
-            // A size that the caller chooses can be bound; of one that the model computes, the rank is
-            // decided here.
+            // A size chosen by the caller can be bound. For a size computed by the model, the rank is decided
+            // here.
             let (computed, chosen): (Vec<Dim>, Vec<Dim>) = from
                 .iter()
                 .filter(|d| cx.syms.eq(**d, one) == Answer::Unknown)

@@ -74,14 +74,14 @@ impl Operator for Windows {
         let y = cx.output(0);
         let (dims, to) = (cx.dims(y), cx.elem(y).compute());
         let inputs: Vec<Buf> = cx.inputs.iter().flatten().copied().collect();
-        // If one of them is late, both sizes of the result are.
+        // If one of them is known only at run time, both sizes of the result are.
         let late = (0..inputs.len().min(2))
             .any(|i| cx.dims_value(i).is_none() && (i == 0 || self.kind == Kind::Mel));
         if late {
             let size = runtime::entry(cx, inputs[0], 0);
             cx.define(dims[dims.len() - 1], size);
             if self.kind == Kind::Mel {
-                // Rounded down also below 0, where no shape fits.
+                // Floor division also below 0, which fits no shape.
                 let length = runtime::entry(cx, inputs[1], 0);
                 cx.define(dims[0], (length.max(runtime::int(-2)) + runtime::int(2)) / runtime::int(2));
             }
@@ -120,11 +120,11 @@ impl Windows {
     }
 }
 
-/// What the mel filters have in common.
+/// Values shared by the mel filters.
 struct Bank {
     low: Expr,
     step: Expr,
-    /// (dft_length + 1) / sample_rate, kept apart: the product is rounded down as a whole.
+    /// (dft_length + 1) / sample_rate, unevaluated: the product is rounded down as a whole.
     length: Expr,
     rate: Expr,
 }
@@ -145,7 +145,7 @@ impl Bank {
         let rate = scalar(k, inputs[2]);
         Bank { low, step, length, rate: k.let_(rate) }
     }
-    /// Spectrogram bin where filter edge `i` lies, a whole number.
+    /// The spectrogram bin of filter edge `i`, an integer.
     fn edge(&self, i: Dim) -> Expr {
         let mel = wide(i) * self.step.clone() + self.low.clone();
         let hertz = Expr::un(UnOp::Expm1, mel * number(std::f64::consts::LN_10 / 2595.0)) * number(700.0);

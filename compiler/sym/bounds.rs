@@ -59,7 +59,7 @@ fn mul((a, b): Wide, (c, d): Wide) -> Wide {
     }
 }
 
-/// Steps one question may take; ordinary ones need a few dozen.
+/// Most steps of one proof; ordinary ones need a few dozen.
 const EFFORT: u32 = 20_000;
 
 /// Number of minima and maxima of a sum that are analysed together.
@@ -99,7 +99,7 @@ impl Prover<'_> {
         self.ranges.borrow_mut().insert(d, w);
         w
     }
-    /// The interval narrowed by what conditions say about this very expression.
+    /// The interval, narrowed by conditions on exactly this expression.
     fn with_checked(&self, d: Dim, (lo, hi): Wide) -> Wide {
         if self.syms.lower.is_empty() || d.as_const().is_some() {
             return (lo, hi);
@@ -395,7 +395,7 @@ fn is_multiple(x: Dim, of: i64) -> bool {
 }
 
 impl SymTable {
-    /// An interval that holds every value of `d`.
+    /// An interval that contains every value of `d`.
     pub fn range(&self, d: Dim) -> Range {
         narrow(Prover::new(self).wide(self.normal(d), 0))
     }

@@ -43,7 +43,7 @@ fn place(op: Op, a: Dim, b: Dim) -> usize {
     (mix.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as usize % ENTRIES
 }
 
-/// The pair that `compute` gives for these operands.
+/// The pair for these operands, from the cache or computed.
 pub(super) fn pair(
     op: Op,
     a: Dim,
@@ -68,7 +68,7 @@ pub(super) fn pair(
     r
 }
 
-/// The dim that `compute` gives for these operands.
+/// The dim for these operands, from the cache or computed.
 pub(super) fn dim(op: Op, a: Dim, b: Dim, compute: impl FnOnce() -> Dim) -> Dim {
     pair(op, a, b, || Some((compute(), a))).map_or(a, |r| r.0)
 }

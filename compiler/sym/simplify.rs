@@ -14,9 +14,9 @@
 //! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front. This is the one rule that
 //!    depends on the order of additions (`mod + 2*d*floordiv` stays); [`super::SymTable::eq`] sees through
 //!    it.
-//! 7. Minima and maxima are flat, sorted, without repetitions and with one number; where two members differ
 //! 7. Minima and maxima are flat, sorted, without repetitions and with at most one number; of operands that
 //!    differ by a number, only the decisive one stays.
+//! 8. Expressions have bounds on size and nesting (`MAX_SIZE`, `MAX_DEPTH`); beyond them they are poison.
 
 use super::expr::{Atom, Dim, Node, Sym, Term, View, floor_div_i64, floor_mod_i64};
 use super::memo;

@@ -113,7 +113,7 @@ pub struct SymTable {
     pub expressions: bool,
 }
 
-/// What a [`SymTable`] knew before a scope was opened.
+/// The state of a [`SymTable`] before a scope was opened.
 #[derive(Clone, Debug)]
 pub struct Scope {
     conditions: Vec<Condition>,

@@ -83,7 +83,7 @@ fn atom(a: &Atom, name: &dyn Fn(Sym) -> String) -> String {
     }
 }
 
-/// Reads a dim; `sym` finds names. The error says what was expected where.
+/// Reads a dim; `sym` resolves names. The error contains the expected token and its position.
 pub fn parse(text: &str, sym: &mut dyn FnMut(&str) -> Option<Sym>) -> Result<Dim, String> {
     let mut p = Parser { text, at: 0, sym };
     let d = p.sum(0)?;

@@ -4,7 +4,7 @@
 //! in f / (2 + f). tanh: Cephes' rational function near 0 (S. L. Moshier), elsewhere 1 - 2 / (1 + e^2x). erf:
 //! polynomials, near 0 for erf x / x, elsewhere for the logarithm of 1 - erf x. Products with numbers of an
 //! exponent's size are exact, so that the error bounds also hold without fused operations. `tests/math.rs`
-//! lists the errors.
+//! checks the errors.
 
 use super::{Floats, clamped, log_by, log1p_by, minus_1, poly, sigmoid_by, without_underflow};
 use crate::nest::UnOp;

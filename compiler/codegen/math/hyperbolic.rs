@@ -1,4 +1,4 @@
-//! sinh, cosh and the inverses of the hyperbolic functions: polynomials near 0, else by exp and log.
+//! sinh, cosh and the inverses of the hyperbolic functions: polynomials near 0, elsewhere by exp and log.
 
 use super::{Floats, clamped, log_near_1, log1p, poly, reduced};
 

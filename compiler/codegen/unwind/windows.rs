@@ -142,7 +142,7 @@ fn x86_64(steps: &[(u32, Step)]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Operations of aarch64: the ends, and one with a fixed encoding.
+/// Unwind codes of aarch64: `end`, `end_c`, `set_fp`.
 const END: u8 = 0xe4;
 const END_OF_PROLOGUE: u8 = 0xe5;
 const SET_FRAME: u8 = 0xe1;

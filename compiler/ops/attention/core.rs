@@ -1,6 +1,6 @@
-//! What all attention operators share: scores as one contraction, a guarded softmax over rows, and a second
-//! contraction with the values. Masks and biases are map kernels between them, so that they fuse with the
-//! scores' store.
+//! The common part of all attention operators: scores as one contraction, a guarded softmax over rows, and a
+//! second contraction with the values. Masks and biases are map kernels in between, so that they are fused
+//! into the store of the scores.
 
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::ops::LowerCx;
@@ -8,19 +8,19 @@ use crate::ops::matmul::product_sum;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// How queries, keys or values lie in a buffer.
+/// The layout of queries, keys or values in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// [batch, head, position, element]
     Heads,
-    /// [batch, position, hidden]; heads of `size` elements lie side by side from `offset` on.
+    /// [batch, position, hidden]; heads of `size` elements are consecutive from `offset` on.
     Hidden {
-        /// Elements of a head.
+        /// Elements per head.
         size: Dim,
-        /// Where the first head begins.
+        /// Position of the first head.
         offset: Dim,
     },
-    /// [batch, position, head, part, element] with several parts (queries, keys, values) in one buffer.
+    /// [batch, position, head, part, element], with several parts (queries, keys, values) in one buffer.
     Parts(i64),
     /// [part, batch, head, position, element]
     Stacked(i64),
@@ -29,14 +29,14 @@ pub enum Form {
 /// Queries, keys or values.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
-    /// Where.
+    /// The buffer.
     pub buf: Buf,
-    /// How.
+    /// Its layout.
     pub form: Form,
 }
 
 impl Operand {
-    /// An operand of rank 3 or 4, by its shape.
+    /// An operand of rank 3 or 4, with the layout given by its shape.
     pub fn of_rank(cx: &LowerCx, buf: Buf, size: Dim) -> Operand {
         let form = if cx.dims(buf).len() == 4 {
             Form::Heads
@@ -45,7 +45,7 @@ impl Operand {
         };
         Operand { buf, form }
     }
-    /// Indices of an element.
+    /// The subscripts of an element.
     pub fn at(&self, b: Dim, head: Dim, position: Dim, element: Dim) -> Vec<Dim> {
         match self.form {
             Form::Heads => vec![b, head, position, element],
@@ -67,7 +67,7 @@ pub struct Sizes {
     pub batch: Dim,
     /// Heads of keys and values.
     pub kv_heads: Dim,
-    /// Query heads that share one of them.
+    /// Query heads per key head.
     pub shared: Dim,
     /// Positions of queries.
     pub queries: Dim,
@@ -90,7 +90,7 @@ impl Sizes {
     }
 }
 
-/// scale * q . k for all pairs, [batch, head, query, key].
+/// Computes scale * q . k for all pairs, [batch, head, query, key].
 pub fn scores(cx: &mut LowerCx, s: &Sizes, q: Operand, key: Operand, scale: Expr, ty: ElemType) -> Buf {
     let out = cx.temp("scores", ty, s.scores());
     cx.kernel(|k| {
@@ -117,11 +117,11 @@ pub fn masked(ty: ElemType) -> Expr {
     Scalar::lowest(ty).into()
 }
 
-/// A value for a row, at its indices.
+/// Computes a value for a row, given its indices.
 pub type Sink<'a> = &'a dyn Fn(&mut KernelBuilder, &[Dim]) -> Expr;
 
-/// Softmax over the last dimension. A row of -inf alone becomes 0 if `guard`. `sink` is a further term of the
-/// sum.
+/// Softmax over the last dimension. If `guard`, a row of only -inf becomes 0. `sink` is an additional term of
+/// the sum.
 pub fn softmax(cx: &mut LowerCx, x: Buf, guard: bool, sink: Option<Sink>) -> Buf {
     let dims = cx.dims(x);
     let (rows, row) = dims.split_at(dims.len() - 1);
@@ -139,7 +139,7 @@ pub fn softmax(cx: &mut LowerCx, x: Buf, guard: bool, sink: Option<Sink>) -> Buf
                 let v = k.load(x, &at(r));
                 k.update(BinOp::Max, top, v);
             });
-            // exp(-inf - 0) is 0 where exp(-inf - -inf) is not a number.
+            // exp(-inf - 0) is 0, while exp(-inf - -inf) is NaN.
             let dead = Expr::bin(BinOp::Eq, Expr::acc(top), masked(ty));
             let base = if guard {
                 k.let_(Expr::select(dead, Expr::num(ty, 0.0), Expr::acc(top)))
@@ -167,7 +167,7 @@ pub fn softmax(cx: &mut LowerCx, x: Buf, guard: bool, sink: Option<Sink>) -> Buf
     y
 }
 
-/// y = probabilities . values
+/// Computes y = probabilities . values.
 pub fn values(cx: &mut LowerCx, s: &Sizes, probabilities: Buf, value: Operand, y: Operand) {
     let ty = cx.elem(y.buf).compute();
     let own = cx.elem(probabilities).compute();
@@ -186,8 +186,8 @@ pub fn values(cx: &mut LowerCx, s: &Sizes, probabilities: Buf, value: Operand, y
     });
 }
 
-/// Past and new keys (or values) in one buffer [batch, head, position, element] of `dims`: `wanted`, or a
-/// temporary. The new ones alone where there is no past and nobody wants the result.
+/// The past and new keys (or values) in one buffer [batch, head, position, element] of shape `dims`:
+/// `wanted`, or a temporary. Without a past and if the result is not used, the new ones alone.
 pub fn present(
     cx: &mut LowerCx,
     name: &str,
@@ -208,7 +208,7 @@ pub fn present(
         }
     };
     let before = past.map_or(Dim::constant(0), |p| cx.dims(p)[2]);
-    // One copy behind the other: a choice in each element would be slower than memory.
+    // Two copies: a select per element would be slower than memory.
     if let Some(p) = past {
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[batch, heads, before, size], |k, at| {

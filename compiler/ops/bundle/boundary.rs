@@ -1,10 +1,9 @@
-//! Sequences, optionals and maps at the border to the caller: descriptors (`onnxc_value` in the header), read
-//! into the parts that `bundle` tells of, and written from them.
+//! Sequences, optionals and maps at the interface to the caller. Descriptors (`onnxc_value` in the header)
+//! are read into the tensors that `bundle` defines, and written from them.
 //!
-//! A descriptor is an array of seven 64-bit words; the first two hold four 32-bit numbers. What the caller
-//! hands over is copied but for maps, whose keys and values are read where they are. What is handed back lies
-//! in the workspace: the last statements of the driver take the addresses of all parts, so that all of them
-//! are there at the end.
+//! A descriptor is an array of seven 64-bit words, of which the first two hold four 32-bit numbers. Inputs
+//! are copied, except maps, whose keys and values are read in place. Results are in the workspace: the last
+//! statements of the driver take the addresses of all parts, so that all of them are live at the end.
 
 pub(super) mod publish;
 
@@ -17,7 +16,7 @@ use crate::ops::{InferCx, Known, LowerCx};
 use crate::sym::{Dim, Range, Sym};
 use crate::tensor::{ElemType, MemberType, ValueType};
 
-/// What a value at the border is.
+/// The form of a value at the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Form {
@@ -30,21 +29,21 @@ pub enum Form {
     Maps,
 }
 
-/// An input or output that is no tensor.
+/// An input or output that is not a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Boundary {
-    /// What it is.
+    /// Its form.
     pub form: Form,
     /// Type of its elements, or of the values of its maps.
     pub elem: ElemType,
     /// Type of the keys of its maps.
     pub key: Option<ElemType>,
-    /// Sizes of all members, as far as they are known.
+    /// Sizes common to all members, as far as they are known.
     pub dims: Option<Vec<Option<i64>>>,
 }
 
 impl Boundary {
-    /// The border form of a type.
+    /// The interface form of a type.
     pub fn of(ty: &ValueType) -> Option<Boundary> {
         let member = |t: &ValueType| match t {
             ValueType::Member(m) => Some(m.clone()),
@@ -64,7 +63,7 @@ impl Boundary {
             ValueType::Map(k, v) => member(v).map(|m| Boundary { key: Some(*k), ..of(Form::Map, m) }),
         }
     }
-    /// How many tensors it is made of.
+    /// Number of tensors that represent it.
     pub fn parts(&self) -> usize {
         if self.form == Form::OptionalSequence { 3 } else { 2 }
     }
@@ -94,12 +93,12 @@ const KIND: i64 = 0;
 const DTYPE: i64 = 1;
 const KEY_DTYPE: i64 = 2;
 const RANK: i64 = 3;
-/// Kinds: what a descriptor describes.
+/// Kinds of descriptors.
 const NONE: i64 = 0;
 const TENSOR: i64 = 1;
 const SEQUENCE: i64 = 2;
 const MAP: i64 = 3;
-/// Highest rank of a member that comes from outside, where none is declared.
+/// Highest rank of a member of an input, if none is declared.
 const MAX_RANK: i64 = 64;
 
 pub(super) fn infer_unpack(cx: &mut InferCx, b: &Boundary) -> Result<()> {
@@ -130,7 +129,7 @@ pub(super) fn infer_unpack(cx: &mut InferCx, b: &Boundary) -> Result<()> {
     Ok(())
 }
 
-/// Fields of descriptors in a buffer, for kernels and for the driver.
+/// Fields of the descriptors in a buffer, for kernels and for the driver.
 struct Fields {
     words: Buf,
     halves: Buf,
@@ -152,7 +151,7 @@ impl Fields {
             Expr::Load { buf: self.halves, at: vec![i, Dim::constant(h)] },
         )
     }
-    /// Writes one: kind, dtype, key dtype, rank; len, dims, data, keys, items.
+    /// Writes a descriptor: kind, dtype, key dtype, rank; len, dims, data, keys, items.
     fn store(&self, k: &mut KernelBuilder, i: Dim, halves: [Expr; 4], words: [Expr; 5]) {
         for (h, v) in halves.into_iter().enumerate() {
             k.store(self.halves, &[i, Dim::from(h)], Expr::cast(ElemType::I64, ElemType::I32, v));
@@ -174,12 +173,12 @@ fn address(cx: &mut LowerCx, hint: &str, value: Expr) -> Sym {
     sym
 }
 
-/// A number that is defined again in each turn of a loop of the driver.
+/// A number that is redefined in each iteration of a driver loop.
 fn again(cx: &mut LowerCx, hint: &str, value: Expr) -> Dim {
     address(cx, hint, value).into()
 }
 
-/// `body` for each `0..len`, as a loop of the driver.
+/// Emits `body` for each `0..len` as a driver loop.
 fn each(cx: &mut LowerCx, len: Dim, body: impl FnOnce(&mut LowerCx, Dim)) {
     let at = cx.temp("item", ElemType::I64, vec![]);
     cx.kernel(|k| k.store(at, &[], int(0)));
@@ -192,7 +191,7 @@ fn each(cx: &mut LowerCx, len: Dim, body: impl FnOnce(&mut LowerCx, Dim)) {
     cx.m.driver.push(Stmt::While { cond, body });
 }
 
-/// The size that output `k` has in dimension `d`, defined; a number of its own where nobody wants the output.
+/// Defines the size of output `k` in dimension `d`; for an unused output, a separate number.
 fn defined(cx: &mut LowerCx, k: usize, d: usize, value: Expr) -> Dim {
     match cx.output_opt(k).map(|b| cx.dims(b)[d]) {
         Some(n) => {
@@ -203,7 +202,7 @@ fn defined(cx: &mut LowerCx, k: usize, d: usize, value: Expr) -> Dim {
     }
 }
 
-/// Reads a descriptor of the caller.
+/// Reads a descriptor given by the caller.
 pub(super) fn unpack(cx: &mut LowerCx, b: &Boundary) -> Result<()> {
     let given = cx.input(0);
     let own = Fields::new(cx, given, Dim::constant(1));

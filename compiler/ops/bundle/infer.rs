@@ -1,4 +1,4 @@
-//! Types of what the operators on tables make.
+//! Types of the results of operators on tables.
 
 use super::{Concat, HEAD, Split};
 use crate::diag::{Failure, Result, codes};
@@ -15,7 +15,7 @@ pub(super) fn table(cx: &InferCx, i: usize) -> Result<(Dim, Dim)> {
     }
 }
 
-/// The rank that all members have.
+/// The rank common to all members.
 fn rank(cx: &InferCx, columns: Dim) -> Result<usize> {
     match columns.as_const().and_then(|c| usize::try_from(c - HEAD).ok()) {
         Some(r) => Ok(r),
@@ -33,7 +33,7 @@ fn rank(cx: &InferCx, columns: Dim) -> Result<usize> {
     }
 }
 
-/// Members -> table, data. The first `like` operands only tell the element type.
+/// Members -> table, data. The first `like` operands only determine the element type.
 pub(super) fn pack(cx: &mut InferCx, elem: Option<ElemType>, rank: usize, like: usize) -> Result<()> {
     let types: Vec<TensorType> =
         (0..cx.inputs.len()).map(|i| cx.tensor(i).cloned()).collect::<Result<_>>()?;
@@ -104,7 +104,7 @@ pub(super) fn erase(cx: &mut InferCx) -> Result<()> {
     Ok(())
 }
 
-/// Table -> truth value.
+/// Table -> boolean.
 pub(super) fn has(cx: &mut InferCx) -> Result<()> {
     let (len, _) = table(cx, 0)?;
     let known = len.as_const().and_then(|n| ConstData::new(ElemType::Bool, vec![], vec![u8::from(n > 0)]));

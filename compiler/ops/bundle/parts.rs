@@ -1,6 +1,6 @@
-//! SplitToSequence and ConcatFromSequence: a tensor cut along an axis into members, and back. In both
-//! directions a list tells for each position along the axis where its elements begin in the data of the
-//! sequence, and how far it is there from one row of the outer dimensions to the next.
+//! SplitToSequence and ConcatFromSequence: a tensor is split along an axis into members, or joined from them.
+//! In both directions a list gives, for each position along the axis, the offset of its elements in the data
+//! of the sequence and the stride between rows of the outer dimensions.
 
 use super::{HEAD, is_size, ix, same};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
@@ -10,7 +10,7 @@ use crate::ops::support::runtime::{check, int, le};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// A tensor seen as rows, positions along an axis, and what is inside of a position.
+/// A tensor viewed as rows, positions along an axis, and elements within a position.
 struct Cut {
     rows: Dim,
     along: Dim,
@@ -28,7 +28,8 @@ impl Cut {
     fn shape(&self) -> Vec<Dim> {
         vec![self.rows, self.along, self.inside]
     }
-    /// Notes the positions of a member of `size` positions from `start` on; its elements begin at `place`.
+    /// Records the positions of a member of `size` positions from `start` on, whose elements begin at
+    /// `place`.
     fn note(&self, k: &mut KernelBuilder, list: Buf, start: Expr, size: Expr, place: Expr) {
         let j = k.acc(int(0));
         k.while_(Expr::bin(BinOp::Lt, Expr::acc(j), size.clone()), |k| {
@@ -39,7 +40,7 @@ impl Cut {
             k.update(BinOp::Add, j, int(1));
         });
     }
-    /// Where the element of row `at[0]`, position `at[1]` is in the data.
+    /// The offset in the data of the element in row `at[0]` and position `at[1]`.
     fn place(&self, k: &mut KernelBuilder, list: Buf, at: &[Dim]) -> Expr {
         let (begin, width) =
             (k.load(list, &[at[1], Dim::constant(0)]), k.load(list, &[at[1], Dim::constant(1)]));
@@ -76,7 +77,7 @@ pub(super) fn split(cx: &mut LowerCx, Split { axis, keepdims }: Split) {
     };
     let whole = cut.rows.as_const() == Some(1);
     let list = cx.temp("places", ElemType::I64, vec![cut.along, Dim::constant(2)]);
-    // Without a table it is only the data: one member or many, their order is the same.
+    // Without a table only the data is written: its order is the same for one member and for many.
     let len = len.unwrap_or(Dim::constant(0));
     if table.is_some() {
         cx.kernel(|k| {
@@ -144,7 +145,7 @@ pub(super) fn concat(cx: &mut LowerCx, Concat { axis, new_axis }: Concat) {
     if !cx.m.syms.is_pos(len) {
         cx.m.driver.push(Stmt::Check { cond: Expr::cmp_index(BinOp::Gt, len, 0), status: Status::Value });
     }
-    // Dimension of the result for each column of sizes.
+    // The dimension of the result for each column of sizes.
     let own: Vec<usize> = (0..dims.len()).filter(|d| !new_axis || *d != axis).collect();
     let found = cx.compute(own.len().max(1), |k, out| {
         let sum = k.acc(int(0));

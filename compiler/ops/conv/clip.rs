@@ -1,8 +1,8 @@
-//! Taps of a convolution that only ever read pads.
+//! Removal of convolution taps that only read pads.
 //!
-//! A dilated kernel may reach beyond a small image on all sides: a 3x3 kernel of dilation 24 over 12x16
-//! pixels has one tap that meets the image. The other taps add zeros, and the pads that they need are larger
-//! than the image. The convolution becomes one with the remaining taps; they are a range along each axis.
+//! A dilated kernel may extend beyond a small image on all sides: a 3x3 kernel of dilation 24 over 12x16
+//! pixels has a single tap that reads the image. The other taps add zeros and require pads larger than the
+//! image. The convolution is reduced to the remaining taps, which are a range along each axis.
 
 use super::Axis;
 use crate::nest::Buf;
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The weights (input `index`) and the axes without such taps; `spatial` and `out` are sizes of the image and
-/// the result. Sizes that run time knows keep all taps, and so does an axis all of whose taps read pads.
+/// the result. All taps are kept if a size is known only at run time, or if all taps of an axis read pads.
 pub fn clipped(
     cx: &mut LowerCx,
     index: usize,
@@ -37,12 +37,12 @@ pub fn clipped(
     (slice(cx, w, index, &kept), axes.iter().zip(&kept).map(clip).collect())
 }
 
-/// The taps of an axis that meet the image at some result; `None` if a size is unknown or there is no such
+/// The taps of an axis that read the image for some result; `None` if a size is unknown or there is no such
 /// tap.
 fn taps(a: &Axis, size: Dim, out: Dim) -> Option<Range<i64>> {
     let (before, size, out) =
         (i128::from(a.before.as_const()?), i128::from(size.as_const()?), i128::from(out.as_const()?));
-    // A tap's first and last position in the image.
+    // The first and last position of a tap in the image.
     let first = |tap: i64| i128::from(tap) * i128::from(a.dilation) - before;
     let last = |tap: i64| first(tap) + (out - 1) * i128::from(a.stride);
     let start = (0..a.kernel).find(|t| last(*t) >= 0)?;

@@ -1,8 +1,9 @@
-//! ConvTranspose, by the phases of its strides, each a convolution of stride 1 with a part of the kernel.
+//! ConvTranspose, decomposed into the phases of its strides. Each phase is a convolution of stride 1 with a
+//! part of the kernel.
 //!
-//! All phases are one contraction where their taps are equally many; where that would be many more than the
-//! kernel has, each is a kernel of its own. Of few channels the phases are channels, too, or the taps are, of
-//! which a map adds up those of a result.
+//! If their numbers of taps are equal, all phases are one contraction. If padding to equal numbers would add
+//! many taps, each phase is a separate kernel. With few channels, the phases become channels as well, or the
+//! taps do, and a map adds up the taps of a result.
 
 use super::{Axis, Conv, padded, with_bias};
 use crate::diag::Result;
@@ -14,11 +15,11 @@ use crate::sym::Dim;
 impl Conv {
     /// y[o] = sum over k of x[(o + before - k * dilation) / stride] where that divides and is inside.
     ///
-    /// With o + before = stride * q + phase only the taps k = phase + stride * j count: each phase is a
+    /// With o + before = stride * q + phase only the taps k = phase + stride * j contribute: each phase is a
     /// convolution of stride 1 with a part of the kernel, and all of them are one contraction. It fills a
-    /// buffer of whole strides, from which the result is cut where it does not begin and end with one. An
-    /// axis with stride and dilation, or with pads that only run time knows, is spread with zeros instead,
-    /// and convolved with the mirrored kernel.
+    /// buffer of whole strides, from which the result is cut unless it is aligned to strides. An axis with
+    /// stride and dilation, or with pads known only at run time, is instead expanded with zeros and convolved
+    /// with the mirrored kernel.
     pub(super) fn lower_transpose(&self, cx: &mut LowerCx, axes: &[Axis]) -> Result<()> {
         let (x, w, y) = (cx.input(0), cx.input(1), cx.output(0));
         let (dy, elem) = (cx.dims(y), cx.elem(x));
@@ -53,7 +54,8 @@ impl Conv {
             })
             .collect();
         let dw = cx.dims(w);
-        // A product of a few steps costs no more than to add up its parts, which are not rounded in between.
+        // Adding up the parts costs as much as a few steps of the product, so the product must be deep. The
+        // parts must not be rounded when they are stored.
         let deep = dx[1].as_const().is_some_and(|c| c >= LANES) && elem.compute() == elem;
         if deep && self.has_few_channels(&dw, &split) && wastes(axes, &split) {
             self.columns(cx, (x, w), axes, &split);
@@ -95,8 +97,8 @@ impl Conv {
         }
         Ok(())
     }
-    /// True if vectors along the result's channels would be mostly empty, but not with the phases beside
-    /// them.
+    /// True if vectors along the result's channels would be mostly empty, but not if the phases are channels
+    /// as well.
     fn has_few_channels(&self, dw: &[Dim], axes: &[Phases]) -> bool {
         let strides: i64 = axes.iter().map(|a| a.stride).product();
         self.group == 1
@@ -104,7 +106,7 @@ impl Conv {
             && dw.len() == axes.len() + 2
             && dw[1].as_const().is_some_and(|c| c < LANES)
     }
-    /// The phases as channels of a convolution of stride 1, which a map takes apart.
+    /// Computes the phases as channels of a convolution of stride 1; a map rearranges them.
     fn phases_as_channels(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Phases]) {
         let (ds, dw, y) = (cx.dims(src), cx.dims(w), cx.output(0));
         let (dy, elem) = (cx.dims(y), cx.elem(y));
@@ -162,8 +164,8 @@ impl Conv {
                 k.store(turned, o, Expr::acc(acc));
             });
         });
-        // Planes lie apart by what run time knows: each is read by itself. Pixels of few channels are not taken
-        // apart (`choose_layouts`).
+        // If the distance of planes is known only at run time, each plane is read separately. Pixels of few
+        // channels are not split into planes (`choose_layouts`).
         let planes = axes.iter().all(|a| a.taps == 1)
             || axes.last().zip(channels.as_const()).is_some_and(|(a, c)| c > VECTORS * a.stride);
         let unknown = planes && axes.iter().any(|a| a.count.as_const().is_none());
@@ -195,8 +197,9 @@ impl Conv {
             with_bias(k, v, bias, at[1])
         });
     }
-    /// Every tap of every channel at each element of the image as a channel of a 1x1 convolution, of which a map
-    /// adds up those that a result is made of: the product has no taps beyond the kernel, which phases would.
+    /// Computes every tap of every channel at each element of the image as a channel of a 1x1 convolution,
+    /// and adds up the taps of each result in a map. Unlike with phases, the product has no taps beyond the
+    /// kernel.
     ///
     /// y[o] = sum over j of z[tap phase + stride * j][q - j], o + before = stride * q + phase.
     fn columns(&self, cx: &mut LowerCx, (x, w): (Buf, Buf), axes: &[Axis], split: &[Phases]) {
@@ -227,7 +230,7 @@ impl Conv {
                 k.store(product, o, Expr::acc(acc));
             });
         });
-        // Zeros where a result would read beyond the image.
+        // Zeros for results that would read beyond the image.
         let around: Vec<Axis> = split
             .iter()
             .zip(&dx[2..])
@@ -260,7 +263,7 @@ impl Conv {
             with_bias(k, sum.unwrap_or(Expr::num(ty, 0.0)), bias, at[1])
         });
     }
-    /// One phase of each axis.
+    /// Computes one phase of each axis.
     fn phase(&self, cx: &mut LowerCx, src: Buf, w: Buf, out: Buf, axes: &[Part]) {
         let (ds, dw, dy) = (cx.dims(src), cx.dims(w), cx.dims(out));
         let (ty, bias, g) = (cx.elem(out).compute(), cx.input_opt(2), self.group);
@@ -328,8 +331,8 @@ impl Conv {
     }
 }
 
-/// What step `step` of each axis adds to the result at a place: a tap of its phase, or 0 where the kernel has
-/// fewer.
+/// The contribution of step `step` of each axis to the result at a position: a tap of its phase, or 0 if the
+/// kernel has fewer.
 fn tap_of_phase(
     k: &mut KernelBuilder,
     product: Buf,
@@ -352,13 +355,13 @@ fn tap_of_phase(
     }
     let (v, ty) = (k.load(product, &[&[at[0], channel], &from[..]].concat()), k.m.bufs[product].ty.compute());
     match inside {
-        // What is read there is no tap of this phase, but it exists.
+        // The element that is read is not a tap of this phase, but it exists.
         Some(c) => k.shared(v, |_, v| Expr::select(c, v, Expr::num(ty, 0.0))),
         None => v,
     }
 }
 
-/// True if phases of equally many taps would have many more than the kernel.
+/// True if phases with equal numbers of taps would have many more taps than the kernel.
 fn wastes(axes: &[Axis], split: &[Phases]) -> bool {
     const PART: (i64, i64) = (4, 5);
     let whole: i64 = split.iter().map(|p| p.taps * p.stride).product();
@@ -366,11 +369,11 @@ fn wastes(axes: &[Axis], split: &[Phases]) -> bool {
     own * PART.1 <= whole * PART.0 && split.iter().all(|p| p.dilation == 1)
 }
 
-/// Elements of the longest vectors, and vectors in which lanes find what they read.
+/// Lanes of the longest vectors, and lanes of vectors that can gather their elements.
 const LANES: i64 = 16;
 const VECTORS: i64 = 4;
 
-/// The result, from where in whole strides it begins.
+/// Copies the result from its offset in whole strides.
 fn cut(cx: &mut LowerCx, whole: Buf, y: Buf, axes: &[Phases]) {
     cx.map(y, |k, at| {
         let from: Vec<Dim> =
@@ -386,15 +389,15 @@ struct Part {
     phase: i64,
     /// Taps of the kernel in this phase.
     taps: i64,
-    /// Taps that other phases have before these.
+    /// Missing taps before these, compared with the other phases.
     skip: i64,
     count: Dim,
 }
 
-/// The phases one by one, each with its own taps, where together they would have many more than the kernel;
-/// None elsewhere. `dw` are the weights' output channels and sizes.
+/// The phases one by one, each with its own taps, if equal numbers of taps would waste many; `None`
+/// otherwise. `dw` are the weights' output channels and sizes.
 fn ragged(dw: &[Dim], axes: &[Axis], split: &[Phases]) -> Option<Vec<Vec<Part>>> {
-    // Kernels at most, and their taps as a part of what they would be together.
+    // Most kernels.
     const MOST: i64 = 9;
     let strides: i64 = split.iter().map(|p| p.stride).product();
     let each = split.iter().zip(axes).all(|(p, a)| a.kernel >= p.stride);
@@ -428,9 +431,9 @@ struct Phases {
     dilation: i64,
     /// First input element q that the last tap of the first stride reads.
     first: Dim,
-    /// Whole strides that cover the result.
+    /// Number of whole strides that cover the result.
     count: Dim,
-    /// Where in the first of them the result begins.
+    /// Offset of the result in the first of them.
     cut: Dim,
 }
 
@@ -454,7 +457,7 @@ impl Phases {
     }
 }
 
-/// spread[j] = x[(j + before - (extent - 1)) / stride] where that divides and is inside, else 0.
+/// spread[j] = x[(j + before - (extent - 1)) / stride] if that is an integer inside the input, else 0.
 fn spread(cx: &mut LowerCx, x: Buf, axes: &[Axis], dy: &[Dim], elem: crate::tensor::ElemType) -> Buf {
     let dims = cx.dims(x);
     let mut wide = dims[..2].to_vec();

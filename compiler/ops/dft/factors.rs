@@ -1,9 +1,8 @@
-//! Transforms whose length is a product l = a b, in two steps of far fewer operations than the matrix of l x
-//! l has.
+//! Transforms of composite length l = a b, in two steps with far fewer operations than an l x l matrix.
 //!
-//! With n = b n1 + n2 and k = k1 + a k2 the root w^(n k) is w^(n k1) w^(a n2 k2): first, for each n2, sums
-//! over n1 to frequencies k1, whose weights hold the turn w^(n2 k1) too; then sums over n2 to frequencies k2,
-//! a product with one matrix.
+//! With n = b n1 + n2 and k = k1 + a k2 the root w^(n k) is w^(n k1) w^(a n2 k2). The first step sums over n1
+//! to frequencies k1 for each n2, with weights that include the twiddle factor w^(n2 k1). The second step
+//! sums over n2 to frequencies k2, a product with a single matrix.
 
 use super::Dft;
 use crate::nest::{Buf, Expr, LoopKind};
@@ -19,15 +18,15 @@ const LEAST: i64 = 64;
 /// Most weights of the first step.
 const WEIGHTS: i64 = 1 << 20;
 
-/// The factors a <= b of a length, the nearest that it has, if two steps with them save enough.
+/// The factors a <= b of a length that are closest to each other, if two steps with them save enough.
 fn factors(l: i64) -> Option<(i64, i64)> {
     let a = (2..).take_while(|a| a * a <= l).filter(|a| l % a == 0).last()?;
     (l >= LEAST && 4 * (a + l / a) <= l).then_some((a, l / a))
 }
 
 impl Dft {
-    /// Transforms `x` [before, length, behind, parts] to `y` [before, count, behind, 2] where length and
-    /// parts are known and the length has factors for it; false if not.
+    /// Transforms `x` [before, length, after, parts] to `y` [before, count, after, 2], if length and parts
+    /// are known and the length has suitable factors. Returns false otherwise.
     pub(super) fn by_factors(&self, cx: &mut LowerCx, x: Buf, y: Buf) -> bool {
         let (from, to) = (cx.dims(x), cx.dims(y));
         let (Some(l), Some(parts), Some(count)) = (from[1].as_const(), from[3].as_const(), to[1].as_const())
@@ -39,7 +38,7 @@ impl Dft {
             return false;
         }
         let ty = cx.elem(x).compute();
-        // All blocks of `a` frequencies, the last of which may be partial.
+        // All blocks of `a` frequencies; the last one may be partial.
         let blocks = (count + a - 1) / a;
         let weight = |p: i64, q: i64, turns: i64| {
             let angle = 2.0 * PI * (turns % l) as f64 / l as f64;
@@ -99,7 +98,7 @@ impl Dft {
             });
         });
         let spectrum = cx.m.view(spectrum, vec![before, behind, a.into(), blocks.into(), 2.into()]);
-        // Blocks of frequencies that are whole, then what is left of the last.
+        // Whole blocks of frequencies, then the rest of the last one.
         for (block, blocks, lines) in [(0, count / a, a), (count / a, 1, count % a)] {
             if blocks > 0 && lines > 0 {
                 cx.kernel(|k| {

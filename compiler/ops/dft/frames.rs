@@ -1,4 +1,4 @@
-//! STFT: frames of a signal under a window, and the spectrum of each.
+//! STFT: windowed frames of a signal, and the spectrum of each.
 
 use super::*;
 
@@ -62,14 +62,14 @@ impl Dft {
             cx.m.view(w, vec![n])
         });
         let (step, length) = self.frame(cx, window);
-        // A real signal may come without a dimension for its one part.
+        // A real signal may lack the dimension for its single part.
         let x = match cx.dims(x)[..] {
             [batch, n] => cx.m.view(x, vec![batch, n, Dim::constant(1)]),
             _ => x,
         };
         let (dims, out) = (cx.dims(x), cx.dims(y));
         let ty = cx.elem(x).compute();
-        // Frames under the window, then one contraction.
+        // Windowed frames, then one contraction.
         let framed = cx.temp("frames", ty, vec![out[0], out[1], length, dims[2]]);
         cx.map(framed, |k, at| {
             let v = k.load(x, &[at[0], at[1] * step + at[2], at[3]]);
@@ -100,8 +100,8 @@ impl Dft {
         });
         Ok(())
     }
-    /// Step and length of the frames, defined by the driver together with the sizes of the result where only
-    /// run time knows them.
+    /// Step and length of the frames. If they are known only at run time, the driver defines them together
+    /// with the sizes of the result.
     fn frame(&self, cx: &mut LowerCx, window: Option<Buf>) -> (Dim, Dim) {
         let (n, out) = (cx.dims(cx.input(0))[1], cx.dims(cx.output(0)));
         let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());

@@ -1,4 +1,4 @@
-//! GroupQueryAttention: query heads that share keys, a cache that grows, rotations, windows, sinks.
+//! GroupQueryAttention: query heads that share keys, a growing cache, rotations, windows, sinks.
 
 mod cache;
 
@@ -33,14 +33,14 @@ mod input {
     pub const NORMS: [usize; 2] = [14, 15];
 }
 
-/// Results by number; 0 is the attention's.
+/// Results by number; result 0 is the attention.
 mod output {
-    /// Keys and values with the new ones.
+    /// Keys and values including the new ones.
     pub const PRESENT: [usize; 2] = [1, 2];
     pub const SCORES: usize = 3;
 }
 
-/// Optional inputs whose rank is known: number, name, rank.
+/// Optional inputs with a fixed rank: number, name, rank.
 const RANKS: [(usize, &str, usize); 6] = [
     (input::COS, "cos_cache", 2),
     (input::SIN, "sin_cache", 2),
@@ -50,7 +50,7 @@ const RANKS: [(usize, &str, usize); 6] = [
     (input::NORMS[1], "k_norm_weight", 1),
 ];
 
-/// What the query says: its type, samples, new tokens for each, elements of a head.
+/// Properties of the query: type, samples, new tokens per sample, elements per head.
 struct Query {
     elem: ElemType,
     batch: Dim,
@@ -59,7 +59,7 @@ struct Query {
 }
 
 impl Query {
-    /// Sizes of its scores against so many keys.
+    /// Sizes of its scores for a number of keys.
     fn scores(&self, keys: Dim) -> Extents {
         Extents { batch: self.batch, queries: self.tokens, keys }
     }
@@ -133,7 +133,7 @@ impl MsAttention {
         }
         Ok(())
     }
-    /// Checks the bias of scores; with a cache that evicts, its columns are absolute positions.
+    /// Checks the bias of scores. If the cache evicts, the columns of the bias are absolute positions.
     fn bias(&self, cx: &mut InferCx, g: &Group, q: &Query, (before, total): (Dim, Dim)) -> Result<()> {
         if !g.evicts {
             return self.check_bias(cx, input::BIAS, q.scores(total));
@@ -171,7 +171,7 @@ impl MsAttention {
     }
 }
 
-/// Checks what rotates queries and keys, and the ranks of optional inputs.
+/// Checks the rotation inputs and the ranks of optional inputs.
 fn rotation(cx: &mut InferCx, g: &Group) -> Result<()> {
     if g.rotary && !(cx.has(input::COS) && cx.has(input::SIN)) {
         return cx.error(codes::OP_ARITY, "do_rotary needs cos_cache and sin_cache").fail();
@@ -194,7 +194,7 @@ fn rotation(cx: &mut InferCx, g: &Group) -> Result<()> {
     Ok(())
 }
 
-/// Keys and values of the past: element type and elements of a head of each, and how many tokens they are.
+/// Keys and values of the past: element type and elements per head of each, and the number of tokens.
 fn caches(cx: &mut InferCx, g: &Group, q: &Query) -> Result<([(ElemType, Dim); 2], Dim)> {
     let (mut first, mut tokens) = (None, Dim::constant(0));
     let mut caches = [(q.elem, q.size); 2];
@@ -217,8 +217,8 @@ fn caches(cx: &mut InferCx, g: &Group, q: &Query) -> Result<([(ElemType, Dim); 2
     Ok((caches, tokens))
 }
 
-/// Tokens of the longest sequence: what the model says, or declares of its results; else `grown`, since the
-/// usual caller grows a past by the new tokens.
+/// The number of tokens of the longest sequence: a known value, a declared size of the results, or else
+/// `grown`, because callers usually append the new tokens to the past.
 fn total(cx: &InferCx, grown: Dim) -> Dim {
     if let Some([t]) = cx.dims_value(input::TOTAL).as_deref() {
         return *t;
@@ -227,36 +227,35 @@ fn total(cx: &InferCx, grown: Dim) -> Dim {
     declared.filter(|d| d.len() == 4).map_or(grown, |d| d[2])
 }
 
-/// Sizes and buffers of a GroupQueryAttention while it is lowered.
+/// State of lowering a GroupQueryAttention.
 struct Lower<'a> {
     op: &'a MsAttention,
     g: &'a Group,
     batch: Dim,
     tokens: Dim,
-    /// Elements of a head.
+    /// Elements per head.
     size: Dim,
     heads: Dim,
     kv_heads: Dim,
     elem: ElemType,
-    /// What is computed in.
+    /// The compute type.
     ty: ElemType,
     /// Rows of the past, and rows that queries read.
     past: Dim,
     keys: Dim,
-    /// Keys of each sample, less one.
+    /// Number of keys of each sample, minus one.
     lengths: Buf,
-    /// Keys of each sample before the new ones, and those of them that the cache has.
+    /// Number of keys of each sample before the new ones, and how many of these are in the cache.
     before: Buf,
     cached: Buf,
 }
 
 impl MsAttention {
-    /// Sample b has `seqlens_k[b] + 1` keys; those before the new ones come from the past (none in a first
-    /// call, where the new tokens are all there is).
+    /// Sample b has `seqlens_k[b] + 1` keys. Those before the new ones come from the past; there are none in
+    /// a first call, in which all tokens are new.
     ///
-    /// A cache that evicts has the last keys of these in its first rows. The new ones go behind them, into
-    /// rows that the cache does not have; queries read all of these rows, and the last of them become the new
-    /// cache.
+    /// A cache that evicts has the last of these keys in its first rows. The new keys are appended in
+    /// additional rows. Queries read all of these rows, and the last of them become the new cache.
     pub(super) fn lower_group(&self, cx: &mut LowerCx, g: &Group) -> Result<()> {
         let (l, [mut query, mut key, value]) = Lower::new(self, cx, g);
         l.count_keys(cx);
@@ -314,7 +313,7 @@ impl MsAttention {
 }
 
 impl<'a> Lower<'a> {
-    /// With query, key and value as operands.
+    /// The state, and query, key and value as operands.
     fn new(op: &'a MsAttention, cx: &mut LowerCx, g: &'a Group) -> (Lower<'a>, [Operand; 3]) {
         let (q, k, v) = (cx.input(input::QUERY), cx.input_opt(input::KEY), cx.input_opt(input::VALUE));
         let dq = cx.dims(q);
@@ -326,7 +325,7 @@ impl<'a> Lower<'a> {
             (Some(k), Some(v)) => [part(q, 0.into()), part(k, 0.into()), part(v, 0.into())],
             _ => [part(q, 0.into()), part(q, heads * size), part(q, (heads + kv_heads) * size)],
         };
-        // One value for each sample, in any shape: exporters write [batch] and [batch, 1].
+        // One value per sample, in any shape: exporters write [batch] and [batch, 1].
         let lengths = cx.input(input::LENGTHS);
         let lengths = cx.m.view(lengths, vec![batch]);
         let mut count = |name| cx.temp(name, ElemType::I64, vec![batch]);
@@ -414,7 +413,7 @@ impl<'a> Lower<'a> {
         });
         y
     }
-    /// Heads turned by the angles of their positions.
+    /// Rotates heads by the angles of their positions.
     fn rotated(&self, cx: &mut LowerCx, x: Operand, tables: [Buf; 2], out: (&str, Dim)) -> Operand {
         let y = self.heads_of(cx, out);
         let Lower { batch, tokens, size, before, .. } = *self;
@@ -433,7 +432,7 @@ impl<'a> Lower<'a> {
         });
         y
     }
-    /// A score with its bias, or what stands for none where the key is not to be seen.
+    /// A score with its bias, or the mask value if the key is hidden.
     fn masked(&self, k: &mut KernelBuilder, at: &[Dim], scores: Buf, bias: Option<Buf>) -> Expr {
         let (op, window) = (self.op, self.g.window);
         let n = k.load(self.cached, &at[..1]);
@@ -455,7 +454,7 @@ impl<'a> Lower<'a> {
             Expr::select(allowed, v, core::masked(self.ty))
         })
     }
-    /// The bias of a score, 0 beyond its columns; a sample has `n` keys in the cache.
+    /// The bias of a score, 0 beyond its columns; the cache holds `n` keys of the sample.
     fn bias(&self, k: &mut KernelBuilder, at: &[Dim], b: Buf, n: &Expr) -> Expr {
         let columns = k.m.bufs[b].dims[3];
         let none = Expr::num(self.ty, 0.0);
@@ -469,7 +468,7 @@ impl<'a> Lower<'a> {
         let value = k.with_index(near, columns, |k, c| k.load_broadcast(b, &[at[0], at[1], at[2], c]));
         Expr::select(inside, value, none)
     }
-    /// A score as a result: what is masked is 0 there.
+    /// A score as a result, in which masked ones are 0.
     fn visible(&self, k: &mut KernelBuilder, at: &[Dim], masked: Buf) -> Expr {
         let v = k.load(masked, at);
         k.shared(v, |_, v| {
@@ -479,8 +478,8 @@ impl<'a> Lower<'a> {
     }
 }
 
-/// Of `total` positions, those that a cache of `capacity` rows has: what does not fit any more goes in steps
-/// of the rows that it has beside the window.
+/// The number of `total` positions that a cache of `capacity` rows holds. It evicts in steps of the number of
+/// rows that it has beyond the window.
 fn resident(total: Expr, capacity: Dim, window: i64) -> Expr {
     let beside = Expr::index(capacity - window + 1);
     let over = total.clone() - Expr::index(capacity);

@@ -9,7 +9,7 @@ use crate::ops::support::runtime;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Sizes of the scores of an attention, but for its heads.
+/// Sizes of the scores of an attention, except for the heads.
 #[derive(Clone, Copy)]
 pub(super) struct Extents {
     pub batch: Dim,
@@ -18,7 +18,7 @@ pub(super) struct Extents {
 }
 
 impl MsAttention {
-    /// A padding mask of any supported shape: input `i`.
+    /// Checks a padding mask of any supported shape: input `i`.
     pub(super) fn check_mask(&self, cx: &mut InferCx, i: usize, of: Extents, shared: bool) -> Result<()> {
         let Extents { batch, queries, keys } = of;
         let Some(m) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
@@ -42,7 +42,7 @@ impl MsAttention {
                 cx.require_eq(s, queries, "the mask does not fit the queries")?;
                 cx.require_eq(t, total, "the mask does not fit the keys")
             }
-            // A square from which queries and keys take their part.
+            // A square matrix, from which queries and keys use a part.
             [b, one, rows, columns] if matches!(self.kind, Kind::Attention(..)) && !shared => {
                 cx.require_eq(b, batch, "the mask does not fit the batch")?;
                 cx.require_eq(one, 1.into(), "the mask must have one plane for all heads")?;
@@ -56,7 +56,7 @@ impl MsAttention {
                 .fail(),
         }
     }
-    /// A bias that is added to scores: input `i`.
+    /// Checks a bias that is added to scores: input `i`.
     pub(super) fn check_bias(&self, cx: &mut InferCx, i: usize, of: Extents) -> Result<()> {
         let Some(b) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
         let full = [of.batch, Dim::constant(self.heads), of.queries, of.keys];
@@ -65,7 +65,7 @@ impl MsAttention {
     }
 }
 
-/// True for the shape of a mask that stands for none: [batch, 1].
+/// True for the shape of a mask that means no mask: [batch, 1].
 pub(super) fn is_dummy(dims: &[Dim]) -> bool {
     matches!(dims, [_, one] if one.as_const() == Some(1))
 }
@@ -75,7 +75,7 @@ pub(super) fn kept(k: &KernelBuilder, m: Buf, batch: Dim, at: &[Dim], before: &B
     let dims = k.m.bufs[m].dims.clone();
     let value = |k: &KernelBuilder, at: &[Dim]| Expr::cast(ElemType::I32, ElemType::I64, k.load(m, at));
     match dims[..] {
-        // Ends, then starts if there are twice as many.
+        // Ends, followed by starts if there are twice as many.
         [n] => {
             let before = Expr::bin(BinOp::Lt, Expr::index(at[3]), value(k, &[at[0]]));
             if k.m.syms.eq(n, batch) == crate::sym::Answer::Yes {

@@ -1,4 +1,4 @@
-//! MultiHeadAttention: operands in several forms, a past, a buffer with room.
+//! MultiHeadAttention: operands in several forms, a past, a shared buffer.
 
 use super::*;
 
@@ -118,7 +118,7 @@ impl MsAttention {
         if let Some(b) = bias {
             let hq = heads * g.size;
             query = biased(cx, "query", query, b, Dim::constant(0), [g.batch, heads, g.queries, g.size]);
-            // Keys and values of rank 4 have been projected before.
+            // Keys and values of rank 4 have already been projected.
             if !matches!(key.form, Form::Heads) {
                 key = biased(cx, "key", key, b, hq, [g.batch, heads, g.keys, g.size]);
                 value = biased(cx, "value", value, b, hq * 2, [g.batch, heads, g.keys, g.value_size]);

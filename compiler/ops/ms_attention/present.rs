@@ -1,4 +1,4 @@
-//! Caches of Attention and MultiHeadAttention: what is there is copied, what is new goes behind it.
+//! Caches of Attention and MultiHeadAttention: the past is copied, and the new positions are appended.
 
 use crate::diag::{Result, codes};
 use crate::nest::{Buf, Expr, KernelBuilder, LoopKind};
@@ -7,21 +7,21 @@ use crate::ops::{InferCx, LowerCx};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Positions before the new ones.
+/// Number of positions before the new ones.
 pub(super) enum Before {
-    /// All of the past.
+    /// The whole past.
     Known(Dim),
-    /// So many of its capacity as this buffer of one i32 says.
+    /// The number in this buffer of one i32, out of a capacity.
     Counted(Buf),
 }
 
 impl Before {
-    /// What input `i` says.
+    /// The number given by input `i`.
     pub(super) fn counted(cx: &mut LowerCx, i: usize) -> Before {
         let n = cx.input(i);
         Before::Counted(cx.m.view(n, vec![]))
     }
-    /// As an i64.
+    /// The number as an i64.
     pub(super) fn value(&self, k: &KernelBuilder) -> Expr {
         match self {
             Before::Known(d) => Expr::index(*d),
@@ -30,8 +30,8 @@ impl Before {
     }
 }
 
-/// A buffer that past and present may share: input `past` with its capacity, and input `count`, which says
-/// what is in use.
+/// Checks a buffer that past and present may share: input `past` with its capacity, and input `count`, the
+/// number of positions in use.
 pub(super) fn check_shared(cx: &mut InferCx, past: usize, count: usize) -> Result<()> {
     cx.require(
         cx.has(past) && cx.has(count),
@@ -43,8 +43,8 @@ pub(super) fn check_shared(cx: &mut InferCx, past: usize, count: usize) -> Resul
     cx.require_eq(n, 1.into(), "past_sequence_length must be one number")
 }
 
-/// Columns that the mask or the bias of input `i` must have: all keys, or any number where only some of them
-/// are in use.
+/// The number of columns that the mask or the bias of input `i` must have: all keys, or any number if only
+/// some of them are in use.
 pub(super) fn columns(cx: &mut InferCx, i: usize, keys: Dim, shared: bool) -> Result<Dim> {
     if !shared {
         return Ok(keys);
@@ -63,7 +63,7 @@ pub(super) fn copy(cx: &mut LowerCx, past: Buf, present: Buf, dims: &[Dim]) {
     });
 }
 
-/// Puts `new` keys or values of `[batch, head, position, element]` behind what is there, of `room` positions.
+/// Appends `new` keys or values of `[batch, head, position, element]` to a buffer with capacity `room`.
 pub(super) fn append(
     cx: &mut LowerCx,
     new: Operand,

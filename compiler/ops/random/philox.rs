@@ -1,5 +1,5 @@
-//! Philox 4x32-10, the counter-based generator of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2,
-//! 3" (2011), as expressions, and the Mersenne Twister of NumPy for masks that are known at compile time.
+//! Philox 4x32-10 as expressions: the counter-based generator of Salmon et al., "Parallel Random Numbers: As
+//! Easy as 1, 2, 3" (2011). Also the Mersenne Twister of NumPy, for masks that are known at compile time.
 
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::sym::Dim;
@@ -9,7 +9,7 @@ const ROUNDS: usize = 10;
 const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// The numbers of one node.
+/// The random stream of one node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
     key: [u32; 2],
@@ -39,7 +39,7 @@ impl Stream {
         let node = name.bytes().fold(0x811C_9DC5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
         Stream { key: [seed.map_or(0, f32::to_bits), u32::from(seed.is_some())], node }
     }
-    /// `body` of the first two words for counter `i`, as 64-bit integers.
+    /// `body` applied to the first two words for counter `i`, as 64-bit integers.
     fn words(
         self,
         k: &mut KernelBuilder,
@@ -71,7 +71,8 @@ impl Stream {
                 let [k0, k1] = key;
                 let next =
                     [xor(xor(high(q.clone()), c1), k0), low(q), xor(xor(high(p.clone()), c3), k1), low(p)];
-                // Values of the next round are used once or twice: named, so that expressions do not double.
+                // Values of the next round are used once or twice. They are bound to registers, so that
+                // expressions do not double.
                 let [a, b, c, d] = next;
                 k.shared(a, |k, a| {
                     k.shared(b, |k, b| {
@@ -85,10 +86,10 @@ impl Stream {
     pub fn uniform(self, k: &mut KernelBuilder, i: Dim, ty: ElemType) -> Expr {
         self.words(k, i, |_, a, b| fraction(a, b, ty))
     }
-    /// A number of the standard normal distribution, by Box and Muller.
+    /// A number of the standard normal distribution by the Box-Muller transform.
     pub fn normal(self, k: &mut KernelBuilder, i: Dim, ty: ElemType) -> Expr {
         self.words(k, i, |k, a, b| {
-            // 1 - u lies in (0, 1].
+            // 1 - u is in (0, 1].
             let radius = Expr::num(ty, 1.0) - half_fraction(a, ty);
             let angle = half_fraction(b, ty) * Expr::num(ty, 2.0 * std::f64::consts::PI);
             let radius = Expr::un(UnOp::Sqrt, Expr::un(UnOp::Log, radius) * Expr::num(ty, -2.0));
@@ -97,7 +98,7 @@ impl Stream {
     }
 }
 
-/// 53 bits of two words, or 24 of the first.
+/// A fraction with 53 bits of two words, or 24 bits of the first.
 fn fraction(a: Expr, b: Expr, ty: ElemType) -> Expr {
     if ty != ElemType::F64 {
         return half_fraction(a, ty);
@@ -107,7 +108,7 @@ fn fraction(a: Expr, b: Expr, ty: ElemType) -> Expr {
     Expr::cast(ElemType::U64, ty, bits) * Expr::num(ty, 1.0 / (1u64 << 53) as f64)
 }
 
-/// 32 bits of a word (24 of them where the type has no more).
+/// A fraction with 32 bits of a word (24 if the type has no more).
 fn half_fraction(a: Expr, ty: ElemType) -> Expr {
     let (bits, scale) = if ty == ElemType::F64 { (a, 32) } else { (Expr::bin(BinOp::Shr, a, word(8)), 24) };
     Expr::cast(ElemType::U64, ty, bits) * Expr::num(ty, 1.0 / (1u64 << scale) as f64)

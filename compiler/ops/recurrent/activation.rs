@@ -1,4 +1,4 @@
-//! Activations of recurrent cells: the elementwise operators of the same name, and two that have none.
+//! Activations of recurrent cells: the elementwise operators of the same name, and two without an operator.
 
 use super::super::Attrs;
 use super::super::unary::Unary;
@@ -9,7 +9,7 @@ use crate::tensor::ElemType;
 /// A function with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Activation {
-    /// Another operator's.
+    /// Another operator's function.
     Unary(Unary),
     /// alpha * x + beta.
     Affine(f32, f32),
@@ -17,7 +17,7 @@ pub enum Activation {
     ScaledTanh(f32, f32),
 }
 
-/// Name, default of alpha and beta where it has them.
+/// Name, and the defaults of alpha and beta if it has them.
 const NAMES: &[(&str, Option<f32>, Option<f32>)] = &[
     ("Relu", None, None),
     ("Tanh", None, None),
@@ -32,11 +32,11 @@ const NAMES: &[(&str, Option<f32>, Option<f32>)] = &[
     ("Softplus", None, None),
 ];
 
-/// The activations of all directions, one after the other.
+/// The activations of all directions, one direction after the other.
 pub fn parse(a: &mut Attrs, defaults: &[&str], directions: usize) -> Result<Vec<Activation>> {
     let want = defaults.len() * directions;
     let given = a.strings_opt("activations")?.filter(|v| !v.is_empty());
-    // The first versions have a default list for two directions, whatever the direction.
+    // The first versions have default lists for two directions, whatever the direction.
     let names = match given {
         Some(v) if v.len() < want => {
             return a
@@ -60,7 +60,7 @@ pub fn parse(a: &mut Attrs, defaults: &[&str], directions: usize) -> Result<Vec<
                 .found_expected(name.clone(), format!("one of {}", all.join(", ")))
                 .fail();
         };
-        // Only those that have a parameter take one from the list.
+        // Only activations with a parameter consume one from the list.
         let alpha = alpha.map_or(0.0, |d| alphas.next().unwrap_or(d));
         let beta = beta.map_or(0.0, |d| betas.next().unwrap_or(d));
         out.push(Activation::new(known, alpha, beta));

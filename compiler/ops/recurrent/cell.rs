@@ -1,5 +1,5 @@
-//! Loop nests of one direction: what does not depend on the state first, for all steps at once, then the
-//! steps.
+//! Loop nests of one direction: first the part that does not depend on the state, for all steps at once, then
+//! the steps.
 //!
 //! ```text
 //! kernel projection   par t, b, n   acc = sum over i of X[t, b, i] * W[n, i];  in[t, b, n] = acc + bias[n]
@@ -10,10 +10,9 @@
 //!                     par b, h      last state = state
 //! ```
 //!
-//! Both sums are contractions in the form of `matmul`, the second one with the rows of all gates side by side
-//! in `n`, and the gates are a map: a step is a sequence of the nests that other operators are made of. The
-//! state is one scratch buffer that each step overwrites, which it may since no nest both reads it across and
-//! writes it.
+//! Both sums are contractions in the form of `matmul`, the second one with the rows of all gates adjacent in
+//! `n`, and the gates are a map: a step consists of nests that other operators use as well. The state is one
+//! scratch buffer that each step overwrites, because no nest both reads it across units and writes it.
 
 use super::super::LowerCx;
 use super::super::matmul::product_sum;
@@ -28,16 +27,16 @@ use std::sync::Arc;
 struct Cell<'a> {
     op: &'a Recurrent,
     direction: &'a Direction,
-    /// Number of the direction.
+    /// Index of the direction.
     d: Dim,
     ty: ElemType,
     batch: Dim,
     hidden: Dim,
-    /// Recurrence weights, and where this direction's begin.
+    /// Recurrence weights, and the position of this direction's.
     r: (Buf, Vec<Dim>),
-    /// What the input adds to the gates, with the biases: `[steps, batch, gates * hidden]`.
+    /// The contribution of the input to the gates, including biases: `[steps, batch, gates * hidden]`.
     projection: Buf,
-    /// What the state adds to the gates: `[batch, gates * hidden]`.
+    /// The contribution of the state to the gates: `[batch, gates * hidden]`.
     product: Buf,
     /// Hidden and cell state (LSTM) or reset state (GRU): `[batch, hidden]`.
     state: Buf,
@@ -48,7 +47,7 @@ struct Cell<'a> {
     y: Option<Buf>,
 }
 
-/// Writes the kernels of direction number `d`.
+/// Emits the kernels of direction `d`.
 pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) {
     let (x, w, r) = (cx.input(0), cx.input(1), cx.input(2));
     let (bias, lengths, peepholes) = (cx.input_opt(3), cx.input_opt(4), cx.input_opt(7));
@@ -151,8 +150,8 @@ pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) 
     });
 }
 
-/// One direction's recurrence weights. Constant ones have a buffer of their own: what rearranges them takes no more than it
-/// needs.
+/// The recurrence weights of one direction. Constant ones are copied to a separate buffer, so that a
+/// rearrangement copies no other direction.
 fn recurrence(cx: &mut LowerCx, r: Buf, d: usize) -> (Buf, Vec<Dim>) {
     let alone = cx.constant(2).filter(|c| c.dims()[0] > 1).and_then(|c| {
         let coeff = vec![vec![0, 0], vec![1, 0], vec![0, 1]];
@@ -169,11 +168,11 @@ fn recurrence(cx: &mut LowerCx, r: Buf, d: usize) -> (Buf, Vec<Dim>) {
 }
 
 impl Cell<'_> {
-    /// The part of the bias that the projection takes.
+    /// The part of the bias that is added in the projection.
     fn bias_before(&self, k: &KernelBuilder, b: Buf, n: Dim, rows: Dim) -> Expr {
         let (w, r) = (k.load(b, &[self.d, n]), k.load(b, &[self.d, rows + n]));
         match self.op.kind {
-            // The hidden gate's own is multiplied by the reset gate.
+            // The bias of the hidden gate is multiplied by the reset gate.
             Kind::Gru { linear_before_reset: true } => {
                 Expr::select(Expr::cmp_index(BinOp::Lt, n, self.hidden * 2), w.clone() + r, w)
             }
@@ -202,7 +201,7 @@ impl Cell<'_> {
     fn of_state(&self, k: &KernelBuilder, at: &[Dim], gate: i64) -> Expr {
         k.load(self.product, &[at[0], at[1] + self.hidden * gate])
     }
-    /// Activation number `n` (f, g, h) of what is clipped first.
+    /// Activation `n` (f, g, h) of the clipped value.
     fn activate(&self, k: &mut KernelBuilder, n: usize, v: Expr) -> Expr {
         let v = match self.op.clip {
             Some(c) => v.max(Expr::num(self.ty, -f64::from(c))).min(Expr::num(self.ty, f64::from(c))),
@@ -211,21 +210,21 @@ impl Cell<'_> {
         let v = self.direction.activations[n].apply(k, self.ty, v);
         k.let_(v)
     }
-    /// What a buffer of states gets; beyond the sequence's length it stays.
+    /// The new value of a state; beyond the sequence's length it is unchanged.
     fn inside(&self, k: &KernelBuilder, time: Dim, at: &[Dim], new: Expr, old: Buf) -> Expr {
         match self.within(k, time, at) {
             Some(c) => Expr::select(c, new, k.load(old, at)),
             None => new,
         }
     }
-    /// True while the sequence lasts, where sequences have lengths.
+    /// The condition that the sequence has not ended, if sequences have lengths.
     fn within(&self, k: &KernelBuilder, time: Dim, at: &[Dim]) -> Option<Expr> {
         self.lengths.map(|b| {
             let n = Expr::cast(k.m.bufs[b].ty.compute(), ElemType::I64, k.load(b, &at[..1]));
             Expr::bin(BinOp::Lt, Expr::index(time), n)
         })
     }
-    /// Stores the new hidden state, and what the step gives: nothing beyond the sequence's length.
+    /// Stores the new hidden state and the output of the step, which is 0 beyond the sequence's length.
     fn finish(&self, k: &mut KernelBuilder, time: Dim, at: &[Dim], hidden: Expr) {
         let v = self.inside(k, time, at, hidden.clone(), self.state);
         k.store(self.state, at, v);
@@ -257,7 +256,7 @@ impl Cell<'_> {
         if linear_before_reset {
             self.multiply(k, self.state, 0, 3);
         } else if let Some(reset) = self.second {
-            // The hidden gate sees the state through the reset gate.
+            // The hidden gate reads the state multiplied by the reset gate.
             self.multiply(k, self.state, 0, 2);
             self.units(k, |k, at| {
                 let r = gate(k, at, 1);
@@ -287,7 +286,7 @@ impl Cell<'_> {
         let Some(cell) = self.second else { return };
         self.multiply(k, self.state, 0, 4);
         self.units(k, |k, at| {
-            // Peepholes: the gates i, o, f see the cell.
+            // Peepholes: the gates i, o, f read the cell state.
             let sum = |k: &KernelBuilder, n: i64, cell: Option<&Expr>| {
                 let v = self.of_input(k, time, at, n) + self.of_state(k, at, n);
                 match (self.peepholes, cell) {
@@ -310,12 +309,12 @@ impl Cell<'_> {
             let new = k.let_(f * old + i * c);
             let o = sum(k, 1, Some(&new));
             let o = self.activate(k, 0, o);
-            // In the place of what it was made from.
+            // Overwrites its input.
             k.store(self.product, &[at[0], at[1] + self.hidden], o);
             let new = self.inside(k, time, at, new, cell);
             k.store(cell, at, new);
         });
-        // A nest of its own: it waits for the new cell, which others need not.
+        // A separate nest, because it depends on the new cell state.
         self.units(k, |k, at| {
             let new = k.load(cell, at);
             let h = self.activate(k, 2, new);

@@ -1,40 +1,39 @@
-//! Where an output element comes from along one axis, and with which weights.
+//! The sources and weights of an output element along one axis.
 //!
-//! The formulas are written once over [`Num`] and evaluated twice: as numbers where all sizes are known, so
-//! that the result is a table or an index expression, and as expressions of the generated code where they are
-//! not.
+//! The formulas are written once over [`Num`] and evaluated in two ways. If all sizes are known, they are
+//! evaluated as numbers, and the result is a table or an index expression. Otherwise they become expressions
+//! of the generated code.
 //!
-//! Coordinates are computed in float32, operation by operation, as ONNX Runtime and the reference
-//! implementation do ([`Single`]): a network that was trained or exported with them depends on which of two
-//! sources a coordinate between them takes, and on weights that are off by the rounding of large coordinates.
-//! Where only run time knows the sizes, scales p / q of small numbers are taken exactly, so that weights
-//! repeat.
+//! Coordinates are computed in float32, operation by operation, as in ONNX Runtime and the reference
+//! implementation ([`Single`]). A network that was trained or exported with them depends on which of two
+//! sources a coordinate between them selects, and on weights with the rounding errors of large coordinates.
+//! If sizes are known only at run time, scales p / q of small numbers are exact, so that weights repeat.
 //!
-//! An element has `taps` sources at `first .. first + taps`, clamped to the input (the same as repeating its
-//! edge). With x the source coordinate, base = ceil(x) - 1 and ratio = x - base in (0, 1], source base + i
-//! weighs f((i - ratio) * s), where s is the scale if antialiasing shrinks and 1 otherwise.
+//! An element has `taps` sources at `first .. first + taps`, clamped to the input (which repeats its edge).
+//! With x the source coordinate, base = ceil(x) - 1 and ratio = x - base in (0, 1], source base + i has the
+//! weight f((i - ratio) * s), where s is the scale if antialiasing shrinks and 1 otherwise.
 
 use crate::nest::{BinOp, Expr, UnOp};
 use crate::tensor::ElemType;
 use std::ops::{Add, Div, Mul, Sub};
 
-/// What the formulas compute with.
+/// The numbers that the formulas are evaluated with.
 pub trait Num:
     Clone + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
     /// A constant.
     fn of(v: f64) -> Self;
-    /// Largest integer not above.
+    /// Floor.
     fn down(self) -> Self;
-    /// Smallest integer not below.
+    /// Ceiling.
     fn up(self) -> Self;
     /// Absolute value.
     fn size(self) -> Self;
-    /// The larger.
+    /// Maximum.
     fn larger(self, b: Self) -> Self;
     /// `if self <= limit { then } else { els }`.
     fn at_most(self, limit: f64, then: Self, els: Self) -> Self;
-    /// The nearest float32.
+    /// Rounds to the nearest float32.
     fn single(self) -> Self;
 }
 
@@ -151,7 +150,7 @@ pub enum Transform {
     PytorchHalfPixel,
     AlignCorners,
     Asymmetric,
-    /// Of a region of the input ([`Sizes::region`]).
+    /// The coordinates of a region of the input ([`Sizes::region`]).
     Crop,
     /// `tf_half_pixel_for_nn`, of version 11 only: (y + 0.5) / scale.
     HalfPixelForNearest,
@@ -167,31 +166,31 @@ pub enum Nearest {
     Ceil,
 }
 
-/// How sources are weighed.
+/// The weighting of sources.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Filter {
     Nearest(Nearest),
     Linear,
-    /// With its coefficient a.
+    /// Cubic, with its coefficient a.
     Cubic(f64),
 }
 
 /// Sizes of one axis.
 #[derive(Clone, Debug)]
 pub struct Sizes<N> {
-    /// Of the input.
+    /// Size of the input.
     pub input: N,
-    /// Of the output.
+    /// Size of the output.
     pub output: N,
     /// Output over input, before rounding.
     pub scale: N,
-    /// For `Crop`: start and end of the region, as fractions of the input.
+    /// For `Crop`: start and end of the region as fractions of the input.
     pub region: (N, N),
 }
 
 impl<N: Num> Sizes<N> {
-    /// Coordinate in the input of output element `y`, in float32 throughout.
+    /// The input coordinate of output element `y`, computed in float32 throughout.
     pub fn source_single(&self, mode: Transform, y: N) -> N {
         let single = |v: &N| Single(v.clone().single());
         let sizes = Sizes {
@@ -202,11 +201,11 @@ impl<N: Num> Sizes<N> {
         };
         sizes.source(mode, single(&y)).0
     }
-    /// Coordinate in the input of output element `y`.
+    /// The input coordinate of output element `y`.
     pub fn source(&self, mode: Transform, y: N) -> N {
         let (n, width) = (self.input.clone(), self.scale.clone() * self.input.clone());
         let (one, half) = (N::of(1.0), N::of(0.5));
-        // `then` if the output is one element wide.
+        // `then` if the output has one element.
         let single = |then: N, els: N| (width.clone() - N::of(1.0)).size().at_most(0.0, then, els);
         let centred = |y: N| (y + half.clone()) / self.scale.clone() - half.clone();
         match mode {
@@ -231,7 +230,7 @@ impl<N: Num> Sizes<N> {
 }
 
 impl Filter {
-    /// Nearest element to coordinate `x`, before clamping.
+    /// The element nearest to coordinate `x`, before clamping.
     pub fn nearest<N: Num>(mode: Nearest, x: N) -> N {
         match mode {
             Nearest::Floor => x.down(),
@@ -240,7 +239,7 @@ impl Filter {
             Nearest::RoundPreferCeil => (x + N::of(0.5)).down(),
         }
     }
-    /// How far the filter reaches to one side at scale 1; it has twice as many taps.
+    /// The support of the filter to one side at scale 1; it has twice as many taps.
     pub fn reach(self) -> i64 {
         match self {
             Filter::Nearest(_) => 0,
@@ -248,7 +247,7 @@ impl Filter {
             Filter::Cubic(_) => 2,
         }
     }
-    /// Weight at a distance.
+    /// The weight at a distance.
     pub fn weight<N: Num>(self, distance: N) -> N {
         let (d, one) = (distance.size(), N::of(1.0));
         match self {
@@ -265,36 +264,36 @@ impl Filter {
 }
 
 /// One axis in numbers: for each output element its first source (not clamped), its weights, and whether the
-/// coordinate lies outside (for `Crop`).
+/// coordinate is outside (for `Crop`).
 #[derive(Debug)]
 pub struct Table {
     /// First source of each element.
     pub first: Vec<i64>,
-    /// `taps` weights of each element; none for nearest.
+    /// `taps` weights per element; none for nearest.
     pub weights: Vec<f64>,
-    /// Outside of the input.
+    /// True for coordinates outside the input.
     pub outside: Vec<bool>,
 }
 
-/// How [`table`] takes sources.
+/// The parameters of [`table`].
 pub struct Rule {
-    /// Coordinates.
+    /// The coordinate transformation.
     pub mode: Transform,
-    /// Weights.
+    /// The weighting.
     pub filter: Filter,
     /// The scale of the filter, at most 1.
     pub shrink: f64,
-    /// Sources of an element.
+    /// Sources per element.
     pub taps: i64,
     /// Weights are divided by their sum.
     pub normalize: bool,
-    /// Only sources within the input count (`exclude_outside`).
+    /// Only sources inside the input count (`exclude_outside`).
     pub inside: bool,
     /// Coordinates are not rounded to float32.
     pub exact: bool,
 }
 
-/// Numbers for the output elements `0..n`.
+/// Computes the table for the output elements `0..n`.
 pub fn table(sizes: &Sizes<f64>, n: usize, rule: &Rule) -> Table {
     let mut t = Table { first: Vec::with_capacity(n), weights: vec![], outside: Vec::with_capacity(n) };
     let last = sizes.input - 1.0;
@@ -306,7 +305,7 @@ pub fn table(sizes: &Sizes<f64>, n: usize, rule: &Rule) -> Table {
             t.first.push(Filter::nearest(m, x) as i64);
             continue;
         }
-        // Beside a whole number, rounding may choose other sources with nearly the same result. The exact
+        // Close to an integer, rounding may select other sources with nearly the same result. The exact
         // coordinate keeps the sources on a line.
         let x = if x.ceil() == exactly.ceil() { x } else { exactly };
         let base = x.ceil() - 1.0;
@@ -329,7 +328,7 @@ pub fn table(sizes: &Sizes<f64>, n: usize, rule: &Rule) -> Table {
     t
 }
 
-/// (a, b, c) with `v[o] == floor((a * o + b) / c)` for every o, if there are small ones.
+/// (a, b, c) with `v[o] == floor((a * o + b) / c)` for every o, if such small numbers exist.
 pub fn line(v: &[i64]) -> Option<(i64, i64, i64)> {
     let (first, last) = (*v.first()?, *v.last()?);
     let run = v.len() as i64 - 1;
@@ -352,15 +351,15 @@ pub fn line(v: &[i64]) -> Option<(i64, i64, i64)> {
     (1..=512).find_map(|c| [0, run / 2, run - 1, c].into_iter().find_map(|d| slope(c, d)))
 }
 
-/// The line of [`line`] through a period: `v[o]` for the outputs `0..p` of a scale of p / q, which continue
-/// with `v[o + p] == v[o] + q`.
+/// The line of [`line`] through a period: `v[o]` for the outputs `0..p` of a scale p / q, which continue with
+/// `v[o + p] == v[o] + q`.
 pub fn periodic_line(v: &[i64], (p, q): (i64, i64)) -> Option<(i64, i64, i64)> {
     let rest = || v.iter().zip(0..).map(|(v, o)| v * p - q * o);
     let (low, high) = (rest().max()?, rest().min()? + p - 1);
     (low <= high).then_some((q, low, p))
 }
 
-/// p / q with small terms and exactly this value.
+/// p / q with small terms that is exactly this value.
 pub fn ratio(v: f64) -> Option<(i64, i64)> {
     (1..=64)
         .map(|q| (v * q as f64, q))

@@ -1,4 +1,4 @@
-//! How one axis of a Resize is computed: sources and weights of its elements, at compile time or by small
+//! The computation of one axis of a Resize: sources and weights of its elements, at compile time or by small
 //! kernels.
 
 use super::coords::{self, Filter, Rule, Sizes, Transform};
@@ -11,27 +11,27 @@ use crate::sym::{Answer, Dim};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// The longest axis that gets a table at compile time.
+/// The longest axis with a table computed at compile time.
 const TABLE: i64 = 1 << 16;
 
-/// One axis at work.
+/// The plan of one axis.
 pub struct Plan {
-    /// Which.
+    /// The axis.
     pub axis: usize,
-    /// Sources of one element.
+    /// Sources per element.
     pub taps: Dim,
     first: First,
-    /// Shape [period, taps], or [taps, size] where run time computes them: elements have neighbours along the
-    /// axis. None where the one source is copied.
+    /// Shape [period, taps], or [taps, size] if computed at run time, since adjacent elements are adjacent lanes.
+    /// `None` if a single source is copied.
     pub weights: Option<Buf>,
-    /// Weights repeat after so many elements.
+    /// The number of elements after which weights repeat.
     period: Option<i64>,
-    /// True where the result is the extrapolation value.
+    /// True for elements that are the extrapolation value.
     pub outside: Option<Buf>,
 }
 
 impl Plan {
-    /// True where run time computes which elements are sources of several.
+    /// True if the sources of an element with several of them are computed at run time.
     pub fn is_computed(&self, cx: &LowerCx) -> bool {
         let table = if let First::Table(b) = self.first { Some(b) } else { None };
         table.is_some_and(|b| !cx.m.is_constant(b)) && self.weights.is_some()
@@ -46,11 +46,11 @@ enum First {
     Table(Buf),
 }
 
-/// A scale or an end of the region.
+/// A scale, or an end of the region.
 #[derive(Clone)]
 enum Value {
     Known(f64),
-    /// A float64 of the generated code.
+    /// A float64 expression of the generated code.
     At(Expr),
 }
 
@@ -69,14 +69,14 @@ impl Value {
     }
 }
 
-/// What is asked of one axis.
+/// The resizing of one axis.
 struct Task {
     axis: usize,
     input: Dim,
     output: Dim,
     scale: Value,
     region: (Value, Value),
-    /// What must hold of operands that only run time knows.
+    /// Conditions on operands that are known only at run time.
     checks: Vec<Expr>,
 }
 
@@ -90,7 +90,7 @@ fn element(cx: &LowerCx, b: Buf, i: usize) -> Expr {
 }
 
 impl Resize {
-    /// What has to be done along which axes.
+    /// The plans of the axes that are resized.
     pub fn plans(&self, cx: &mut LowerCx, axes: &[usize], from: &[Dim], to: &[Dim]) -> Result<Vec<Plan>> {
         let sizes = cx.inputs.get(3).copied().flatten().filter(|b| self.by_sizes(Some(&cx.dims(*b))));
         let roi = cx.constant(1).and_then(|c| c.to_f64s());
@@ -125,7 +125,7 @@ impl Resize {
                     _ => return cx.bug("neither scales nor sizes is given"),
                 },
             };
-            // Nothing makes elements out of none.
+            // An empty axis cannot be resized to one with elements.
             if !cx.m.syms.is_pos(n) {
                 let some = Expr::bin(
                     BinOp::Or,
@@ -148,7 +148,7 @@ impl Resize {
         Ok(plans)
     }
 
-    /// The scale of resized axis `i` where sizes decide.
+    /// The scale of resized axis `i` if the sizes are given.
     fn size_ratio(
         &self,
         cx: &mut LowerCx,
@@ -177,7 +177,7 @@ impl Resize {
             .iter()
             .map(|(s, n)| match (s.as_const(), n.as_const()) {
                 (Some(s), Some(n)) => Some(s as f64 / n as f64),
-                // A multiple of a size that only run time knows.
+                // A multiple of a size that is known only at run time.
                 _ => (1..=64).find(|m| cx.m.syms.eq(*s, *n * *m) == Answer::Yes).map(|m| m as f64),
             })
             .collect();
@@ -200,8 +200,8 @@ impl Resize {
         {
             let shrink = if self.antialias { s.min(1.0) } else { 1.0 };
             let taps = if nearest { 1 } else { 2 * (reach as f64 / shrink).ceil() as i64 };
-            // The numbers repeat from p outputs (q inputs) to the next for a scale of p / q in these modes:
-            // the output has never exactly one element, or its size is not rounded.
+            // In these modes the values repeat after p outputs (q inputs) for a scale of p / q: the output
+            // never has exactly one element, or its size is not rounded.
             let relative = |p: i64, q: i64| match transform {
                 Transform::HalfPixel | Transform::Asymmetric => true,
                 Transform::PytorchHalfPixel => p > 1,
@@ -211,7 +211,7 @@ impl Resize {
             let period = coords::ratio(s).filter(|(p, q)| relative(*p, *q) && !self.exclude_outside);
             let fixed = n.as_const().is_some()
                 && out.as_const().is_some_and(|out| out <= TABLE && out * taps <= 1 << 22);
-            // Float32 holds such quotients exactly.
+            // Such quotients are exact in float32.
             let exact = |(p, q): (i64, i64)| p.count_ones() == 1 && q.count_ones() == 1;
             let period = period.filter(|r| !fixed || exact(*r));
             let rule = Rule {
@@ -280,7 +280,7 @@ impl Resize {
         self.plan_at_run_time(cx, task)
     }
 
-    /// Small kernels that compute coordinates, sources and weights.
+    /// Emits small kernels that compute coordinates, sources and weights.
     fn plan_at_run_time(&self, cx: &mut LowerCx, task: Task) -> Plan {
         let (axis, n, out, transform, scale) =
             (task.axis, task.input, task.output, self.transform, task.scale);
@@ -290,8 +290,8 @@ impl Resize {
             (_, Value::Known(s)) => Dim::constant(
                 2 * (reach as f64 / if self.antialias { s.min(1.0) } else { 1.0 }).ceil() as i64,
             ),
-            // The output has been rounded, to the nearest at most: scale >= (out - 1/2) / n. Taps too many
-            // weigh 0.
+            // The output size has been rounded to nearest at most: scale >= (out - 1/2) / n. Surplus taps
+            // have the weight 0.
             _ if self.antialias => (n * (2 * reach)).ceil_div((out * 2 - 1).max(1)).max(reach) * 2,
             _ => Dim::constant(2 * reach),
         };
@@ -387,7 +387,7 @@ impl Resize {
     }
 }
 
-/// Weights are as precise as the elements need.
+/// Weights have the precision that the elements require.
 fn weight_type(cx: &LowerCx) -> ElemType {
     if cx.elem(cx.input(0)) == ElemType::F64 { ElemType::F64 } else { ElemType::F32 }
 }
@@ -396,7 +396,7 @@ fn constant(cx: &mut LowerCx, name: &str, c: ConstData) -> Buf {
     cx.m.constant(name, Arc::new(c))
 }
 
-/// What `body` makes of source number `t` of output element `o`.
+/// `body` applied to the index of source `t` of output element `o`.
 pub fn source(
     k: &mut KernelBuilder,
     p: &Plan,
@@ -420,7 +420,7 @@ pub fn source(
     }
 }
 
-/// Weight of source number `t` of element `o`.
+/// The weight of source `t` of element `o`.
 pub fn weight(k: &KernelBuilder, p: &Plan, w: Buf, o: Dim, t: Dim, ty: ElemType) -> Expr {
     let row = p.period.map_or(o, |m| o.modulo(m));
     let at = if k.m.is_constant(w) { [row, t] } else { [t, row] };

@@ -1,12 +1,12 @@
-//! Attributes of one node: typed getters that note what was read, so that a leftover is an error and not
-//! ignored.
+//! Attributes of one node, with typed getters that record which attributes were read: an attribute that was
+//! not read is an error.
 
 use crate::diag::{Error, Origin, Result, codes};
 use crate::ops::Schema;
 use crate::tensor::{ConstData, ElemType, ValueType};
 use std::sync::Arc;
 
-/// A decoded attribute value. Graph attributes are kept apart, in the node's `subgraphs`.
+/// A decoded attribute value. Graph attributes are stored separately, in the node's `subgraphs`.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum AttrValue {
@@ -41,7 +41,7 @@ impl AttrValue {
     }
 }
 
-/// The attributes of one node, and which operator and version they belong to.
+/// The attributes of one node, with its operator and version.
 #[derive(Clone, Debug)]
 pub struct Attrs {
     schema: &'static Schema,
@@ -65,8 +65,8 @@ impl Attrs {
     ) -> Self {
         Attrs { schema, n_inputs, n_outputs, origin, values, read: vec![], subgraphs }
     }
-    /// The same node as one of another operator of ai.onnx, with the attributes that this one has; `None` if
-    /// there is no such version. They count as read.
+    /// The attributes that another operator of ai.onnx has in common with this node; `None` if there is no
+    /// such version. They count as read.
     pub fn of(&mut self, name: &str, opset: i64) -> Option<Attrs> {
         let schema = crate::ops::find("", name, opset).ok()?;
         let values: Vec<_> =
@@ -102,7 +102,7 @@ impl Attrs {
     pub fn known(&self) -> Vec<(&'static str, &'static str)> {
         self.schema.attributes.iter().map(|a| (a.0, a.1)).collect()
     }
-    /// Number of inputs given (trailing omitted ones not counted).
+    /// Number of given inputs, without trailing omitted ones.
     pub fn n_inputs(&self) -> usize {
         self.n_inputs
     }
@@ -118,7 +118,7 @@ impl Attrs {
     pub fn subgraphs(&self) -> &[String] {
         &self.subgraphs
     }
-    /// The raw value, noted as read.
+    /// The raw value, recorded as read.
     pub fn get(&mut self, name: &str) -> Option<&AttrValue> {
         if !self.read.iter().any(|r| r == name) {
             self.read.push(name.to_owned());
@@ -211,7 +211,7 @@ impl Attrs {
             Some(_) => self.wrong(name, "a list of strings"),
         }
     }
-    /// A string out of a closed list, with a default.
+    /// A string from a closed list, with a default.
     pub fn choice(&mut self, name: &str, default: &str, allowed: &[&str]) -> Result<String> {
         let s = self.string_opt(name)?.unwrap_or_else(|| default.to_owned());
         if allowed.contains(&s.as_str()) {
@@ -238,7 +238,7 @@ impl Attrs {
             },
         }
     }
-    /// Accepts an attribute that changes nothing here (e.g. `consumed_inputs` of the first versions).
+    /// Accepts an attribute without effect (e.g. `consumed_inputs` of the first versions).
     pub fn ignore(&mut self, name: &str) {
         self.get(name);
     }
@@ -246,12 +246,12 @@ impl Attrs {
     pub fn error(&self, title: impl Into<String>) -> Error {
         Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin)
     }
-    /// Fails unless the attributes are as the operator has them; `otherwise` says what is wrong.
+    /// Fails unless `holds`; `otherwise` describes the error.
     pub fn require(&self, holds: bool, otherwise: &str) -> Result<()> {
         if holds { Ok(()) } else { self.error(otherwise).fail() }
     }
-    /// Fails on attributes that this version does not have, on required ones that are missing, and on known
-    /// ones that the operator did not read.
+    /// Fails on attributes that this version does not have, on missing required ones, and on attributes that
+    /// the operator did not read.
     pub fn finish(&self) -> Result<()> {
         let fail = |title: String, found: String, expected: String| {
             let e = Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).found_expected(found, expected);

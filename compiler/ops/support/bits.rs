@@ -1,28 +1,27 @@
-//! Elements of 2, 4 or 8 bits in tensors of bytes, the first one in the low bits.
+//! Elements of 2, 4 or 8 bits in byte tensors, the first one in the low bits.
 
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Place};
 use crate::ops::LowerCx;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// A tensor of bytes as one of elements: its last dimension counts them.
+/// A byte tensor viewed as elements: its last dimension counts them.
 pub struct Fields {
     buf: Buf,
-    /// Elements of a byte that have to be taken apart; 1 where the buffer has a type of so few bits.
+    /// Elements per byte that must be extracted; 1 if the buffer has a packed type.
     per: i64,
     bits: i64,
 }
 
 impl Fields {
-    /// Elements of `bits` bits. Tensors of other types than bytes have the elements that they have.
+    /// Elements of `bits` bits. Tensors of other types than bytes are used as they are.
     pub fn new(cx: &mut LowerCx, bytes: Buf, bits: i64) -> Fields {
         let small = match bits {
             2 => ElemType::U2,
             4 => ElemType::U4,
             _ => return Fields { buf: bytes, per: 1, bits: 8 },
         };
-        // Elements of few bits are packed in constants and inputs; a buffer of bytes in scratch is taken
-        // apart.
+        // Constants and inputs are viewed as packed types; elements of byte buffers in scratch are extracted.
         if !matches!(cx.m.bufs[cx.m.storage(bytes)].place, Place::Const(_) | Place::Input(_)) {
             return Fields { buf: bytes, per: 8 / bits, bits };
         }

@@ -1,4 +1,4 @@
-//! What an operator may see while it infers types and while it lowers: operands, never the graph.
+//! The contexts of operators during inference and lowering: they contain operands, never the graph.
 
 use crate::diag::{Code, Error, Origin, Result, codes};
 use crate::nest::{self, BinOp, Buf, Expr, KernelBuilder, Module, Status, Stmt};
@@ -7,16 +7,16 @@ use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What is known of a value's contents at compile time.
+/// The contents of a value, as far as they are known at compile time.
 #[derive(Clone, Debug, Default)]
 pub enum Known {
-    /// Nothing.
+    /// Unknown.
     #[default]
     No,
-    /// All of it.
+    /// Constant data.
     Const(Arc<ConstData>),
-    /// An integer tensor of known shape as expressions over dims, in row-major order: shape arithmetic folds
-    /// away through these.
+    /// An integer tensor of known shape as expressions over dims, in row-major order. Shape arithmetic is
+    /// folded through these.
     Dims(Vec<Dim>),
 }
 
@@ -33,18 +33,18 @@ pub struct Operand {
 
 /// Inference of one node.
 pub struct InferCx<'a> {
-    /// Symbols; unproven equalities are recorded here and checked at run time.
+    /// Symbols. Unproven equalities are recorded here and checked at run time.
     pub syms: &'a mut SymTable,
     /// The node.
     pub origin: &'a Origin,
-    /// Operands; `None` where an optional one is left out.
+    /// Operands; `None` for omitted optional ones.
     pub inputs: &'a [Option<Operand>],
     /// Version of the operator in force.
     pub since: i64,
     /// Names of the outputs.
     pub names: Vec<String>,
-    /// Shapes that the model declares for its outputs, over sizes that are known at entry. Nothing proves
-    /// them: who takes one checks it at run time ([`InferCx::size`]).
+    /// Shapes that the model declares for its outputs, over sizes known at entry. They are not proven: an
+    /// operator that uses one must check it at run time ([`InferCx::size`]).
     pub declared: Vec<Option<Vec<Dim>>>,
     /// Results: type and contents of each output.
     pub outputs: Vec<Option<(ValueType, Known)>>,
@@ -61,7 +61,7 @@ impl<'a> InferCx<'a> {
     pub fn error(&self, code: Code, title: impl Into<String>) -> Error {
         with_operands(Error::new(code, title).at(self.origin), self.inputs, self.syms)
     }
-    /// Fails unless the node is as the operator has it; `otherwise` says what is wrong.
+    /// Fails unless `holds`; `otherwise` describes the error.
     pub fn require(&self, holds: bool, code: Code, otherwise: &str) -> Result<()> {
         if holds { Ok(()) } else { self.error(code, otherwise).fail() }
     }
@@ -69,7 +69,7 @@ impl<'a> InferCx<'a> {
     pub fn has(&self, i: usize) -> bool {
         self.inputs.get(i).is_some_and(|o| o.is_some())
     }
-    /// Input `i`, which the operator needs.
+    /// Input `i`, which is required.
     pub fn operand(&self, i: usize) -> Result<&'a Operand> {
         match self.inputs.get(i).and_then(|o| o.as_ref()) {
             Some(o) => Ok(o),
@@ -105,7 +105,7 @@ impl<'a> InferCx<'a> {
             _ => None,
         }
     }
-    /// The same as plain integers.
+    /// The same contents as plain integers.
     pub fn ints_value(&self, i: usize) -> Option<Vec<i64>> {
         match &self.inputs.get(i)?.as_ref()?.known {
             Known::Const(c) => c.to_i64s(),
@@ -113,11 +113,11 @@ impl<'a> InferCx<'a> {
             Known::No => None,
         }
     }
-    /// Contents that must be known at compile time (a run-time value there is refused, with the reason).
+    /// Contents that must be known at compile time; a run-time value is an error that gives the reason.
     pub fn need_ints(&self, i: usize, what: &str) -> Result<Vec<i64>> {
         self.ints_value(i).ok_or_else(|| self.run_time_value(i, what))
     }
-    /// The same as dims.
+    /// As [`InferCx::need_ints`], as dims.
     pub fn need_dims(&self, i: usize, what: &str) -> Result<Vec<Dim>> {
         self.dims_value(i).ok_or_else(|| self.run_time_value(i, what))
     }
@@ -129,7 +129,7 @@ impl<'a> InferCx<'a> {
             )
             .into()
     }
-    /// `axis` in `-rank..rank`, made non-negative.
+    /// Resolves `axis` in `-rank..rank` to a nonnegative axis.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
         let r = rank as i64;
         if axis < -r || axis >= r {
@@ -155,7 +155,7 @@ impl<'a> InferCx<'a> {
             .found_expected(t.to_string(), expected)
             .into())
     }
-    /// Demands that two dims are equal: an error if they cannot be, a run-time check if that is unknown.
+    /// Requires that two dims are equal: an error if they cannot be, a run-time check if that is unknown.
     pub fn require_eq(&mut self, a: Dim, b: Dim, what: &str) -> Result<()> {
         match self.syms.eq(a, b) {
             Answer::Yes => Ok(()),
@@ -169,7 +169,7 @@ impl<'a> InferCx<'a> {
             }
         }
     }
-    /// Demands that a dim is 1 or equal to another, as [`InferCx::require_eq`] demands equality.
+    /// Requires that a dim is 1 or equal to another, in the same way as [`InferCx::require_eq`].
     pub fn require_repeatable(&mut self, d: Dim, size: Dim, what: &str) -> Result<()> {
         match (self.syms.eq(d, size), self.syms.eq(d, Dim::constant(1))) {
             (Answer::Yes, _) | (_, Answer::Yes) => Ok(()),
@@ -180,26 +180,26 @@ impl<'a> InferCx<'a> {
             }
         }
     }
-    /// Result of multidirectional broadcasting; conditions left for run time are recorded.
+    /// The result of multidirectional broadcasting. Unproven conditions are recorded.
     pub fn broadcast(&mut self, shapes: &[&[Dim]]) -> Result<Vec<Dim>> {
         self.syms.broadcast(shapes).map_err(|m| {
             let (a, b) = (m.a.display(self.syms), m.b.display(self.syms));
             self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {a} against {b}")).into()
         })
     }
-    /// Demands that one shape broadcasts to another one, which stays as it is.
+    /// Requires that one shape broadcasts to another one, which is unchanged.
     pub fn require_broadcast_to(&mut self, from: &[Dim], to: &[Dim], otherwise: &str) -> Result<()> {
         let shape = self.broadcast(&[to, from])?;
         self.require(shape.len() == to.len(), codes::OP_SHAPE, otherwise)?;
         shape.iter().zip(to).try_for_each(|(a, b)| self.require_eq(*a, *b, otherwise))
     }
-    /// A new symbol for a size that only run time can tell. `lower` defines it ([`LowerCx::define`]).
+    /// A new symbol for a size that is known only at run time. `lower` defines it ([`LowerCx::define`]).
     pub fn fresh(&mut self, hint: &str) -> Sym {
         size_symbol(self.syms, hint)
     }
-    /// Dimension `d` of `rank` of output `k`, which only run time can tell: what the model declares for an
-    /// output of the graph, or a new symbol. `lower` defines it, or checks what is declared
-    /// ([`LowerCx::define`]).
+    /// Dimension `d` of `rank` of output `k`, which is known only at run time: the size that the model
+    /// declares for an output of the graph, or a new symbol. `lower` defines the symbol, or checks the
+    /// declared size ([`LowerCx::define`]).
     pub fn size(&mut self, k: usize, d: usize, rank: usize) -> Dim {
         match self.declared.get(k).and_then(|s| s.as_ref()).filter(|s| s.len() == rank) {
             Some(s) => s[d],
@@ -209,7 +209,7 @@ impl<'a> InferCx<'a> {
             }
         }
     }
-    /// All dimensions of output `k` ([`InferCx::size`]); together they hold at most `bound` elements, if that
+    /// All dimensions of output `k` ([`InferCx::size`]). Together they hold at most `bound` elements, if that
     /// is known.
     pub fn sizes(&mut self, k: usize, rank: usize, bound: Option<Dim>) -> Vec<Dim> {
         let dims: Vec<Dim> = (0..rank).map(|d| self.size(k, d, rank)).collect();
@@ -218,14 +218,14 @@ impl<'a> InferCx<'a> {
         }
         dims
     }
-    /// Promises that `lower` checks that the product of these sizes is at most `bound`.
+    /// Records the bound of the product of these sizes, which `lower` promises to check.
     pub fn bound(&mut self, dims: &[Dim], bound: Dim) {
         let syms: Vec<Sym> = dims
             .iter()
             .filter_map(|d| d.as_sym())
             .filter(|s| self.syms.kind(*s) == SymKind::Runtime)
             .collect();
-        // Other factors must not make the rest larger by being 0.
+        // The other factors must be positive, since a factor of 0 would remove the bound of the rest.
         if !syms.is_empty() && dims.iter().all(|d| d.as_sym().is_some() || self.syms.is_pos(*d)) {
             self.syms.bound_product(&syms, bound);
         }
@@ -247,7 +247,7 @@ impl<'a> InferCx<'a> {
     }
 }
 
-/// Largest value of a size that run time defines.
+/// Largest value of a size defined at run time.
 pub const MAX_SIZE: i64 = i32::MAX as i64;
 
 fn size_symbol(syms: &mut SymTable, hint: &str) -> Sym {
@@ -258,7 +258,7 @@ fn size_symbol(syms: &mut SymTable, hint: &str) -> Sym {
 
 /// Lowering of one node.
 pub struct LowerCx<'a> {
-    /// The module under construction: add kernels, temporaries, constants.
+    /// The module under construction, to which kernels, temporaries and constants are added.
     pub m: &'a mut Module,
     /// The node.
     pub origin: &'a Origin,
@@ -270,8 +270,8 @@ pub struct LowerCx<'a> {
     pub known: &'a [Known],
     /// Run-time sizes that have been defined.
     pub defined: &'a mut HashSet<Sym>,
-    /// Buffers of the outputs, made from the inferred types; `None` where nobody wants it. An operator may
-    /// instead hand back another buffer with [`LowerCx::alias`].
+    /// Buffers of the outputs, created from the inferred types; `None` for unused ones. An operator may
+    /// replace one by another buffer with [`LowerCx::alias`].
     pub outputs: Vec<Option<Buf>>,
 }
 
@@ -280,7 +280,7 @@ impl LowerCx<'_> {
     pub fn error(&self, code: Code, title: impl Into<String>) -> Error {
         Error::new(code, title).at(self.origin)
     }
-    /// A bug: lowering met something that inference should have refused.
+    /// A bug: lowering met a case that inference should have rejected.
     pub fn bug<T>(&self, message: impl Into<String>) -> Result<T> {
         Err(crate::diag::Failure::bug(format!("lower {}", self.origin.short()), message))
     }
@@ -295,14 +295,14 @@ impl LowerCx<'_> {
     pub fn input_opt(&self, i: usize) -> Option<Buf> {
         self.inputs.get(i).copied().flatten()
     }
-    /// Buffer of output `k`, which must be wanted.
+    /// Buffer of output `k`, which must be used.
     pub fn output(&self, k: usize) -> Buf {
         match self.outputs.get(k).copied().flatten() {
             Some(b) => b,
             None => unreachable!("output {k} is not wanted"),
         }
     }
-    /// Buffer of output `k` if wanted.
+    /// Buffer of output `k`, if it is used.
     pub fn output_opt(&self, k: usize) -> Option<Buf> {
         self.outputs.get(k).copied().flatten()
     }
@@ -335,9 +335,9 @@ impl LowerCx<'_> {
     pub fn ints_value(&self, i: usize) -> Option<Vec<i64>> {
         self.dims_value(i)?.into_iter().map(|d| d.as_const()).collect()
     }
-    /// Lets the driver define the run-time size `dim`, an i64 expression that may load from buffers. Where
-    /// the size is known already (the model declares it, or an earlier operator defined it), the driver
-    /// checks that it is the same.
+    /// Lets the driver define the run-time size `dim` by an i64 expression, which may load from buffers. If
+    /// the size is already known (declared by the model or defined by an earlier operator), the driver checks
+    /// that it is equal.
     pub fn define(&mut self, dim: Dim, value: Expr) {
         let range = |m: &Module, s: Sym| m.syms.declared_range(s);
         match dim.as_sym().filter(|s| self.m.syms.kind(*s) == SymKind::Runtime && !self.defined.contains(s)) {
@@ -353,21 +353,21 @@ impl LowerCx<'_> {
             }),
         }
     }
-    /// A new run-time number within `lo..=hi` with a definition: a position, a step.
+    /// A new run-time number in `lo..=hi` with its definition: a position, a step.
     pub fn number(&mut self, hint: &str, value: Expr, lo: Option<i64>, hi: Option<i64>) -> Dim {
         let sym = self.m.syms.fresh_number(hint, Range { lo, hi });
         self.define(sym.into(), value);
         sym.into()
     }
-    /// Run-time numbers that a small kernel computes: `write` stores them, as i64, into the buffer of `n`
-    /// elements that it gets. Hand them to [`LowerCx::define`]: `Expr::Load` of the buffer that is returned.
+    /// Run-time numbers computed by a small kernel: `write` stores them, as i64, to the buffer of `n`
+    /// elements that it gets. Pass them to [`LowerCx::define`] as `Expr::Load` of the returned buffer.
     pub fn compute(&mut self, n: usize, write: impl FnOnce(&mut KernelBuilder, Buf)) -> Buf {
         let out = self.temp("sizes", ElemType::I64, vec![Dim::from(n)]);
         let k = self.kernel(|k| write(k, out));
         self.m.kernels[k].name = self.m.bufs[out].name.clone();
         out
     }
-    /// The same with the numbers as expressions, which become the sizes `dims`.
+    /// As [`LowerCx::compute`], with the numbers as expressions, which become the sizes `dims`.
     pub fn define_all(&mut self, dims: &[Dim], values: impl FnOnce(&mut KernelBuilder) -> Vec<Expr>) {
         let list = self.compute(dims.len().max(1), |k, out| {
             for (i, v) in values(k).into_iter().enumerate() {
@@ -378,7 +378,7 @@ impl LowerCx<'_> {
             self.define(*d, Expr::Load { buf: list, at: vec![Dim::from(i)] });
         }
     }
-    /// Output `k` is the memory of `src` under the output's shape (Reshape, Identity, ...).
+    /// Makes output `k` a view of `src` with the output's shape (Reshape, Identity, ...).
     pub fn alias(&mut self, k: usize, src: Buf) {
         let out = self.output(k);
         let dims = self.dims(out);

@@ -1,5 +1,5 @@
-//! What families share: attributes and contexts of operators, schemas, pieces of nests. A family never has
-//! its home here.
+//! Code shared by families: attributes and contexts of operators, schemas, pieces of nests. No family is
+//! implemented here.
 
 pub mod attrs;
 pub mod bits;

@@ -1,9 +1,8 @@
-//! Sorting positions by the number that is there, digit by digit from the lowest one on: equal numbers
-//! stay as they are.
+//! Sorts positions by the number at each position: a stable radix sort, from the lowest digit to the highest.
 //!
-//! Numbers become keys of whole bytes whose unsigned order is theirs. All digits are counted in one pass;
-//! digits that are the same everywhere are left out, so that small integers of a large type take one or two
-//! passes.
+//! Numbers are mapped to keys of whole bytes whose unsigned order is theirs. All digits are counted in one
+//! pass. Digits that are equal in all keys are skipped, so that small integers of a large type take one or
+//! two passes.
 
 use super::cx::LowerCx;
 use super::runtime::{eq, int};
@@ -17,7 +16,7 @@ pub const LEAST: i64 = 128;
 /// Values of a digit.
 const DIGIT: i64 = 256;
 
-/// Bytes of a type's keys; `None` for what has none.
+/// Number of bytes of a type's keys; `None` for types without keys.
 pub fn digits(ty: ElemType) -> Option<i64> {
     match ty {
         ElemType::F64 | ElemType::I64 | ElemType::U64 => Some(8),
@@ -28,7 +27,7 @@ pub fn digits(ty: ElemType) -> Option<i64> {
     }
 }
 
-/// An i64 with the key in its lowest bytes. Zeros are equal, so are all NaN, which come last.
+/// An i64 with the key in its lowest bytes. Zeros are equal; NaNs are equal and come last.
 pub fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     let to = ElemType::I64;
     let turned = |v: Expr| Expr::bin(BinOp::Xor, v, int(i64::MIN));
@@ -51,7 +50,7 @@ pub fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
             let v = Expr::cast(ElemType::I32, to, keys::ordered(k, ty, v));
             let least = match ty {
                 ElemType::U8 | ElemType::U16 => 0,
-                // Keys of u32 are turned already.
+                // Keys of u32 already have the sign bit flipped.
                 ElemType::U32 => i64::from(i32::MIN),
                 ElemType::F32 => i64::from(i32::MIN),
                 ty => Scalar::lowest(ty).to_i64(),
@@ -61,17 +60,18 @@ pub fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     }
 }
 
-/// Scratch for sorting: positions in order, room for as many, and how often each digit has each value.
+/// Scratch for sorting: the ordered positions, a second buffer for them, and the counts of each digit's
+/// values.
 #[derive(Clone, Copy)]
 pub struct Lists {
-    /// What [`positions`] makes.
+    /// The result of [`positions`].
     pub order: Buf,
     next: Buf,
     counts: Buf,
 }
 
 impl Lists {
-    /// For lists of `n` keys of `digits` bytes, one for each index of `outer`.
+    /// Scratch for lists of `n` keys of `digits` bytes, one per index of `outer`.
     pub fn new(cx: &mut LowerCx, outer: &[Dim], n: Dim, digits: i64) -> Lists {
         let mut buf = |name: &str, dims: &[Dim]| cx.temp(name, ElemType::I64, [outer, dims].concat());
         Lists {
@@ -82,8 +82,7 @@ impl Lists {
     }
 }
 
-/// A buffer of the positions 0..n in the order of what `value` says is there, of a type that has keys of
-/// `digits` bytes.
+/// A buffer of the positions 0..n ordered by `value`, whose type has keys of `digits` bytes.
 pub fn sort(
     cx: &mut LowerCx,
     n: Dim,
@@ -101,8 +100,7 @@ pub fn sort(
     lists.order
 }
 
-/// The positions 0..n in the order of their keys of `digits` bytes, in the lists that belong to the indices
-/// `o`.
+/// Orders the positions 0..n by their keys of `digits` bytes, in the lists at the indices `o`.
 pub fn positions(
     k: &mut KernelBuilder,
     o: &[Dim],
@@ -136,7 +134,7 @@ pub fn positions(
             let c = k.load(counts, &count(d, g));
             let c = k.let_(c);
             k.update(BinOp::Max, most, c.clone());
-            // Where the first number with this digit goes.
+            // The destination of the first number with this digit.
             k.store(counts, &count(d, g), Expr::acc(sum));
             k.update(BinOp::Add, sum, c);
         });

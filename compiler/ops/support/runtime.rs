@@ -1,9 +1,9 @@
-//! Operands that decide a shape but are only known at run time (axes, pads, a Reshape target, ...).
+//! Operands that determine a shape but are known only at run time (axes, pads, a Reshape target, ...).
 //!
-//! `infer` makes a symbol for every size that depends on such an operand ([`InferCx::sizes`]); `lower` lets a
-//! small kernel compute the sizes from the operand's values, which checks them (`ONNXC_E_VALUE`), and the
-//! driver defines the symbols before the kernels that need them ([`LowerCx::define_all`]). What must be known
-//! is how many values there are: it decides the rank.
+//! `infer` creates a symbol for every size that depends on such an operand ([`InferCx::sizes`]). `lower`
+//! emits a small kernel that computes the sizes from the operand's values and checks them (`ONNXC_E_VALUE`),
+//! and the driver defines the symbols before the kernels that use them ([`LowerCx::define_all`]). The number
+//! of values must be known, because it determines the rank.
 
 use crate::diag::{Failure, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Status, Stmt};
@@ -11,7 +11,7 @@ use crate::ops::{InferCx, LowerCx};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// True if the axes in `b` (negative ones count from `rank`) are `set`, which has as many.
+/// True if the axes in `b` (negative ones count from `rank`) are equal to `set`, which has the same length.
 fn names_set(k: &KernelBuilder, b: Buf, set: &[usize], rank: usize) -> Expr {
     let mut all = Expr::bool(true);
     for d in set {
@@ -25,17 +25,17 @@ fn names_set(k: &KernelBuilder, b: Buf, set: &[usize], rank: usize) -> Expr {
     all
 }
 
-/// True if the axes in `b` are any of the sets.
+/// True if the axes in `b` are equal to one of the sets.
 pub fn names_any(k: &KernelBuilder, b: Buf, sets: &[Vec<usize>], rank: usize) -> Expr {
     sets.iter().map(|s| names_set(k, b, s, rank)).fold(Expr::bool(false), or)
 }
 
-/// True if input `i` is given but its values are only known at run time.
+/// True if input `i` is given but its values are known only at run time.
 pub fn late(cx: &InferCx, i: usize) -> bool {
     cx.has(i) && cx.dims_value(i).is_none()
 }
 
-/// The same while lowering.
+/// Input `i`, if its values are known only at run time, during lowering.
 pub fn late_operand(cx: &LowerCx, i: usize) -> Option<Buf> {
     cx.input_opt(i).filter(|_| cx.dims_value(i).is_none())
 }
@@ -46,7 +46,7 @@ pub fn length(cx: &InferCx, i: usize) -> Option<usize> {
     count(&t.dims)
 }
 
-/// The same, which must be known: it decides the rank of the result.
+/// The number of values in input `i`, which must be known: it determines the rank of the result.
 pub fn need_length(cx: &InferCx, i: usize, what: &str) -> Result<usize, Failure> {
     if cx.tensor(i)?.rank() > 1 {
         return Err(cx.error(codes::OP_SHAPE, format!("input {i} must be a list of {what}")).into());
@@ -58,7 +58,7 @@ pub fn need_length(cx: &InferCx, i: usize, what: &str) -> Result<usize, Failure>
     })
 }
 
-/// The same of a buffer's shape.
+/// The number of values, given a buffer's shape.
 pub fn count(dims: &[Dim]) -> Option<usize> {
     match dims {
         [] => Some(1),
@@ -73,7 +73,7 @@ pub fn value(k: &KernelBuilder, b: Buf, j: usize) -> Expr {
     Expr::cast(k.m.bufs[b].ty.compute(), ElemType::I64, k.load(b, &at))
 }
 
-/// The same for the driver ([`LowerCx::define`]).
+/// Value `j` of a list of integers, for the driver ([`LowerCx::define`]).
 pub fn entry(cx: &LowerCx, b: Buf, j: usize) -> Expr {
     let at = if cx.dims(b).is_empty() { vec![] } else { vec![Dim::from(j)] };
     Expr::cast(cx.elem(b).compute(), ElemType::I64, Expr::Load { buf: b, at })
@@ -110,22 +110,22 @@ pub fn or(a: Expr, b: Expr) -> Expr {
     Expr::bin(BinOp::Or, a, b)
 }
 
-/// 1 where `c` holds, else 0.
+/// 1 if `c` is true, else 0.
 pub fn one_if(c: Expr) -> Expr {
     Expr::select(c, int(1), int(0))
 }
 
-/// `x` within `lo..=hi`.
+/// Clamps `x` to `lo..=hi`.
 pub fn clamp(x: Expr, lo: Expr, hi: Expr) -> Expr {
     x.max(lo).min(hi)
 }
 
-/// Leaves the kernel unless `cond` holds.
+/// Returns `ONNXC_E_VALUE` from the kernel unless `cond` is true.
 pub fn check(k: &mut KernelBuilder, cond: Expr) {
     k.push(Stmt::Check { cond, status: Status::Value });
 }
 
-/// Sizes that the operand itself holds, checked not to be negative.
+/// Sizes contained in the operand, checked not to be negative.
 pub fn sizes(k: &mut KernelBuilder, list: Buf) -> Vec<Expr> {
     let v = values(k, list);
     for x in &v {
@@ -134,8 +134,8 @@ pub fn sizes(k: &mut KernelBuilder, list: Buf) -> Vec<Expr> {
     v
 }
 
-/// Flags (0 or 1, i64) of the dimensions that the axes in `list` name, out of `rank`. Axes that are out of
-/// range or occur twice are an error.
+/// Flags (0 or 1, i64) of the dimensions that are named by the axes in `list`, out of `rank`. Axes that are
+/// out of range or repeated are an error.
 pub fn axis_flags(k: &mut KernelBuilder, list: Buf, rank: usize) -> Vec<Expr> {
     let v = values(k, list);
     let mut found = int(0);
@@ -166,7 +166,7 @@ pub fn pick(k: &mut KernelBuilder, flags: &[Expr], keep: i64, list: &[Expr], n: 
     out
 }
 
-/// The number of elements `sizes` imply is `total`; products that no i64 holds are another number.
+/// Checks that the product of `sizes` is `total`; a product that overflows an i64 differs from it.
 pub fn check_total(k: &mut KernelBuilder, sizes: &[Expr], total: Dim) {
     let wide = |e: Expr| Expr::cast(ElemType::I64, ElemType::F64, e);
     let big = sizes.iter().cloned().map(wide).reduce(|a, b| a * b).unwrap_or(Expr::num(ElemType::F64, 1.0));

@@ -1,17 +1,17 @@
-//! What classifiers and regressors of ai.onnx.ml share: labels, the transform of scores, the class with the
-//! top score.
+//! Code shared by classifiers and regressors of ai.onnx.ml: labels, the transform of scores, the class with
+//! the top score.
 //!
 //! | `post_transform` | row of scores s |
 //! |---|---|
 //! | NONE | s |
 //! | LOGISTIC | 1 / (1 + exp(-s)) |
 //! | SOFTMAX | softmax |
-//! | SOFTMAX_ZERO | softmax, but scores of (nearly) zero stay so: s exp(-max) before the division |
+//! | SOFTMAX_ZERO | softmax, except that scores of (nearly) zero become s exp(-max) before the division |
 //! | PROBIT | the quantile of the normal distribution, by Winitzki's approximation as in the reference |
 //!
-//! A row of one score is transformed like any other. The top class is the first with the highest score; it is
-//! found before the transform where that keeps the order (all but SOFTMAX_ZERO), so that saturation makes no
-//! ties.
+//! A row of one score is transformed like any other. The top class is the first one with the highest score.
+//! It is determined before transforms that preserve the order (all but SOFTMAX_ZERO), so that saturation
+//! creates no ties.
 
 use super::{runtime, text};
 use crate::diag::{Result, codes};
@@ -47,7 +47,7 @@ impl Post {
         let name = a.choice("post_transform", "NONE", &NAMES.map(|n| n.0))?;
         Ok(NAMES.iter().find(|n| n.0 == name).map_or(Post::None, |n| n.1))
     }
-    /// The same as a number.
+    /// The attribute `post_transform` as a number.
     pub fn parse_number(a: &mut Attrs) -> Result<Post> {
         let n = a.int("post_transform", 0)?;
         match usize::try_from(n).ok().and_then(|n| NAMES.get(n)) {
@@ -144,7 +144,7 @@ pub enum Labels {
 }
 
 impl Labels {
-    /// From the two attributes, of which one may be given; `None` if none is.
+    /// Reads the two attributes, only one of which may be given; `None` if neither is.
     pub fn parse(a: &mut Attrs, ints: &str, strings: &str) -> Result<Option<Labels>> {
         let i = a.ints_opt(ints)?.filter(|v| !v.is_empty());
         let s = a.strings_opt(strings)?.filter(|v| !v.is_empty());
@@ -155,7 +155,7 @@ impl Labels {
             (None, None) => Ok(None),
         }
     }
-    /// How many.
+    /// The number of classes.
     pub fn len(&self) -> usize {
         match self {
             Labels::Ints(v) => v.len(),
@@ -174,7 +174,7 @@ impl Labels {
         }
         Ok(())
     }
-    /// Writes to `y`, a vector of N, the label of the class that `class` finds for a row.
+    /// Writes to `y`, a vector of N, the label of the class that `class` computes for a row.
     pub fn write(
         &self,
         cx: &mut LowerCx,
@@ -198,7 +198,7 @@ impl Labels {
     }
 }
 
-/// Position of the first highest score of row `o`, as i64. NaN is never higher.
+/// The position of the first highest score of row `o`, as i64. NaN is never higher.
 pub fn top(k: &mut crate::nest::KernelBuilder, scores: Buf, o: &[Dim]) -> Expr {
     let (classes, ty) = (k.m.bufs[scores].dims[1], k.m.bufs[scores].ty.compute());
     let (best, best_at) = (k.acc(Scalar::lowest(ty).into()), k.acc(runtime::int(0)));
@@ -226,12 +226,12 @@ pub fn matrix(cx: &InferCx) -> Result<(TensorType, Dim, Dim)> {
     }
 }
 
-/// The type in which models of ai.onnx.ml compute on inputs of a type: double in double, all others in float.
+/// The compute type of ai.onnx.ml for an input type: double for double, float for all others.
 pub fn compute_type(x: ElemType) -> ElemType {
     if x == ElemType::F64 { x } else { ElemType::F32 }
 }
 
-/// Both scores of two classes from the one of the second: `1 - s` and `s`, or `-s` and `s`.
+/// Both scores of two classes, computed from the score of the second: `1 - s` and `s`, or `-s` and `s`.
 pub fn pair(cx: &mut LowerCx, one: Buf, share: bool) -> Buf {
     let (elem, rows) = (cx.elem(one), cx.dims(one)[0]);
     let ty = elem.compute();

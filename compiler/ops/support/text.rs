@@ -1,8 +1,8 @@
-//! What operators on strings share: making new ones, reading them code point by code point, looking them up.
+//! Code shared by operators on strings: creating strings, reading them by code point, and looking them up.
 //!
-//! New strings are counted first and written then, by the same code: a [`Sink`] either adds up or stores.
-//! Their bytes lie one behind the other in memory that stays to the end of the call ([`crate::nest::Texts`]).
-//! Parts of strings that exist need none of this.
+//! New strings are first measured and then written by the same code: a [`Sink`] either counts or stores.
+//! Their bytes are consecutive in memory that is live until the end of the call ([`crate::nest::Texts`]).
+//! Substrings of existing strings need no memory.
 
 pub mod automaton;
 pub mod fixed;
@@ -44,23 +44,23 @@ pub fn constant(m: &mut Module, name: &str, s: impl AsRef<[u8]>) -> Expr {
     Expr::Load { buf, at: vec![Dim::constant(0)] }
 }
 
-/// Where the bytes of new strings go.
+/// The destination of the bytes of new strings.
 pub struct Sink {
-    /// Where the next byte goes.
+    /// Position of the next byte.
     at: Reg,
-    /// Memory; none while bytes are counted.
+    /// The memory; `None` while bytes are counted.
     to: Option<(Texts, Dim)>,
 }
 
 impl Sink {
-    /// A byte, of type u8.
+    /// Appends a byte, of type u8.
     pub fn byte(&self, k: &mut KernelBuilder, b: Expr) {
         if let Some((t, room)) = self.to {
             k.at_index(Expr::acc(self.at), room, |k, i| k.store(t.bytes, &[i], b));
         }
         k.update(BinOp::Add, self.at, int(1));
     }
-    /// All bytes of a string.
+    /// Appends all bytes of a string.
     pub fn text(&self, k: &mut KernelBuilder, s: Expr) {
         let s = k.let_(s);
         let n = k.let_(Expr::text_len(s.clone()));
@@ -74,13 +74,13 @@ impl Sink {
         }
         k.update(BinOp::Add, self.at, n);
     }
-    /// The string of the bytes from `from` on, once they are written.
+    /// The string of the bytes from `from` on, if they are stored.
     fn since(&self, from: Expr) -> Option<Expr> {
         self.to.map(|(t, _)| Expr::text_part(Expr::text_of(t.bytes), from.clone(), Expr::acc(self.at) - from))
     }
 }
 
-/// Stores a new string for each element of `out`: `write` hands its bytes to the sink.
+/// Stores a new string for each element of `out`: `write` passes its bytes to the sink.
 pub fn produce(cx: &mut LowerCx, out: Buf, write: impl Fn(&mut KernelBuilder, &[Dim], &Sink)) {
     let dims = cx.dims(out);
     let from = cx.temp("from", ElemType::I64, dims.clone());
@@ -114,8 +114,8 @@ pub fn produce(cx: &mut LowerCx, out: Buf, write: impl Fn(&mut KernelBuilder, &[
     });
 }
 
-/// A code point of a string: its value and its bytes, both i64. Bytes that are no UTF-8 give any value, but
-/// never more bytes than are there. `at` must be inside.
+/// A code point of a string: its value and its number of bytes, both i64. Invalid UTF-8 gives arbitrary
+/// values, but never more bytes than there are. `at` must be inside.
 pub fn code_point(k: &mut KernelBuilder, s: &Expr, at: Expr) -> (Expr, Expr) {
     let at = k.let_(at);
     let byte = |e: Expr| Expr::cast(ElemType::U8, ElemType::I64, e);
@@ -126,7 +126,7 @@ pub fn code_point(k: &mut KernelBuilder, s: &Expr, at: Expr) -> (Expr, Expr) {
         let from = |limit: i64| runtime::one_if(Expr::bin(BinOp::Ge, first.clone(), int(limit)));
         let n = k.let_((int(1) + from(0xc0) + from(0xe0) + from(0xf0)).min(left));
         k.set(size, n.clone());
-        // The first byte's own bits: five of two bytes, four of three, three of four.
+        // The payload bits of the first byte: five for two bytes, four for three, three for four.
         let bits = Expr::select(
             lt(first.clone(), int(0xe0)),
             int(0x1f),
@@ -144,7 +144,7 @@ pub fn code_point(k: &mut KernelBuilder, s: &Expr, at: Expr) -> (Expr, Expr) {
     (value, size)
 }
 
-/// How many code points a string has: bytes that do not continue one.
+/// The number of code points of a string: bytes that are not continuation bytes.
 pub fn count_points(k: &mut KernelBuilder, s: &Expr) -> Expr {
     let (i, n) = (k.acc(int(0)), k.acc(int(0)));
     k.while_(lt(Expr::acc(i), Expr::text_len(s.clone())), |k| {
@@ -155,9 +155,9 @@ pub fn count_points(k: &mut KernelBuilder, s: &Expr) -> Expr {
     k.let_(Expr::acc(n))
 }
 
-/// Keys with their numbers, to be looked up: open addressing, and a key is compared where the hash leads.
+/// A hash table from keys to their numbers, with open addressing.
 pub struct Dictionary {
-    /// -1 or the number of a key, a power of two of them.
+    /// -1 or the number of a key; the length is a power of two.
     slots: Buf,
     size: i64,
     keys: Buf,
@@ -166,28 +166,28 @@ pub struct Dictionary {
 
 /// Multiplier of FNV-1a, for 64 bits.
 const PRIME: u64 = 0x0100_0000_01b3;
-/// Where it starts.
+/// Initial hash value.
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-/// Spreads integers: 2^64 divided by the golden ratio.
+/// Multiplicative hash of integers: 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn hash_bytes(s: &[u8]) -> u64 {
     s.iter().fold(BASIS, |h, b| (h ^ u64::from(*b)).wrapping_mul(PRIME))
 }
 
-/// High bits, of which a multiplication makes the best.
+/// Uses the high bits, which are the best mixed after a multiplication.
 fn slot(hash: u64, size: i64) -> usize {
     (hash.wrapping_mul(GOLDEN) >> (64 - size.trailing_zeros())) as usize
 }
 
 impl Dictionary {
-    /// Of strings; the first of equal ones counts.
+    /// A table of strings; the first of equal keys counts.
     pub fn of_strings<T: AsRef<[u8]>>(m: &mut Module, keys: &[T]) -> Dictionary {
         let hashes: Vec<u64> = keys.iter().map(|s| hash_bytes(s.as_ref())).collect();
         let buf = list(m, "keys", keys);
         Dictionary::new(m, buf, &hashes, &|i, j| keys[i].as_ref() == keys[j].as_ref())
     }
-    /// Of integers.
+    /// A table of integers.
     pub fn of_ints(m: &mut Module, keys: &[i64]) -> Dictionary {
         let hashes: Vec<u64> = keys.iter().map(|v| *v as u64).collect();
         let buf = m.constant("keys", Arc::new(ConstData::from_i64s(keys)));
@@ -208,7 +208,7 @@ impl Dictionary {
         let slots = m.constant("slots", Arc::new(ConstData::from_i64s(&slots)));
         Dictionary { slots, size: size as i64, keys, count: hashes.len() as i64 }
     }
-    /// Number of the key that equals `v` (a string, or i64), -1 if there is none.
+    /// The number of the key that equals `v` (a string or an i64), or -1.
     pub fn find(&self, k: &mut KernelBuilder, v: Expr) -> Expr {
         let v = k.let_(v);
         let word = |v: u64| Expr::int(ElemType::U64, v as i64);
@@ -230,7 +230,7 @@ impl Dictionary {
         k.while_(eq(Expr::acc(found), int(-2)), |k| {
             let here = k.with_index(Expr::acc(at), size, |k, i| k.load(self.slots, &[i]));
             let here = k.let_(here);
-            // A key that is another one: go on.
+            // Another key: continue with the next slot.
             let other = if self.count == 0 {
                 Expr::bool(false)
             } else {

@@ -1,5 +1,4 @@
-//! Probabilities of classes from those of all pairs: the second method of Wu, Lin and Weng (2004), as in
-//! libsvm.
+//! Class probabilities from pairwise ones: the second method of Wu, Lin and Weng (2004), as in libsvm.
 
 use super::super::LowerCx;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Stmt, UnOp};
@@ -34,7 +33,7 @@ pub fn couple(cx: &mut LowerCx, decisions: Buf, a: &[f32], b: &[f32], classes: u
         ty,
     };
     let (a, b) = (table(cx, "prob_a", a, a.len(), ty), table(cx, "prob_b", b, b.len(), ty));
-    // Number of the decision between two classes; its own class: 0, which nothing reads.
+    // The index of the decision between two classes; 0, which is not read, for a class and itself.
     let mut numbers = vec![0i64; classes * classes];
     let mut next = 0;
     for i in 0..classes {
@@ -85,7 +84,8 @@ impl Work {
             k.store(p, &[n, t], even);
         });
     }
-    /// Minimises p Q p over the simplex, one coordinate after the other, until all Q p agree or too often.
+    /// Minimizes p Q p over the simplex, one coordinate at a time, until all Q p agree or the iteration limit
+    /// is reached.
     fn solve(&self, k: &mut KernelBuilder, n: Dim, classes: usize) {
         let Work { q, qp, p, c, ty, .. } = *self;
         let (steps, most) = (k.acc(runtime::int(0)), runtime::int(classes.max(100) as i64));

@@ -1,13 +1,14 @@
-//! TopK of elements of at most 32 bits: each becomes an integer key that grows with its place in the order,
-//! and key and position together an integer of 64 bits, so that every comparison is one of integers and no
-//! two are equal.
+//! TopK of elements of at most 32 bits. Each element is mapped to an integer key that is larger for elements
+//! that come first. Key and position are packed into a 64-bit integer, so that all comparisons are on
+//! integers and no two are equal.
 //!
-//! Few of many: the row is seen as a matrix of which the largest key of each column is found, many columns at
-//! once. At least k columns have one that is not below the k-th largest of these: the k-th that is found one
-//! after the other, or what a bisection found a little below it. The elements of such columns that are not
-//! below it either, hardly more than k, go through a sorted list, or, if k is not small, into a list that is
-//! sorted at the end. What that has no room for, since many elements are equal, and what is no small part of
-//! its row is for `narrow.rs`; many of a long row are sorted by digits.
+//! For few results of many elements, the row is viewed as a matrix, and the largest key of each column is
+//! computed, many columns at once. At least k columns have a largest key that is not below the k-th largest
+//! of these. This limit is found by successive maxima, or approximated from below by a bisection. The
+//! elements of such columns that are not below the limit, hardly more than k, are inserted into a sorted
+//! list, or, if k is not small, collected in a list that is sorted at the end. If the list overflows because
+//! many elements are equal, or if k is a large part of the row, `narrow.rs` is used. Many results of a long
+//! row are sorted by digits.
 
 use super::narrow::{self, Narrow};
 use super::{Row, TopK};
@@ -18,34 +19,34 @@ use crate::sym::Dim;
 use crate::tensor::ElemType;
 use runtime::int;
 
-/// Scratch of the rows.
+/// Scratch for rows.
 pub(super) enum Scratch {
-    /// The largest key of each column, the limit and how many are not below it, and the list.
+    /// The largest key of each column, the limit, the number of keys that reach it, and the list.
     Few { columns: i64, tops: Buf, limit: Buf, count: Buf, list: List },
     /// Elements that reach a limit are sorted.
     Narrow(Narrow),
 }
 
-/// Where packed keys are brought into order.
+/// The list in which packed keys are ordered.
 pub(super) enum List {
-    /// Each finds its place among those that came before.
+    /// Each key is inserted at its place.
     Ranked(Buf),
-    /// They are sorted when all are there.
+    /// Keys are sorted when all have been collected.
     Sorted(Narrow),
 }
 
-/// Up to so many tops are found one after the other: a bisection takes as many steps.
+/// Up to this many column maxima are found one after the other; a bisection takes as many steps.
 const SUCCESSIVE: i64 = 8;
-/// Longest list whose entries are moved for each that comes.
+/// Longest list into which entries are inserted in order.
 const RANKED: i64 = 64;
-/// A row is read from end to end where more than one column of so many has elements for the list.
+/// A row is read sequentially if more than one in this many columns has candidates.
 const MANY: i64 = 4;
 /// Positions of such a row whose largest key is found at once.
 const BLOCK: i64 = 64;
-/// Positions that fit beside a key.
+/// Number of positions that can be packed with a key.
 pub const POSITIONS: i64 = 1 << 32;
 
-/// True if elements have keys and rows positions that fit beside them.
+/// True if elements have keys, and positions of the row can be packed with them.
 pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
     let narrow = matches!(
         row.ty,
@@ -60,18 +61,19 @@ pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
     narrow && row.count.as_const() != Some(0) && k.m.syms.range(row.n).hi.is_some_and(|n| n < POSITIONS)
 }
 
-/// Columns that make a search for a few, `count` (not 0), of `n` cheapest: of each column the top is looked
-/// at, of those that count every element. With hardly fewer columns than elements each element is one.
+/// The number of columns that minimizes the cost of finding `count` (not 0) of `n` elements: each column
+/// costs a look at its maximum, each candidate column a look at its elements. Hardly fewer columns than
+/// elements means one element per column.
 fn columns(count: i64, n: i64) -> i64 {
     let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
     let m = (m + 63) / 64 * 64;
     if 2 * m <= n && m >= 2 * count { m } else { n }
 }
 
-/// The same of a row, if that is cheaper than to look at all elements in each step of a bisection; where only
-/// run time knows how long the row is, several columns for each that is asked for.
+/// The number of columns for a row, if that is cheaper than looking at all elements in each step of a
+/// bisection. If the length of the row is known only at run time, several columns per result.
 fn columns_of(row: &Row) -> Option<i64> {
-    // More columns than a nearer cache holds beside the row.
+    // More columns would not fit a near cache together with the row.
     const MOST: i64 = 512;
     match (row.count.as_const(), row.n.as_const()) {
         (Some(c), Some(n)) => Some(columns(c, n)).filter(|m| *m < n || c <= RANKED),
@@ -80,15 +82,16 @@ fn columns_of(row: &Row) -> Option<i64> {
     }
 }
 
-/// True if sorting all of a row by digits takes longer: a bisection, and merging what reaches its limit.
+/// True if a bisection and merging the candidates are faster than sorting the whole row by digits.
 pub(super) fn finds_few(row: &Row) -> bool {
-    // Each digit costs as much as merging twice.
+    // The number of results for which merging costs as much as the digits: each digit costs as much as
+    // merging twice.
     const MERGED: i64 = 2048;
     let part = |c: i64| row.n.as_const().is_none_or(|n| n < radix::LEAST || 2 * c <= n);
     row.count.as_const().is_none_or(|c| c < MERGED && part(c))
 }
 
-/// Scratch for rows, one for each index of `outer`.
+/// Scratch for rows, one per index of `outer`.
 pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
     let Some(columns) = columns_of(row) else { return Scratch::Narrow(Narrow::new(cx, row, outer)) };
     let mut buf = |name: &str, ty: ElemType, n: Dim| {
@@ -107,14 +110,14 @@ pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
 }
 
 impl TopK {
-    /// One row.
+    /// Computes one row.
     pub(super) fn by_keys(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Scratch) {
         match *s {
             Scratch::Narrow(ref narrow) => self.narrow(k, row, o, narrow),
             Scratch::Few { columns, tops, limit, count, list: List::Sorted(ref narrow) } => {
                 let wanted = row.count.as_const().unwrap_or(0);
                 let entries = narrow.entries();
-                // More than there is room for: not tried.
+                // A number beyond the capacity means that the list is not used.
                 let filled = k.acc(Expr::index(entries + 1));
                 k.if_(Expr::cmp_index(BinOp::Ge, row.n, 2 * columns), |k| {
                     let lowest = self.tops(k, row, o, columns, tops, (limit, count));
@@ -142,8 +145,7 @@ impl TopK {
             Scratch::Few { columns, tops, limit, count, list: List::Ranked(list) } => {
                 let lowest = self.tops(k, row, o, columns, tops, (limit, count));
                 let lowest = k.let_(lowest);
-                // Many columns have elements for the list where elements are equal: their rows are read from
-                // end to end.
+                // If elements are equal, many columns have candidates. Such rows are read sequentially.
                 if Some(columns) == row.n.as_const() {
                     self.pick(k, row, o, (Some(columns), tops, list), (lowest, limit));
                 } else {
@@ -162,7 +164,7 @@ impl TopK {
             }
         }
     }
-    /// An i32 that is larger for what comes first.
+    /// An i32 that is larger for elements that come first.
     fn key(&self, k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
         let key = ordered(k, ty, v);
         if self.largest { key } else { Expr::un(UnOp::BitNot, key) }
@@ -171,7 +173,8 @@ impl TopK {
         let v = k.load(row.x, &row.at(o, i));
         self.key(k, row.ty, v)
     }
-    /// A limit, an i32, that at least as many tops of columns reach as are asked for, and hardly more.
+    /// A limit, an i32, that is reached by at least as many column maxima as results are requested, and by
+    /// hardly more.
     fn tops(
         &self,
         k: &mut KernelBuilder,
@@ -202,8 +205,8 @@ impl TopK {
             _ => halving(k, row, o, columns, tops, (limit, count)),
         }
     }
-    /// What reaches the limit goes into the list: column by column, or, without a number of columns, in
-    /// order.
+    /// Inserts the keys that reach the limit into the list, by column, or in row order if there is no number
+    /// of columns.
     fn pick(
         &self,
         k: &mut KernelBuilder,
@@ -219,7 +222,7 @@ impl TopK {
             }
             None => self.in_turn(k, row, o, (lowest.clone(), top), f),
         };
-        // Nothing is before the first entry.
+        // A sentinel before the first entry.
         k.store(list, &spot(o, 0.into()), int(i64::MAX));
         k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
         from(k, &mut |k, new| {
@@ -228,9 +231,9 @@ impl TopK {
         });
         results(k, row, o, list, 1);
     }
-    /// Calls `f` with packed keys that are not below the limit, one position after the other. `f` returns the
-    /// last entry that counts, i64::MIN if there are too few: later elements have to be larger, since of
-    /// equal ones the first come first. So most blocks have none, which the largest of their keys tells.
+    /// Calls `f` with packed keys that are not below the limit, in row order. `f` returns the last relevant
+    /// entry, or i64::MIN if the list is not full. Later elements must be larger than it, because the first
+    /// of equal ones comes first. Most blocks therefore have no candidate, which their largest key shows.
     /// `top` is a word of scratch.
     fn in_turn(
         &self,
@@ -273,8 +276,8 @@ impl TopK {
             k.range(LoopKind::Seq, "i", 0, row.n.modulo(BLOCK), |k, i| consider(k, blocks * BLOCK + i));
         }
     }
-    /// The largest key of a block. Its loop is in a statement list of its own: a list of statements that are vectors
-    /// all of them.
+    /// The largest key of a block. The loop is in a separate statement list, because a list is vectorized
+    /// only if all of its statements are.
     fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], first: Dim, to: Buf) {
         k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
             let found = k.acc(Scalar::lowest(ElemType::I32).into());
@@ -285,7 +288,7 @@ impl TopK {
             k.store(to, &spot(o, Dim::constant(0)), Expr::acc(found));
         });
     }
-    /// Calls `f` with each packed key that is not below the limit, those of one column after the other.
+    /// Calls `f` with each packed key that is not below the limit, by column.
     fn candidates(
         &self,
         k: &mut KernelBuilder,
@@ -320,7 +323,7 @@ impl TopK {
     }
 }
 
-/// The results that a list holds from entry `first` on.
+/// Stores the entries of a list from `first` on as results.
 pub(super) fn results(k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
     k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
         let p = k.load(list, &spot(o, j + first));
@@ -328,8 +331,8 @@ pub(super) fn results(k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, fi
     });
 }
 
-/// Puts an entry where it belongs in a list of `count` that has a largest one before them, if it is not
-/// behind all.
+/// Inserts an entry into a sorted list of `count` entries after a sentinel, unless it is smaller than all of
+/// them.
 fn rank(k: &mut KernelBuilder, o: &[Dim], count: Dim, list: Buf, new: Expr) {
     let extent = count + 1;
     let entry = |k: &mut KernelBuilder, at: Expr| k.with_index(at, extent, |k, i| k.load(list, &spot(o, i)));
@@ -346,7 +349,7 @@ fn rank(k: &mut KernelBuilder, o: &[Dim], count: Dim, list: Buf, new: Expr) {
     });
 }
 
-/// An i32 in the order of the numbers of a type of at most 32 bits. Zeros are equal, NaN is larger than all
+/// An i32 with the order of the numbers of a type of at most 32 bits. Zeros are equal, NaN is larger than all
 /// numbers.
 pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     let to = ElemType::I32;
@@ -371,8 +374,8 @@ pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     }
 }
 
-/// The least or the greatest of the columns' tops, as `value` shows them, into a buffer. Its loops stand in
-/// one of their own: a list of statements that are vectors all of them.
+/// The least or the greatest `value` of the columns' maxima, stored to a buffer. The loops are in a separate
+/// statement list, because a list is vectorized only if all of its statements are.
 pub(super) fn extreme(
     k: &mut KernelBuilder,
     o: &[Dim],
@@ -395,7 +398,7 @@ pub(super) fn extreme(
     });
 }
 
-/// The n-th greatest of the different tops, one after the other.
+/// The n-th greatest of the distinct column maxima, found one after the other.
 fn successive(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit): (Buf, Buf), n: i64) -> Expr {
     let last = spot(o, Dim::constant(0));
     extreme(k, o, columns, (tops, limit), BinOp::Max, |_, v| v);
@@ -408,7 +411,7 @@ fn successive(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit): (Bu
     k.load(limit, &last)
 }
 
-/// What a bisection between the extremes finds.
+/// The limit found by a bisection between the extremes.
 fn halving(
     k: &mut KernelBuilder,
     row: &Row,
@@ -423,7 +426,7 @@ fn halving(
     for (end, op) in [(count, BinOp::Min), (limit, BinOp::Max)] {
         extreme(k, o, columns, (tops, end), op, |_, v| v);
     }
-    // All keys are at least the first, none the second.
+    // All keys are at least `lo`, none is `hi` or more.
     let [lo, hi] =
         [count, limit].map(|b| Expr::cast(ElemType::I32, ElemType::I64, k.load(b, &spot(o, zero))));
     let (lo, hi) = (k.acc(lo), k.acc(hi + int(1)));
@@ -443,8 +446,8 @@ fn halving(
     Expr::cast(ElemType::I64, ElemType::I32, Expr::acc(lo))
 }
 
-/// How many tops are not below the limit. The loop stands in one of its own: a list of statements that are
-/// vectors all of them.
+/// The number of column maxima that are not below the limit. The loop is in a separate statement list,
+/// because a list is vectorized only if all of its statements are.
 pub(super) fn reaching(
     k: &mut KernelBuilder,
     o: &[Dim],
@@ -470,13 +473,13 @@ pub(super) fn spot(o: &[Dim], i: Dim) -> Vec<Dim> {
     o.iter().chain([&i]).copied().collect()
 }
 
-/// Key and position: larger for a larger key, and of equal keys for the first.
+/// Packs key and position: larger for a larger key, and among equal keys for the first position.
 pub fn packed(key: Expr, i: Dim) -> Expr {
     let key = Expr::bin(BinOp::Shl, Expr::cast(ElemType::I32, ElemType::I64, key), int(32));
     key + (int(POSITIONS - 1) - Expr::index(i))
 }
 
-/// The position again.
+/// The position in a packed key.
 pub fn position(packed: Expr) -> Expr {
     int(POSITIONS - 1) - Expr::bin(BinOp::And, packed, int(POSITIONS - 1))
 }

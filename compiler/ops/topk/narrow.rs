@@ -1,12 +1,13 @@
-//! TopK of more elements than a list of results takes one by one: keys first, then a limit that at least as
-//! many keys reach as are asked for, and at most a quarter more. A bisection finds it: each step counts, in
-//! vectors, the keys that reach a number. Where equal elements leave no such limit it ends at their key, and
-//! all above it and the first of them are taken. What reaches the limit is collected in order, without
-//! branches, and sorted.
+//! TopK with more results than a list can take by insertion. The keys are computed first, then a limit that
+//! is reached by at least as many keys as results are requested, and by at most a quarter more. The limit is
+//! found by a bisection, in which each step counts, in vectors, the keys that reach a number. If equal
+//! elements prevent such a limit, the bisection ends at their key, and all larger keys and the first of the
+//! equal ones are taken. The candidates are collected in order, without branches, and sorted.
 //!
-//! The list is sorted in runs of equal length, at most [`RUN`], each entry by how many of its run stand
-//! before it; then pairs of runs are merged from both ends at once: half as many steps depend on each other,
-//! and neither run ends before the steps do. All of this is alike for sizes that only run time knows.
+//! The list is sorted in runs of equal length, at most [`RUN`]: the position of each entry is the number of
+//! larger ones in its run. Then pairs of runs are merged from both ends at once, which halves the dependency
+//! chain, and neither run is exhausted before the steps are done. All of this also works for sizes known only
+//! at run time.
 
 use super::keys::{extreme, packed, reaching, results, spot};
 use super::{Row, TopK};
@@ -19,7 +20,7 @@ use crate::tensor::ElemType;
 /// Longest run that is sorted by counting.
 const RUN: i64 = 16;
 
-/// Scratch of the rows.
+/// Scratch for rows.
 pub(super) struct Narrow {
     keys: Buf,
     limit: Buf,
@@ -28,24 +29,23 @@ pub(super) struct Narrow {
     pub order: Buf,
     merged: Buf,
     ranks: Buf,
-    /// Entries of `order` and `merged`, and how many of them can be sorted.
+    /// Capacity of `order` and `merged`, and the number of entries that can be sorted.
     room: Dim,
     entries: Dim,
 }
 
-/// Most keys that a bisection leaves.
+/// Most keys that reach the limit of a bisection.
 fn most(count: Dim) -> Dim {
     count + count.floor_div(4) + 1
 }
 
-/// Entries beyond those that are sorted: runs of equal length add at most an eighth, and vectors look at a
-/// whole run.
+/// The capacity for `entries`: runs of equal length add at most an eighth, and vectors read a whole run.
 fn more(entries: Dim) -> Dim {
     entries + entries.floor_div(8) + 3 * RUN
 }
 
 impl Narrow {
-    /// Scratch for rows, one for each index of `outer`.
+    /// Scratch for rows, one per index of `outer`.
     pub fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Narrow {
         let entries = if row.count.as_const().is_some() { row.count * 2 + 4 * RUN } else { row.n };
         let entries = if row.n.as_const().is_some() { entries.min(row.n) } else { entries };
@@ -64,20 +64,20 @@ impl Narrow {
             entries,
         }
     }
-    /// Entries that the list may have.
+    /// Most entries of the list.
     pub fn entries(&self) -> Dim {
         self.entries
     }
 }
 
 impl TopK {
-    /// One row.
+    /// Computes one row.
     pub(super) fn narrow(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Narrow) {
         k.range(LoopKind::Par, "i", 0, row.n, |k, i| {
             let key = self.key_at(k, row, o, i);
             k.store(s.keys, &spot(o, i), key);
         });
-        // Keys above the first are taken, and so many that are equal to it.
+        // Keys above `lowest` are taken, and `allowed` of those that are equal to it.
         let lowest = k.acc(int(i32::MIN.into()));
         let allowed = k.acc(Expr::index(row.n));
         if !k.m.syms.is_nonneg(most(row.count) - row.n) {
@@ -106,14 +106,14 @@ fn lt(a: Expr, b: Expr) -> Expr {
     Expr::bin(BinOp::Lt, a, b)
 }
 
-/// The limit between the extremes of the keys, and how many keys that are equal to it are taken.
+/// Bisects between the extremes of the keys: the limit, and how many keys equal to it are taken.
 fn bisect(k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Narrow, (lowest, allowed): (Reg, Reg)) {
     let here = spot(o, 0.into());
     for (end, op) in [(s.count, BinOp::Min), (s.limit, BinOp::Max)] {
         extreme(k, o, row.n, (s.keys, end), op, |_, v| v);
     }
     let wide = |k: &KernelBuilder, b: Buf| Expr::cast(ElemType::I32, ElemType::I64, k.load(b, &here));
-    // At least as many as are asked for reach the first, fewer the last: `above`.
+    // At least the requested number of keys reach `lowest`; fewer, namely `above`, reach `beyond`.
     let least = wide(k, s.count);
     k.set(lowest, least);
     let beyond = wide(k, s.limit) + int(1);
@@ -138,7 +138,7 @@ fn bisect(k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Narrow, (lowest, allo
     k.set(allowed, Expr::select(lt(Expr::acc(allowed), int(0)), rest, Expr::acc(allowed)));
 }
 
-/// Sorts the first entries of the list, the largest first.
+/// Sorts the first entries of the list, largest first.
 pub(super) fn sort(k: &mut KernelBuilder, o: &[Dim], filled: Reg, s: &Narrow) {
     let (order, merged, room) = (s.order, s.merged, s.room);
     let runs = k.acc(int(1));
@@ -148,7 +148,7 @@ pub(super) fn sort(k: &mut KernelBuilder, o: &[Dim], filled: Reg, s: &Narrow) {
     let length = Expr::bin(BinOp::Div, Expr::acc(filled) + Expr::acc(runs) - int(1), Expr::acc(runs));
     let length = k.let_(length);
     let all = k.let_(length.clone() * Expr::acc(runs));
-    // What fills the last runs comes last, and no two are equal.
+    // The padding of the last runs comes last, and its entries are distinct.
     k.at_index(Expr::acc(filled), room, |k, from| {
         k.at_index(all.clone(), room - RUN, |k, to| {
             k.range(LoopKind::Seq, "p", from, to + RUN, |k, p| {
@@ -202,8 +202,8 @@ pub(super) fn sort(k: &mut KernelBuilder, o: &[Dim], filled: Reg, s: &Narrow) {
     });
 }
 
-/// A run of `n` entries from `first` on, in order, into the other list. Entries behind it are looked at, and
-/// mean nothing.
+/// Sorts a run of `n` entries from `first` on into the other list. The vector also reads entries after the
+/// run, whose ranks are ignored.
 fn run(k: &mut KernelBuilder, o: &[Dim], (first, n): (Dim, Dim), s: &Narrow) {
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
         k.range(LoopKind::Par, "i", 0, RUN, |k, i| {
@@ -222,7 +222,7 @@ fn run(k: &mut KernelBuilder, o: &[Dim], (first, n): (Dim, Dim), s: &Narrow) {
     });
 }
 
-/// The first entries again in the first list.
+/// Copies the first entries back to the first list.
 fn back(k: &mut KernelBuilder, o: &[Dim], n: Expr, s: &Narrow) {
     k.at_index(n, s.room, |k, n| {
         k.range(LoopKind::Par, "p", 0, n, |k, p| {

@@ -1,5 +1,6 @@
-//! Short rows: each element counts those that stand before it, in vectors and without a branch. Their number is
-//! its place in the result. Where only run time knows how long rows are it asks whether they are short enough.
+//! Short rows: each element counts the elements before it in the order, in vectors and without branches. The
+//! count is its place in the result. If the length of rows is known only at run time, a check decides whether
+//! they are short enough.
 //!
 //! ```text
 //! place[i] = number of j with key[j] > key[i], or key[j] == key[i] and j < i
@@ -15,25 +16,25 @@ use crate::tensor::ElemType;
 
 /// Longest row: each element is compared with all.
 const LONGEST: i64 = 128;
-/// So many elements for each that is asked for, at most: of more, the few are found sooner one by one.
+/// Most elements per result: with a larger ratio, the few results are found faster one by one.
 const RATIO: i64 = 4;
-/// Rows that run time measures are worth code of their own from so many elements on.
+/// Least number of elements for which a check at run time is worthwhile.
 const VECTOR: i64 = 16;
 
 /// Scratch of a row: its keys, and the places of its elements.
 pub(super) struct Short {
     keys: Buf,
     places: Buf,
-    /// Of the row if it is short, else of its beginning.
+    /// Length of the row if it is short, else of its beginning.
     length: Dim,
 }
 
 impl Short {
-    /// Scratch, one for each index of `outer`, and what is true of short rows where only run time tells; `None` if
-    /// another method suits better.
+    /// Scratch, one per index of `outer`, and the condition for short rows if it is known only at run time.
+    /// `None` if another method is better.
     pub fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Option<(Short, Option<Expr>)> {
         let most = row.count.as_const().map_or(LONGEST, |c| LONGEST.min(RATIO.saturating_mul(c)));
-        // What is asked of the lengths: never less than 0.
+        // The requirements on the lengths: these must not be negative.
         let ratio = row.count.as_const().is_none().then(|| row.count * RATIO - row.n);
         let spare: Vec<Dim> = [Dim::constant(most) - row.n].into_iter().chain(ratio).collect();
         let never = spare.iter().any(|d| cx.m.syms.is_pos(Dim::constant(0) - *d));
@@ -53,7 +54,7 @@ impl Short {
 }
 
 impl TopK {
-    /// One row.
+    /// Computes one row.
     pub(super) fn by_counting(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Short) {
         k.range(LoopKind::Par, "j", 0, s.length, |k, j| {
             let key = self.key_at(k, row, o, j);

@@ -1,5 +1,5 @@
-//! The two sets of attributes that describe trees: lists over (tree, node) pairs of versions 1 and 3, and
-//! nodes that name each other and their leaves of version 5.
+//! The two sets of attributes that describe trees: lists over (tree, node) pairs in versions 1 and 3, and
+//! nodes that refer to each other and to leaves by index in version 5.
 
 use super::check_range;
 use super::forest::{Branch, Forest, Target, Test, Weight};
@@ -8,7 +8,7 @@ use crate::ops::Attrs;
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-/// Nodes, leaves and roots; not checked yet.
+/// Nodes, leaves and roots before checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attributes {
     nodes: Vec<Branch>,
@@ -16,7 +16,7 @@ pub struct Attributes {
     roots: Vec<Target>,
 }
 
-/// A list of floats, or the tensor that holds it with more digits.
+/// A list of floats, or the tensor that holds the list in higher precision.
 pub fn numbers(a: &mut Attrs, name: &str) -> Result<Vec<f64>> {
     let list = a.floats_opt(name)?.unwrap_or_default();
     let tensor = format!("{name}_as_tensor");
@@ -32,7 +32,7 @@ pub fn numbers(a: &mut Attrs, name: &str) -> Result<Vec<f64>> {
     }
 }
 
-/// A list of integers; empty where it is absent.
+/// A list of integers; empty if it is absent.
 fn ints(a: &mut Attrs, name: &str) -> Result<Vec<i64>> {
     Ok(a.ints_opt(name)?.unwrap_or_default())
 }
@@ -132,7 +132,7 @@ impl Attributes {
                 no: find(a, trees[i], no[i])?,
             });
         }
-        // A tree's root is the first of its nodes.
+        // The root of a tree is its first node.
         let (mut roots, mut seen) = (vec![], std::collections::HashSet::new());
         for i in 0..n {
             if seen.insert(trees[i]) {
@@ -156,7 +156,7 @@ impl Attributes {
         for i in 0..weights.len() {
             match find(a, leaf_trees[i], leaf_ids[i])? {
                 Target::Leaf(l) => leaves[l].push(Weight { target: targets[i], value: weights[i] }),
-                // What is at an inner node is never reached.
+                // Weights of an inner node are never used.
                 Target::Node(_) => {}
             }
         }
@@ -189,7 +189,7 @@ impl Attributes {
             ],
         )?;
         let members = tensor_opt(a, "membership_values")?.unwrap_or_default();
-        // Sets are one after the other in the order of their nodes, each closed by a NaN.
+        // Sets are consecutive in the order of their nodes, each terminated by a NaN.
         let mut sets = members.split_inclusive(|v| v.is_nan());
         let (targets, weights) = (ints(a, "leaf_targetids")?, tensor(a, "leaf_weights")?);
         same_length(a, &[("leaf_weights", weights.len()), ("leaf_targetids", targets.len())])?;
@@ -235,7 +235,7 @@ impl Attributes {
         }
         Ok(Attributes { nodes, leaves, roots })
     }
-    /// All of it checked and in one form, for numbers of a type.
+    /// The checked forest in common form, for numbers of a type.
     pub fn forest(&self, ty: ElemType, targets: usize) -> std::result::Result<Forest, String> {
         for b in &self.nodes {
             check_range("feature", b.feature, 1 << 30)?;

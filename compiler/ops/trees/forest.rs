@@ -1,12 +1,12 @@
-//! Trees in one form, whatever attributes they come from.
+//! Trees in a common form, independent of their attributes.
 //!
 //! All comparisons become `x <= v`: `<` compares with the next smaller number, `>` and `>=` swap the
-//! branches, equality is two comparisons, a set is one equality after the other. Missing values (NaN) follow
-//! the node's flag, which swaps with the branches.
+//! branches, equality takes two comparisons, and a set is a sequence of equalities. Missing values (NaN)
+//! follow the node's flag, which is swapped together with the branches.
 
 use crate::tensor::ElemType;
 
-/// A comparison as the model has it.
+/// A comparison of the model.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Test {
@@ -19,7 +19,7 @@ pub enum Test {
     Member(Vec<f64>),
 }
 
-/// Where a branch leads, by the model's numbers.
+/// The target of a branch, by the model's indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// A node that tests.
@@ -28,22 +28,22 @@ pub enum Target {
     Leaf(usize),
 }
 
-/// A node as the model has it.
+/// A node of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Branch {
     /// Column of the input.
     pub feature: i64,
-    /// What is tested.
+    /// The comparison.
     pub test: Test,
-    /// A missing value goes where a test that holds goes.
+    /// True if a missing value takes the branch of a true comparison.
     pub missing_holds: bool,
-    /// If the test holds.
+    /// Target if the comparison is true.
     pub yes: Target,
-    /// If not.
+    /// Target otherwise.
     pub no: Target,
 }
 
-/// A comparison `x[feature] <= value`, or not greater (true for NaN) if `nan_holds`.
+/// A comparison `x[feature] <= value`; if `nan_holds`, `!(x[feature] > value)`, which is true for NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub struct Step {
@@ -54,7 +54,7 @@ pub struct Step {
     pub no: usize,
 }
 
-/// What a leaf adds to one target.
+/// The contribution of a leaf to one target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weight {
     /// Target or class.
@@ -63,7 +63,7 @@ pub struct Weight {
     pub value: f64,
 }
 
-/// All trees. Positions below `steps.len()` are steps, the others leaves.
+/// All trees. Positions below `steps.len()` are steps, the others are leaves.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Forest {
     /// Comparisons.
@@ -74,7 +74,7 @@ pub struct Forest {
     pub roots: Vec<usize>,
 }
 
-/// The next smaller number of a type; NaN, with which nothing compares, below the smallest.
+/// The next smaller number of a type; NaN, with which every comparison fails, below the smallest.
 fn below(v: f64, ty: ElemType) -> f64 {
     match ty {
         _ if v == f64::NEG_INFINITY => f64::NAN,
@@ -84,7 +84,8 @@ fn below(v: f64, ty: ElemType) -> f64 {
 }
 
 impl Forest {
-    /// From the model's nodes; compared numbers are of type `ty`. Errors are sentences about the model.
+    /// Builds the forest from the model's nodes; compared numbers have type `ty`. Errors are sentences about
+    /// the model.
     pub fn new(
         nodes: &[Branch],
         leaves: Vec<Vec<Weight>>,
@@ -92,11 +93,11 @@ impl Forest {
         ty: ElemType,
     ) -> Result<Forest, String> {
         acyclic(nodes, leaves.len(), roots)?;
-        // Leaves are after all steps, whose number is known only at the end: counted from the top until
-        // then.
+        // Leaves follow all steps, whose number is known only at the end. Until then they are numbered from
+        // the top.
         let leaf = |i: usize| usize::MAX - i;
         let mut f = Forest { leaves, ..Forest::default() };
-        // First step of each node: nodes are in order.
+        // The first step of each node, in node order.
         let mut starts = vec![];
         let mut at = 0;
         for n in nodes {
@@ -127,7 +128,7 @@ impl Forest {
 }
 
 impl Test {
-    /// How many steps it becomes.
+    /// Number of steps that it becomes.
     fn steps(&self) -> usize {
         match self {
             Test::Eq(_) | Test::Neq(_) => 2,
@@ -162,24 +163,25 @@ impl Branch {
             }
         }
     }
-    /// Equality: at most v, and not at most the number below.
+    /// Equality: at most v, and not at most the next smaller number.
     fn equal(&self, out: &mut Vec<Step>, v: f64, ty: ElemType, nan: bool, yes: usize, no: usize) {
         let second = out.len() + 1;
         self.at_most(out, v, nan, second, no);
-        // A missing value that comes here holds.
+        // A missing value that arrives here satisfies the test.
         self.at_most(out, below(v, ty), false, no, yes);
     }
     fn at_most(&self, out: &mut Vec<Step>, v: f64, nan: bool, yes: usize, no: usize) {
         let feature = self.feature;
         out.push(match v.is_nan() && nan {
-            // No number is at most NaN, but a missing value holds: all numbers are at most infinity.
+            // No number is at most NaN, but a missing value satisfies the test: all numbers are at most
+            // infinity.
             true => Step { feature, value: f64::INFINITY, nan_holds: false, yes: no, no: yes },
             false => Step { feature, value: v, nan_holds: nan, yes, no },
         });
     }
 }
 
-/// Fails unless all targets exist and no path comes back to where it was.
+/// Fails unless all targets exist and there are no cycles.
 fn acyclic(nodes: &[Branch], leaves: usize, roots: &[Target]) -> Result<(), String> {
     let inside = |t: &Target| match *t {
         Target::Node(i) => i < nodes.len(),

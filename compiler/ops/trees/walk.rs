@@ -1,12 +1,13 @@
 //! The nests that walk a forest: each row from root to leaf, tree after tree.
 //!
-//! A step is a row of four integers (feature; bits of the compared float; both ways on); doubles are compared
-//! from a table of their own. Rows of leaves, which lead to themselves, follow from a power of two on: one
-//! bit of a position tells whether it is a leaf. Several trees are walked side by side until all are at a
-//! leaf: a step waits for two loads, one after the other, and the steps of other trees fill that time.
-//! Nothing branches on a comparison.
+//! A step is a row of four integers (feature, bits of the compared float, both successors); compared doubles
+//! are in a separate table. Rows of leaves, whose successors are themselves, begin at a power of two, so that
+//! one bit of a position identifies leaves. Several trees are walked in parallel until all have reached a
+//! leaf: a step has a latency of two dependent loads, which the steps of other trees hide. No branch depends
+//! on a comparison.
 //!
-//! Where NaN holds in some steps and not in others, a table says which; only rows that have a NaN look there.
+//! If NaN satisfies some steps and not others, a table lists which; it is used only for rows that contain a
+//! NaN.
 
 use super::forest::Forest;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, Stmt, UnOp};
@@ -16,7 +17,7 @@ use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// How the values of a target's leaves become one.
+/// The combination of the values of a target's leaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Aggregate {
@@ -26,20 +27,20 @@ pub enum Aggregate {
     Max,
 }
 
-/// What is computed from the leaves.
+/// The computation of scores from leaves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
-    /// How leaves meet.
+    /// The combination of leaves.
     pub aggregate: Aggregate,
-    /// Added at the end: nothing, one number for all targets or one for each.
+    /// Base values: none, one number for all targets, or one per target.
     pub base: Vec<f64>,
     /// Targets.
     pub targets: usize,
-    /// What they are computed in.
+    /// The compute type.
     pub ty: ElemType,
 }
 
-/// A row of features, and what a step does with a NaN in it.
+/// A row of features, and the handling of NaN in it.
 #[derive(Clone, Copy)]
 struct Sample {
     x: Buf,
@@ -47,14 +48,14 @@ struct Sample {
     missing: Missing,
 }
 
-/// Trees walked side by side.
+/// Trees that are walked in parallel.
 const ABREAST: i64 = 8;
 
 struct Tables {
     steps: Buf,
-    /// The same as floats.
+    /// The same words viewed as floats.
     floats: Buf,
-    /// Where a NaN holds, if not all steps agree.
+    /// The steps that NaN satisfies, if not all steps agree.
     holds: Option<Buf>,
     values: Option<Buf>,
     roots: Buf,
@@ -66,19 +67,18 @@ struct Tables {
     ty: ElemType,
 }
 
-/// What a step does with a NaN.
+/// The handling of NaN.
 #[derive(Clone, Copy)]
 enum Missing {
-    /// It does not meet any.
+    /// The row contains no NaN.
     Never,
     Fails,
     Holds,
-    /// What its table says.
+    /// Given by this table.
     Told(Buf),
 }
 
-/// Writes the scores of each row of `x` [N, F] to `y` [N, targets], whose elements are of the type that they
-/// are computed in.
+/// Writes the scores of each row of `x` [N, F] to `y` [N, targets], whose elements have the compute type.
 pub fn walk(cx: &mut LowerCx, f: &Forest, s: &Scores, x: Buf, y: Buf) {
     let ty = s.ty;
     let t = tables(cx, f, ty);
@@ -164,7 +164,7 @@ pub fn walk(cx: &mut LowerCx, f: &Forest, s: &Scores, x: Buf, y: Buf) {
 }
 
 impl Tables {
-    /// Calls `use_leaf` with the number of the leaf that row `n` ends in, for one tree after the other.
+    /// Calls `use_leaf` with the index of the leaf that row `n` reaches, for one tree after the other.
     fn each(&self, k: &mut KernelBuilder, x: Buf, n: Dim, use_leaf: impl Fn(&mut KernelBuilder, Expr)) {
         let features = k.m.bufs[x].dims[1];
         let missing = match (self.holds, self.nan) {
@@ -198,11 +198,11 @@ impl Tables {
         }
         all(k, Dim::constant(groups * ABREAST), self.n_trees % ABREAST);
     }
-    /// Numbers of the leaves that row `n` ends in, from some roots.
+    /// Indices of the leaves that row `n` reaches from some roots.
     fn leaves(&self, k: &mut KernelBuilder, s: Sample, roots: Vec<Expr>) -> Vec<Expr> {
         let at: Vec<Reg> = roots.into_iter().map(|r| k.acc(r)).collect();
         let count = Expr::index(self.n_steps);
-        // Leaves have the bit that `count` is.
+        // Positions of leaves have the bit `count` set.
         if let Some(all) = at.iter().map(|r| Expr::acc(*r)).reduce(|a, b| Expr::bin(BinOp::And, a, b))
             && self.n_steps != Dim::constant(0)
         {
@@ -211,7 +211,7 @@ impl Tables {
         }
         at.into_iter().map(|r| k.let_(Expr::acc(r) - count.clone())).collect()
     }
-    /// From one position to the next.
+    /// Advances a position by one step.
     fn step(&self, k: &mut KernelBuilder, Sample { x, n, missing }: Sample, at: Reg) {
         let (from, features) = (k.m.bufs[x].ty.compute(), k.m.bufs[x].dims[1]);
         k.at_index(Expr::acc(at), self.n_steps + self.n_leaves, |k, p| {
@@ -292,7 +292,7 @@ fn tables(cx: &mut LowerCx, f: &Forest, ty: ElemType) -> Tables {
     }
 }
 
-/// A vector of one of the two types that trees compute in.
+/// A vector of one of the two compute types of trees.
 fn floats(ty: ElemType, v: &[f64]) -> Arc<ConstData> {
     if ty != ElemType::F64 {
         let v: Vec<f32> = v.iter().map(|x| *x as f32).collect();

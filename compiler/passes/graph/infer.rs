@@ -161,7 +161,7 @@ impl Infer<'_> {
         };
         self.g.nodes[n].inputs.iter().map(|v| v.map_or(Some(None), operand)).collect()
     }
-    /// The error about an operand whose type the operator does not take.
+    /// The error about an operand whose type the operator does not accept.
     fn wrong_type(&self, n: Node, operands: &[Option<Operand>]) -> Option<Error> {
         let schema = self.g.nodes[n].schema;
         let types: Vec<Option<&ValueType>> = operands.iter().map(|o| o.as_ref().map(|o| &o.ty)).collect();

@@ -195,7 +195,7 @@ impl Rewrite<'_> {
         }
         self.params(node, false)
     }
-    /// As [`Quantizer::dequantized`], for 8 bits and a single scale.
+    /// As [`Rewrite::dequantized`], for 8 bits and a single scale.
     fn whole(&self, v: Option<&Option<Value>>) -> Option<Quantized> {
         self.dequantized(v).filter(|x| x.axis.is_none() && x.elem != ElemType::I32)
     }

@@ -86,7 +86,7 @@ fn operand(g: &Graph, n: Node, i: usize) -> Result<Value> {
 
 impl<'a> Lower<'a> {
     /// Determines the carried values that are appended to. `tables`: those that are tables, each followed by
-    /// its data. The inserting nodes then have no work of their own.
+    /// its data. The inserting nodes then do nothing.
     pub(super) fn chains(
         &mut self,
         inner: &mut Frame<'a>,

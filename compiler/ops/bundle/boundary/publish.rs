@@ -1,4 +1,4 @@
-//! Results of the model in the workspace, described to the caller.
+//! Results of the model in the workspace, described by descriptors.
 
 use super::*;
 
@@ -33,13 +33,13 @@ struct Out {
     form: Form,
     to: Buf,
     flag: Option<Buf>,
-    /// Table, or keys.
+    /// The table, or the keys.
     head: Buf,
     data: Buf,
     items: Option<Buf>,
 }
 
-/// A buffer in the workspace with the contents of `b`: what is handed out must be nobody else's.
+/// A buffer in the workspace with the contents of `b`, which nothing else uses.
 fn in_workspace(cx: &mut LowerCx, b: Buf) -> Buf {
     let owner = cx.m.storage(b);
     let (dims, ty) = (cx.dims(b), cx.elem(b));
@@ -55,7 +55,7 @@ fn is_empty(dims: &[Dim]) -> bool {
     dims.iter().any(|d| d.as_const() == Some(0))
 }
 
-/// Writes the descriptors of all outputs that are no tensors.
+/// Writes the descriptors of all outputs that are not tensors.
 pub fn lower(cx: &mut LowerCx, list: &[Boundary]) -> Result<()> {
     let mut outs = vec![];
     let mut at = 0;
@@ -80,7 +80,7 @@ pub fn lower(cx: &mut LowerCx, list: &[Boundary]) -> Result<()> {
             describe_items(cx, o, b, items);
         }
     }
-    // All of it must be there until the end: the addresses are looked at once more where nothing is written
+    // All parts must be live until the end, so their addresses are read once more where nothing is written
     // any more.
     let mut ends = vec![];
     for o in &outs {

@@ -1,4 +1,4 @@
-//! Caches of keys and values: the past, the new tokens behind it, and what they are quantized to.
+//! Caches of keys and values: the past, the appended new tokens, and quantization.
 
 use super::{Lower, input, output, resident};
 use crate::diag::{Result, codes};
@@ -11,7 +11,7 @@ use crate::ops::{InferCx, LowerCx};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Type and elements of a head of a quantized cache, number 0 for keys and 1 for values, checked against its
+/// Element type and elements per head of a quantized cache, 0 for keys and 1 for values, checked against its
 /// scale.
 pub(super) fn infer(cx: &mut InferCx, g: &Group, i: usize, size: Dim) -> Result<(ElemType, Dim)> {
     let (name, what) = (["k_scale", "v_scale"][i], ["past_key", "past_value"][i]);
@@ -38,10 +38,10 @@ pub(super) fn infer(cx: &mut InferCx, g: &Group, i: usize, size: Dim) -> Result<
 }
 
 impl Lower<'_> {
-    /// Makes the cache of keys or values, number 0 or 1, with the new ones: what queries read.
+    /// Builds the cache of keys (`i` = 0) or values (1) including the new ones, which queries read.
     ///
-    /// The past as it is, zeros behind it, and the new tokens over both. What lies behind a sample's keys is
-    /// not used.
+    /// It is a copy of the past, followed by zeros and overwritten with the new tokens. Rows after a sample's
+    /// keys are not used.
     pub(super) fn present(&self, cx: &mut LowerCx, i: usize, new: Operand) -> Operand {
         let Lower { g, batch, tokens, size, kv_heads, past, keys, cached, .. } = *self;
         let cache = g.quantized[i].then(|| Cache::new(cx, g, i, size)).flatten();
@@ -99,7 +99,7 @@ impl Lower<'_> {
         };
         Operand { buf, form: Form::Heads }
     }
-    /// The rows that stay of a cache with the new tokens behind it.
+    /// Copies the rows that remain in the cache after appending the new tokens.
     fn evict(&self, cx: &mut LowerCx, all: Buf, present: Buf) {
         let Lower { g, tokens, past, keys, .. } = *self;
         cx.map(present, |k, at| {
@@ -114,9 +114,9 @@ impl Lower<'_> {
 /// A quantized cache of keys or values.
 struct Cache {
     scale: Buf,
-    /// A scale for each head and element, `[head, element]`.
+    /// True for a scale per head and element, `[head, element]`.
     each: bool,
-    /// Two elements in a byte, the first one in the low bits, with 8 added.
+    /// True if a byte holds two elements, the first one in the low bits, with an offset of 8.
     halves: bool,
     elem: ElemType,
 }
@@ -129,14 +129,14 @@ impl Cache {
         let elem = cx.elem(past);
         Some(Cache { scale: cx.m.view(scale, dims), each, halves: g.bits == 4, elem })
     }
-    /// Stored elements of a head.
+    /// Stored elements per head.
     fn stored(&self, size: Dim) -> Dim {
         if self.halves { size.ceil_div(2) } else { size }
     }
     fn scale(&self, k: &KernelBuilder, head: Dim, element: Dim) -> Expr {
         if self.each { k.load(self.scale, &[head, element]) } else { k.load(self.scale, &[Dim::constant(0)]) }
     }
-    /// What stands for an element of `new`, by batch, head, token and element of the cache.
+    /// The quantized form of an element of `new`, by batch, head, token and element of the cache.
     fn code(&self, k: &mut KernelBuilder, new: Operand, at: [Dim; 4], size: Dim) -> Expr {
         let ty = k.m.bufs[new.buf].ty.compute();
         let quotient = |k: &KernelBuilder, e: Dim| {
@@ -167,7 +167,7 @@ impl Cache {
         };
         Expr::cast(ElemType::I32, ElemType::U8, low + high * Expr::int(ElemType::I32, 16))
     }
-    /// The value of element `at` of a cache.
+    /// The dequantized element `at` of a cache.
     fn value(&self, k: &mut KernelBuilder, cache: Buf, at: &[Dim]) -> Expr {
         let scale = self.scale(k, at[1], at[3]);
         if !self.halves {

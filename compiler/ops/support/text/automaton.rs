@@ -13,24 +13,24 @@ use regex_automata::{Anchored, Input, MatchKind};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// An automaton without a start of its own: where it begins depends on the byte before.
+/// An automaton whose start state depends on the preceding byte.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Automaton {
     /// Column of each byte.
     classes: Vec<u8>,
-    /// Columns, the last of which is the end of the text.
+    /// Number of columns; the last one is the end of the text.
     columns: usize,
-    /// Next state, a row for each state.
+    /// Next states, one row per state.
     next: Vec<i32>,
-    /// Bit 0: a match ends before the byte that led here; bit 1: nothing follows.
+    /// Bit 0: a match ends before the byte that led to this state; bit 1: dead state.
     flags: Vec<u8>,
-    /// First state at the beginning of a text, then behind each byte.
+    /// Start state at the beginning of a text, then after each byte.
     starts: Vec<i32>,
 }
 
 impl Automaton {
-    /// Compiles a pattern for matches that begin where the search does and may end anywhere; the reason if it
-    /// can not.
+    /// Compiles a pattern for matches that begin at the start of the search and may end anywhere. Returns the
+    /// reason if it cannot be compiled.
     pub fn new(pattern: &str) -> std::result::Result<Automaton, String> {
         let tree = re2::parse(pattern)?;
         let config = dense::Config::new()
@@ -82,7 +82,7 @@ impl Automaton {
             flags.push(u8::from(dfa.is_match_state(s)) | u8::from(dfa.is_dead_state(s)) << 1);
             at += 1;
         }
-        // Bytes that lead to the same states everywhere are one column.
+        // Bytes with equal transitions in all states share a column.
         let (mut columns, mut classes): (Vec<Vec<i32>>, Vec<u8>) = (vec![], vec![]);
         for b in 0..256 {
             let column: Vec<i32> = rows.iter().map(|r| r[b]).collect();
@@ -102,7 +102,7 @@ impl Automaton {
     }
 }
 
-/// What is told of a pattern beyond a limit.
+/// The message for a pattern beyond a limit.
 fn too_large(limit: &limits::Limit) -> String {
     format!(
         "more than {} {} ({} of `onnxc explain limits`); {}",
@@ -110,7 +110,7 @@ fn too_large(limit: &limits::Limit) -> String {
     )
 }
 
-/// Adds the tables of automata to what the model has spent on them.
+/// Adds the tables of automata to those of the model, and fails beyond the limit.
 pub fn spend(cx: &mut InferCx, automata: &[Automaton]) -> Result<()> {
     let bytes = automata.iter().map(|a| 4 * a.next.len() as u64).sum();
     let spent = cx.syms.spend_on_patterns(bytes);
@@ -142,7 +142,7 @@ pub struct Tables {
     starts: Buf,
 }
 
-/// Where a run of an automaton is.
+/// The state of a run of an automaton.
 struct Run {
     state: Reg,
     at: Reg,
@@ -178,7 +178,7 @@ impl Tables {
         let f = self.look_up(k, self.flags, state);
         Expr::bin(BinOp::Ne, f.and(int(bit)), int(0))
     }
-    /// The state in which a run begins at `from`.
+    /// The state of a run that begins at `from`.
     fn start(&self, k: &mut KernelBuilder, s: &Expr, from: Expr) -> Expr {
         let from = k.let_(from);
         let before =
@@ -187,7 +187,7 @@ impl Tables {
         let at = k.let_(Expr::select(runtime::le(from, int(0)), int(0), before));
         self.look_up(k, self.starts, at)
     }
-    /// One byte on; `seen` is told of each state that is reached.
+    /// Advances by one byte; `seen` is called for each state reached.
     fn run(
         &self,
         k: &mut KernelBuilder,
@@ -214,13 +214,13 @@ impl Tables {
         });
         run
     }
-    /// The state behind the end of the text.
+    /// The state after the end of the text.
     fn end(&self, k: &mut KernelBuilder, run: &Run) -> Expr {
         let next =
             self.look_up(k, self.next, Expr::acc(run.state) * int(self.columns) + int(self.columns - 1));
         k.let_(next)
     }
-    /// True if a match from the beginning on ends with the text.
+    /// True if a match from the start ends at the end of the text.
     pub fn matches(&self, k: &mut KernelBuilder, s: &Expr) -> Expr {
         let run = self.run(k, s, int(0), |_, _, _| {});
         let last = self.end(k, &run);
@@ -228,7 +228,7 @@ impl Tables {
         let hit = self.flag(k, last, 1);
         k.let_(Expr::select(whole, hit, Expr::bool(false)))
     }
-    /// Where the longest match that begins at `from` ends, -1 if there is none.
+    /// The end of the longest match that begins at `from`, or -1.
     pub fn longest(&self, k: &mut KernelBuilder, s: &Expr, from: Expr) -> Expr {
         let best = k.acc(int(-1));
         let run = self.run(k, s, from, |k, state, at| {

@@ -1,5 +1,4 @@
-//! Floats as strings with six digits behind the point, as `%f` of C writes them: the exact value, rounded to
-//! nearest, ties to an even digit.
+//! Floats as strings with six fractional digits, as in C's `%f`: the exact value, rounded to nearest even.
 
 use super::numbers::{digits, put, shl, shr, word};
 use super::{Sink, not};
@@ -26,7 +25,7 @@ pub fn write_fixed(k: &mut KernelBuilder, v: Expr, sink: &Sink) {
         let whole = k.let_(Expr::bin(BinOp::Ge, e.clone(), word(150)));
         k.if_(not(whole.clone()), |k| {
             let down = k.let_(word(150) - e.clone());
-            // Less than 2^44: nothing is left of it after 63 bits.
+            // Less than 2^44, so a shift by 63 bits leaves nothing.
             let millionths = k.let_(c.clone() * word(1_000_000));
             let drop = k.let_(Expr::bin(BinOp::Min, down, word(63)));
             let kept = k.let_(Expr::bin(BinOp::Shr, millionths.clone(), drop.clone()));
@@ -48,7 +47,7 @@ pub fn write_fixed(k: &mut KernelBuilder, v: Expr, sink: &Sink) {
     });
 }
 
-/// All digits of a number below ten times `p`, zeros in front included.
+/// All digits of a number below ten times `p`, including leading zeros.
 fn padded(k: &mut KernelBuilder, sink: &Sink, v: Expr, p: u64) {
     let (rest, p) = (k.acc(v), k.acc(word(p)));
     k.while_(Expr::bin(BinOp::Gt, Expr::acc(p), word(0)), |k| {
@@ -61,7 +60,7 @@ fn padded(k: &mut KernelBuilder, sink: &Sink, v: Expr, p: u64) {
 
 /// c * 2^up, which is below 2^128.
 fn large(k: &mut KernelBuilder, sink: &Sink, c: Expr, up: Expr) {
-    // Words of 32 bits, lowest first: c has 24 bits, which fall into two of them.
+    // 32-bit words, lowest first. c has 24 bits, which span at most two words.
     let (at, by) = (k.let_(shr(up.clone(), 5)), k.let_(up.and(word(31))));
     let spread = k.let_(shl(c, by));
     let words: Vec<Reg> = (0..4u64)
@@ -75,7 +74,7 @@ fn large(k: &mut KernelBuilder, sink: &Sink, c: Expr, up: Expr) {
             k.acc(low + high)
         })
         .collect();
-    // Five groups of nine digits hold 2^128, lowest first.
+    // Five groups of nine digits, lowest first, hold 2^128.
     const GROUP: u64 = 1_000_000_000;
     let mut groups = vec![];
     for _ in 0..5 {

@@ -1,5 +1,5 @@
-//! On which side of the middle between two floats a decimal lies that has more digits than a word holds:
-//! digit by digit.
+//! Exact comparison, digit by digit, of a decimal with more digits than a word holds with the midpoint of two
+//! floats.
 
 use super::lt;
 use super::numbers::{as_int, ascii, shr, top_power, word};
@@ -10,7 +10,7 @@ use crate::ops::support::runtime::{eq, int, le, or};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Digits of the middle between two floats, nine in a word: there are never more than 768.
+/// Words for the digits of a midpoint, nine digits each: there are at most 768 digits.
 const WORDS: i64 = 90;
 const BASE: u64 = 1_000_000_000;
 
@@ -19,7 +19,7 @@ const BASE: u64 = 1_000_000_000;
 pub struct Scratch(Buf);
 
 impl Scratch {
-    /// Adds it to a module.
+    /// Adds the memory to a module.
     pub fn new(cx: &mut LowerCx) -> Scratch {
         Scratch(cx.temp("digits", ElemType::U64, vec![Dim::constant(WORDS)]))
     }
@@ -30,8 +30,8 @@ impl Scratch {
     fn set(self, k: &mut KernelBuilder, i: Expr, v: Expr) {
         k.at_index(i, Dim::constant(WORDS), |k, i| k.store(self.0, &[i], v));
     }
-    /// The middle between a positive f64 of these bits and the next one, as an integer times a power of ten:
-    /// how many words the integer has, and the power.
+    /// The midpoint of a positive f64 of these bits and its successor, as an integer times a power of ten:
+    /// the number of words of the integer, and the power.
     fn middle(self, k: &mut KernelBuilder, bits: &Expr) -> (Reg, Expr) {
         let exponent = k.let_(as_int(shr(bits.clone(), 52)));
         let fraction = bits.clone().and(word((1 << 52) - 1));
@@ -69,14 +69,14 @@ impl Scratch {
         });
         (n, k.let_(t.min(int(0))))
     }
-    /// The float nearest to a decimal that lies between the one of these bits and the next one, ties to even.
+    /// The float nearest to a decimal between the float of these bits and its successor, ties to even.
     pub fn decide(self, k: &mut KernelBuilder, s: &Expr, d: &Decimal, bits: Expr) -> Expr {
         let bits = k.let_(bits);
         let (n, power) = self.middle(k, &bits);
         let top = self.get(k, Expr::acc(n) - int(1));
         let (p, digits) = top_power(k, &top);
         let left = k.acc(Expr::acc(digits) + (Expr::acc(n) - int(1)) * int(9));
-        // The decimal against the middle: first by the power of ten of the first digit.
+        // Compares the decimal with the midpoint, first by the power of ten of the first digit.
         let lead = k.let_(d.lead() - (Expr::acc(left) - int(1) + power));
         let order = k.acc(Expr::select(
             lt(lead.clone(), int(0)),

@@ -1,8 +1,8 @@
-//! Upper and lower case of strings, as Unicode maps them: one code point may become several. A capital sigma
-//! at the end of a word becomes a final sigma.
+//! Upper and lower case of strings by Unicode's mapping, in which one code point may become several. A
+//! capital sigma at the end of a word becomes a final sigma.
 //!
-//! The tables come from Rust's standard library. A code point leads by its upper bits to a page and by its
-//! lower bits to an entry: the number of what it becomes (0: itself), and what decides about sigmas.
+//! The tables are derived from Rust's standard library. The upper bits of a code point select a page, its
+//! lower bits an entry: the number of its mapping (0: unchanged), and properties for the rule of sigmas.
 
 use super::{Sink, code_point, lt, not};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Module};
@@ -11,11 +11,11 @@ use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-/// Entries of a page.
+/// Entries per page.
 const PAGE: i64 = 256;
-/// Nothing with letters lies beyond.
+/// There are no letters beyond.
 const LETTERS_END: u32 = 0x2_0000;
-/// Bits of an entry below its number: has case; is between letters without parting them.
+/// Bits of an entry below its number: cased; ignored between letters.
 const CASED: i64 = 1;
 const IGNORED: i64 = 2;
 const NUMBER: i64 = 4;
@@ -30,7 +30,7 @@ pub enum Case {
 }
 
 impl Case {
-    /// The same change at compile time.
+    /// The same mapping at compile time.
     pub fn of(self, s: &str) -> String {
         match self {
             Case::Upper => s.to_uppercase(),
@@ -40,7 +40,7 @@ impl Case {
 }
 
 struct Data {
-    /// Page of each code point's upper bits; the first is empty.
+    /// The page of each code point's upper bits; the first page is empty.
     index: Vec<i64>,
     entries: Vec<u16>,
     texts: Vec<String>,
@@ -82,7 +82,7 @@ impl Data {
     }
 }
 
-/// What std makes of a sigma behind the character tells its properties.
+/// The properties of a character, derived from std's mapping of a sigma after it.
 fn class(c: char) -> u16 {
     if u32::from(c) >= LETTERS_END && !(0xe_0000..0xe_1000).contains(&u32::from(c)) {
         return 0;
@@ -125,7 +125,7 @@ impl Letters {
         let e = k.with_index(at, all, |k, i| k.load(self.entries, &[i]));
         k.let_(Expr::cast(ElemType::U16, ElemType::I64, e))
     }
-    /// Hands the bytes of `s` in its case to the sink.
+    /// Passes the bytes of `s` in its case to the sink.
     pub fn write(&self, k: &mut KernelBuilder, s: Expr, sink: &Sink) {
         let s = k.let_(s);
         let (i, after_letter) = (k.acc(int(0)), k.acc(Expr::bool(false)));
@@ -178,7 +178,7 @@ impl Letters {
             let ends = k.acc(Expr::bool(false));
             k.if_(runtime::eq(point, int(SIGMA)).and(Expr::acc(after_letter)), |k| {
                 k.set(ends, Expr::bool(true));
-                // The next code point that parts letters, or is one, decides.
+                // The next code point that is not ignored decides.
                 let j = k.acc(Expr::acc(i) + n.clone());
                 k.while_(lt(Expr::acc(j), Expr::text_len(s.clone())), |k| {
                     let (point, n) = code_point(k, s, Expr::acc(j));

@@ -1,8 +1,8 @@
-//! Numbers as strings, and what reading them (`parse`) shares with that.
+//! Numbers as strings, and code shared with reading them (`parse`).
 //!
-//! Floats are written as Python writes them: with the fewest digits that lead back to the same value, in
-//! plain notation from 1e-4 up to 1e16, else with an exponent. The digits are found by Schubfach (Giulietti,
-//! "The Schubfach way to render doubles").
+//! Floats are written as in Python: with the fewest digits that parse to the same value, in plain notation
+//! from 1e-4 up to 1e16, otherwise with an exponent. The digits are found by Schubfach (Giulietti, "The
+//! Schubfach way to render doubles").
 
 use super::{Sink, lt, not};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Module, Reg, UnOp};
@@ -10,7 +10,7 @@ use crate::ops::support::runtime::{self, eq, int, or};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::{Arc, LazyLock};
 
-/// Exponents of the table of powers of ten.
+/// Smallest exponent of the table of powers of ten.
 pub(super) const LEAST: i64 = -342;
 const MOST: i64 = 324;
 
@@ -47,12 +47,12 @@ fn power(e: i64) -> u128 {
     (0..e.unsigned_abs()).for_each(|_| times(&mut n, 10));
     let bits = n.len() as i64 * 32 - i64::from(n.last().map_or(0, |d| d.leading_zeros()));
     if e >= 0 {
-        // The upper 128 bits, and one more if any below is set.
+        // The upper 128 bits, plus one if any lower bit is set.
         let bit = |i: i64| i >= 0 && n[i as usize / 32] >> (i % 32) & 1 == 1;
         let top = (0..128).fold(0u128, |v, k| v << 1 | u128::from(bit(bits - 1 - k)));
         return top + u128::from((0..bits - 128).any(bit));
     }
-    // 2^(bits + 127) / n, digit by digit in base 2.
+    // 2^(bits + 127) / n by binary long division.
     let mut rest = vec![0u32; n.len() + 1];
     rest[(bits - 1) as usize / 32] = 1 << ((bits - 1) % 32);
     n.push(0);
@@ -139,12 +139,12 @@ pub(super) fn ascii(c: char) -> Expr {
     Expr::int(ElemType::U8, i64::from(c as u32))
 }
 
-/// Hands the characters of an ASCII text to the sink.
+/// Passes the characters of an ASCII text to the sink.
 pub fn put(k: &mut KernelBuilder, sink: &Sink, s: &str) {
     s.chars().for_each(|c| sink.byte(k, ascii(c)));
 }
 
-/// The largest power of ten that is not above `v`, 1 for 0.
+/// The largest power of ten that does not exceed `v`; 1 for 0.
 pub(super) fn top_power(k: &mut KernelBuilder, v: &Expr) -> (Reg, Reg) {
     let (p, n) = (k.acc(word(1)), k.acc(int(1)));
     k.while_(runtime::le(Expr::acc(p), v.clone() / word(10)), |k| {
@@ -154,7 +154,7 @@ pub(super) fn top_power(k: &mut KernelBuilder, v: &Expr) -> (Reg, Reg) {
     (p, n)
 }
 
-/// Hands the digits of `v` to the sink; before the digit number `dot` a point, if there is such a digit.
+/// Passes the digits of `v` to the sink, with a point before digit `dot` if there is such a digit.
 pub(super) fn digits(k: &mut KernelBuilder, sink: &Sink, v: &Expr, dot: Option<Expr>) {
     let (p, _) = top_power(k, v);
     let (rest, at) = (k.acc(v.clone()), k.acc(int(0)));
@@ -178,7 +178,7 @@ fn zeros(k: &mut KernelBuilder, sink: &Sink, n: Expr) {
     });
 }
 
-/// An integer of a compute type.
+/// Writes an integer of a compute type.
 pub fn write_int(k: &mut KernelBuilder, v: Expr, sink: &Sink) {
     let ty = k.m.type_of(&v);
     let v = k.let_(v);
@@ -195,14 +195,14 @@ pub fn write_int(k: &mut KernelBuilder, v: Expr, sink: &Sink) {
     digits(k, sink, &size, None);
 }
 
-/// A truth value.
+/// Writes a bool.
 pub fn write_bool(k: &mut KernelBuilder, v: Expr, sink: &Sink) {
     let v = k.let_(v);
     k.if_(v.clone(), |k| put(k, sink, "True"));
     k.if_(not(v), |k| put(k, sink, "False"));
 }
 
-/// Bits of a binary format: significand with the hidden bit, and the exponent's bias.
+/// The parameters of a binary format: significand with the hidden bit, and exponent bias.
 #[derive(Clone, Copy)]
 struct Format {
     significand: u64,
@@ -210,7 +210,7 @@ struct Format {
     bits: u64,
 }
 
-/// A float of compute type `f32` or `f64`; of f16 with the digits that an f16 needs.
+/// Writes a float of compute type `f32` or `f64`; an f16 with the digits that it needs.
 pub fn write_float(k: &mut KernelBuilder, powers: &Powers, v: Expr, half: bool, sink: &Sink) {
     let ty = k.m.type_of(&v);
     let v = k.let_(v);
@@ -242,7 +242,7 @@ pub fn write_float(k: &mut KernelBuilder, powers: &Powers, v: Expr, half: bool, 
     });
 }
 
-/// A positive value as c * 2^q, and 1 where the next smaller value is closer than the next larger one.
+/// A positive value as c * 2^q, and 1 if the next smaller value is closer than the next larger one.
 fn parts(k: &mut KernelBuilder, size: &Expr, f: Format, half: bool) -> (Expr, Expr, Expr) {
     let stored = f.significand - 1;
     let exponent = k.let_(as_int(shr(size.clone(), stored)));
@@ -262,7 +262,7 @@ fn parts(k: &mut KernelBuilder, size: &Expr, f: Format, half: bool) -> (Expr, Ex
     (c, q, k.let_(Expr::select(closer, word(1), word(0))))
 }
 
-/// Upper word of the product of a power and a number, with the lowest bit set if anything follows.
+/// Upper word of the product of a power and a number, with the lowest bit set if any lower bit is.
 fn round_to_odd(k: &mut KernelBuilder, g: &(Expr, Expr), v: Expr) -> Expr {
     let v = k.let_(v);
     let (x, _) = product(k, g.1.clone(), v.clone());
@@ -273,7 +273,7 @@ fn round_to_odd(k: &mut KernelBuilder, g: &(Expr, Expr), v: Expr) -> Expr {
     k.let_(Expr::bin(BinOp::Or, y + carry, sticky))
 }
 
-/// The shortest decimal within half a step of c * 2^q: its digits and its exponent, without zeros at the end.
+/// The shortest decimal within half a step of c * 2^q: its digits and its exponent, without trailing zeros.
 fn shortest(k: &mut KernelBuilder, powers: &Powers, c: Expr, q: Expr, closer: Expr) -> (Expr, Expr) {
     let odd = k.let_(c.clone().and(word(1)));
     let (left, mid, right) =
@@ -321,11 +321,11 @@ fn shortest(k: &mut KernelBuilder, powers: &Powers, c: Expr, q: Expr, closer: Ex
     (k.let_(Expr::acc(digits)), k.let_(Expr::acc(exponent)))
 }
 
-/// Digits times a power of ten, as Python lays them out.
+/// Writes digits times a power of ten in Python's layout.
 fn layout(k: &mut KernelBuilder, sink: &Sink, d: Expr, e: Expr) {
     let (_, n) = top_power(k, &d);
     let n = k.let_(Expr::acc(n));
-    // Digits before the point.
+    // Number of digits before the point.
     let point = k.let_(n.clone() + e);
     let plain = k.let_(runtime::le(int(-3), point.clone()).and(runtime::le(point.clone(), int(16))));
     k.if_(plain.clone(), |k| {

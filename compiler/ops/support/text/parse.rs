@@ -1,6 +1,7 @@
-//! Strings as numbers: by one product of 64 and 128 bits (Lemire, "Number parsing at a gigabyte per second"),
-//! rounded to nearest. That is exact for 19 significant digits. Of more digits a number lies between the one
-//! of the first 19 and the one after it: where these have different results, all digits count (`halfway`).
+//! Strings as numbers: one product of 64 by 128 bits (Lemire, "Number parsing at a gigabyte per second"),
+//! rounded to nearest. It is exact for 19 significant digits. A number with more digits is between the one
+//! given by the first 19 digits and its successor. If these have different results, all digits are used
+//! (`halfway`).
 
 use super::halfway::Scratch;
 use super::numbers::{LEAST, Powers, as_word, ascii, product, shl, shr, word};
@@ -10,10 +11,10 @@ use crate::ops::LowerCx;
 use crate::ops::support::runtime::{self, eq, int, or};
 use crate::tensor::ElemType;
 
-/// Significant digits that 64 bits always hold.
+/// Significant digits that always fit 64 bits.
 const DIGITS: i64 = 19;
 
-/// A string while it is read.
+/// A string being read.
 struct Reader<'a> {
     s: &'a Expr,
     at: Reg,
@@ -21,7 +22,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Without white space at both ends.
+    /// A reader of the string without white space at both ends.
     fn new<'a>(k: &mut KernelBuilder, s: &'a Expr) -> Reader<'a> {
         let (at, end) = (k.acc(int(0)), k.acc(Expr::text_len(s.clone())));
         let r = Reader { s, at, end };
@@ -50,7 +51,7 @@ impl Reader<'_> {
             Expr::int(ElemType::U8, 0),
         )
     }
-    /// Takes a sign; true if it is a minus.
+    /// Consumes a sign; true for a minus.
     fn sign(&self, k: &mut KernelBuilder) -> Expr {
         let b = k.let_(self.peek());
         let minus = k.let_(eq(b.clone(), ascii('-')));
@@ -63,7 +64,7 @@ impl Reader<'_> {
     fn at_end(&self) -> Expr {
         eq(Expr::acc(self.at), Expr::acc(self.end))
     }
-    /// Takes a word, in any case, if it is all that is left; true if so.
+    /// Consumes a word, case-insensitively, if it is the whole rest; true if so.
     fn word(&self, k: &mut KernelBuilder, w: &str) -> Expr {
         let hit = k.acc(eq(Expr::acc(self.end) - Expr::acc(self.at), int(w.len() as i64)));
         for (i, c) in w.chars().enumerate() {
@@ -76,14 +77,14 @@ impl Reader<'_> {
     }
 }
 
-/// The integer of type `ty` that a string is; anything else leaves with `E_VALUE`.
+/// The integer of type `ty` in a string; anything else is an error (`E_VALUE`).
 pub fn read_int(k: &mut KernelBuilder, s: &Expr, ty: ElemType) -> Expr {
     let r = Reader::new(k, s);
     let minus = r.sign(k);
     let (v, seen, fits) = (k.acc(word(0)), k.acc(Expr::bool(false)), k.acc(Expr::bool(true)));
     k.while_(Reader::is_digit(r.peek()), |k| {
         let d = k.let_(Expr::cast(ElemType::U8, ElemType::U64, r.peek()) - word(0x30));
-        // Ten times it and the digit must stay within 64 bits.
+        // Ten times the value plus the digit must fit 64 bits.
         let room = runtime::le(Expr::acc(v), (word(u64::MAX) - d.clone()) / word(10));
         k.set(fits, Expr::acc(fits).and(room));
         k.set(v, Expr::acc(v) * word(10) + d);
@@ -103,17 +104,17 @@ pub fn read_int(k: &mut KernelBuilder, s: &Expr, ty: ElemType) -> Expr {
     k.let_(Expr::cast(ElemType::U64, ty.compute(), v))
 }
 
-/// What was read of the digits of a decimal.
+/// The digits of a decimal.
 pub struct Decimal {
     /// Its first significant digits.
     w: Reg,
-    /// How many of them.
+    /// Number of these digits.
     count: Reg,
-    /// The power of ten of the last of them.
+    /// The power of ten of the last one.
     e: Reg,
-    /// Whether others follow that are not 0.
+    /// True if other nonzero digits follow.
     tail: Reg,
-    /// Where the first one is.
+    /// Position of the first one.
     first: Reg,
 }
 
@@ -131,11 +132,11 @@ impl Decimal {
     pub(super) fn lead(&self) -> Expr {
         Expr::acc(self.e) + Expr::acc(self.count) - int(1)
     }
-    /// Where the first digit is.
+    /// Position of the first digit.
     pub(super) fn first(&self) -> Expr {
         Expr::acc(self.first)
     }
-    /// Reads digits with a point among them; true if there was a digit.
+    /// Reads digits with an optional point; true if there is a digit.
     fn digits(&self, k: &mut KernelBuilder, r: &Reader) -> Expr {
         let (seen, dotted) = (k.acc(Expr::bool(false)), k.acc(Expr::bool(false)));
         let dot = |b: Expr| eq(b, ascii('.')).and(not(Expr::acc(dotted)));
@@ -158,7 +159,7 @@ impl Decimal {
                         ),
                     );
                     k.set(self.w, Expr::acc(self.w) * word(10) + d.clone());
-                    // Zeros in front do not count.
+                    // Leading zeros do not count.
                     k.update(
                         BinOp::Add,
                         self.count,
@@ -175,8 +176,8 @@ impl Decimal {
         });
         k.let_(Expr::acc(seen))
     }
-    /// Bits of the f64 nearest to it, and whether it may be the next one instead, which only memory for its
-    /// digits tells.
+    /// Bits of the nearest f64, and whether it may be the next one instead, which only a comparison of all
+    /// digits can decide.
     fn nearest(
         &self,
         k: &mut KernelBuilder,
@@ -204,8 +205,8 @@ impl Decimal {
     }
 }
 
-/// The f64 that a string is; anything else leaves with `E_VALUE`. True behind it if that may be the next
-/// larger one in size: given memory, the value is exact.
+/// The f64 in a string; anything else is an error (`E_VALUE`). The second result is true if the value may be
+/// the next larger one in magnitude; with memory the value is exact.
 pub fn read_float(k: &mut KernelBuilder, powers: &Powers, s: &Expr, exact: Option<Scratch>) -> (Expr, Expr) {
     let r = Reader::new(k, s);
     let minus = r.sign(k);
@@ -223,7 +224,7 @@ pub fn read_float(k: &mut KernelBuilder, powers: &Powers, s: &Expr, exact: Optio
         let (x, any) = (k.acc(int(0)), k.acc(Expr::bool(false)));
         k.while_(Reader::is_digit(r.peek()), |k| {
             let d = Expr::cast(ElemType::U8, ElemType::I64, r.peek()) - int(0x30);
-            // Beyond any length of a string.
+            // Larger than any length of a string.
             k.set(x, (Expr::acc(x) * int(10) + d).min(int(1 << 50)));
             k.set(any, Expr::bool(true));
             k.update(BinOp::Add, r.at, int(1));
@@ -245,8 +246,8 @@ pub fn read_float(k: &mut KernelBuilder, powers: &Powers, s: &Expr, exact: Optio
     (k.let_(Expr::un(UnOp::Bits(ElemType::F64), v)), k.let_(Expr::acc(open)))
 }
 
-/// Elements of `x` as floats of f64, converted and stored in `y`. The few that need all of their digits come
-/// one by one, behind the others.
+/// Elements of `x` as f64, converted and stored in `y`. The few elements that need all of their digits are
+/// handled one by one after the others.
 pub fn read_floats(cx: &mut LowerCx, x: Buf, y: Buf, convert: impl Fn(&mut KernelBuilder, Expr) -> Expr) {
     let powers = Powers::new(cx.m);
     let dims = cx.dims(y);
@@ -304,8 +305,8 @@ fn nearest(k: &mut KernelBuilder, powers: &Powers, w: Expr, e: Expr) -> Expr {
             high,
         ));
         let below = k.let_(Expr::select(small.clone(), shl(middle.clone(), one), middle));
-        // Powers from 10^-27 to 10^-1 are rounded up, and products with them may be halfway: then the last
-        // word is none.
+        // Powers from 10^-27 to 10^-1 are rounded up, and their products may be halfway cases. The last word
+        // is then ignored.
         let rounded = runtime::le(int(-27), e.clone()).and(lt(e.clone(), int(0)));
         let last = Expr::select(rounded, word(0), x_low);
         let more = k.let_(Expr::bin(BinOp::Ne, Expr::bin(BinOp::Or, below, last), word(0)));
@@ -314,7 +315,7 @@ fn nearest(k: &mut KernelBuilder, powers: &Powers, w: Expr, e: Expr) -> Expr {
         let exponent = k.let_(int(64) + log - Expr::acc(shift) - Expr::select(small, int(1), int(0)));
         let drop = k.let_(int(11).max(int(11 - 1022) - exponent.clone()));
         k.if_(runtime::le(drop.clone(), int(64)), |k| {
-            // By 64 bits in two steps.
+            // A shift by 64 bits takes two steps.
             let half = k.let_(as_word(drop.clone() - int(1)));
             let kept = k.let_(shr(Expr::bin(BinOp::Shr, m.clone(), half.clone()), 1));
             let first = k.let_(Expr::bin(BinOp::Shr, m.clone(), half.clone()).and(word(1)));
@@ -323,7 +324,7 @@ fn nearest(k: &mut KernelBuilder, powers: &Powers, w: Expr, e: Expr) -> Expr {
             let odd = eq(kept.clone().and(word(1)), word(1));
             let up = eq(first, word(1)).and(or(beyond, odd));
             let n = k.let_(kept + Expr::select(up, word(1), word(0)));
-            // The hidden bit adds one to the exponent; a carry runs on into it.
+            // The hidden bit adds one to the exponent, and a carry propagates into it.
             let normal = runtime::le(int(-1022), exponent.clone());
             let field = Expr::select(normal, exponent.clone() + int(1022), int(0)).max(int(0));
             let v = k.let_(shl(as_word(field), word(52)) + n);

@@ -1,6 +1,6 @@
-//! Operators that cut strings: how many parts there are is counted first, then the driver defines how many
-//! the longest list has, then the lists are written and filled up. Parts lie in the strings that they are
-//! parts of.
+//! Operators that split strings. The parts are counted first, then the driver defines the length of the
+//! longest list, then the lists are written and padded. Parts are substrings that share memory with their
+//! strings.
 
 use super::lt;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg};
@@ -9,21 +9,21 @@ use crate::ops::support::runtime::{self, int};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Told of a part: of which string, where it begins and how many bytes it has.
+/// A callback for each part: its string, its start and its number of bytes.
 pub type Found<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &Expr, Expr, Expr);
 
 /// A list of strings for each element of `x`.
 pub struct Lists<'a> {
     /// The strings.
     pub x: Buf,
-    /// What is before and behind the parts, if any element has parts.
+    /// The marks before and after the parts of a list, if any element has parts.
     pub marks: Option<(&'a str, &'a str)>,
-    /// What lists are filled up with.
+    /// The padding of lists.
     pub pad: &'a str,
 }
 
 impl Lists<'_> {
-    /// Writes the lists to `y`, whose last dimension is defined here; the number of each list's parts to
+    /// Writes the lists to `y`, whose last dimension is defined here, and the number of parts of each list to
     /// `counts`, if given.
     pub fn write(
         &self,

@@ -1,9 +1,9 @@
-//! Regular expressions in the syntax of RE2 (<https://github.com/google/re2/wiki/Syntax>), read as RE2 reads
-//! them: what it refuses is refused, and what other dialects understand otherwise (`&&` or `[` within
-//! classes, `{` that counts nothing) means what it means there. The result is the tree of the `regex-syntax`
+//! Regular expressions in the syntax of RE2 (<https://github.com/google/re2/wiki/Syntax>), with RE2's rules:
+//! what it rejects is rejected, and constructs that other dialects interpret differently (`&&` or `[` within
+//! classes, `{` that is not a repetition) have RE2's meaning. The result is the tree of the `regex-syntax`
 //! crate.
 //!
-//! Groups capture nothing, and lazy repetitions are like others: the longest match counts.
+//! Groups do not capture, and lazy repetitions are like others, because only the longest match counts.
 
 use regex_syntax::hir::{
     Class, ClassBytes, ClassBytesRange, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
@@ -11,12 +11,12 @@ use regex_syntax::hir::{
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Deepest nesting of groups, and most repetitions of something.
+/// Deepest nesting of groups, and most repetitions.
 const MOST: u32 = 1000;
 
 type Result<T> = std::result::Result<T, String>;
 
-/// What `(?ims)` turns on.
+/// The flags of `(?ims)`.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     fold: bool,
@@ -24,7 +24,7 @@ struct Flags {
     dot_all: bool,
 }
 
-/// A group that is not closed yet: the alternatives before, the parts of the current one, the flags outside.
+/// An open group: the preceding alternatives, the parts of the current one, the flags outside.
 struct Open {
     alternatives: Vec<Hir>,
     parts: Vec<Hir>,
@@ -45,11 +45,11 @@ impl Open {
     }
 }
 
-/// What a pattern means; the reason if it means nothing.
+/// Parses a pattern; the error says why it is invalid.
 pub fn parse(pattern: &str) -> Result<Hir> {
     let mut p = Parser { rest: pattern.chars().peekable(), flags: Flags::default() };
     let (mut open, mut inner) = (vec![], Open::new(Flags::default()));
-    // Nothing repeats what was just repeated.
+    // A repetition cannot be repeated again.
     let mut repeated = false;
     while let Some(c) = p.rest.next() {
         let again = std::mem::take(&mut repeated);
@@ -68,7 +68,7 @@ pub fn parse(pattern: &str) -> Result<Hir> {
                 let Some(o) = open.pop() else { return Err("a ) without a (".into()) };
                 p.flags = inner.outside;
                 let done = std::mem::replace(&mut inner, o);
-                // An empty group is something that can be repeated.
+                // An empty group can be repeated.
                 done.whole()
             }
             '|' => {
@@ -124,7 +124,7 @@ impl Parser<'_> {
         if self.flags.fold {
             one.case_fold_simple();
         }
-        // A class of one is a literal.
+        // A class of one character is a literal.
         Hir::class(Class::Unicode(one))
     }
     fn any(&self) -> Hir {
@@ -134,7 +134,7 @@ impl Parser<'_> {
         }
         Hir::class(Class::Unicode(all))
     }
-    /// Behind a `(`: true if it opens a group, false if it only sets flags.
+    /// After a `(`: true if it opens a group, false if it only sets flags.
     fn group(&mut self) -> Result<bool> {
         if !self.take('?') {
             return Ok(true);
@@ -159,7 +159,7 @@ impl Parser<'_> {
                 Some('i') => flags.fold = on,
                 Some('m') => flags.lines = on,
                 Some('s') => flags.dot_all = on,
-                // Greedy or not makes no difference.
+                // Greediness makes no difference.
                 Some('U') => {}
                 Some('-') if on => {
                     on = false;
@@ -167,7 +167,7 @@ impl Parser<'_> {
                     continue;
                 }
                 Some(c @ (':' | ')')) if seen => {
-                    // What is set in a group ends with it: `parse` keeps the flags outside.
+                    // Flags set in a group end with it: `parse` restores the outer ones.
                     self.flags = flags;
                     return Ok(c == ':');
                 }
@@ -181,7 +181,7 @@ impl Parser<'_> {
             seen = true;
         }
     }
-    /// How often, behind `*`, `+`, `?` or `{`; nothing where a `{` stands for itself.
+    /// The bounds of a repetition after `*`, `+`, `?` or `{`; `None` if a `{` is a literal.
     fn repetition(&mut self, c: char) -> Result<Option<(u32, Option<u32>)>> {
         let range = match c {
             '*' => (0, None),
@@ -204,7 +204,7 @@ impl Parser<'_> {
         self.take('?');
         Ok(Some(range))
     }
-    /// Behind `\Q`: all up to `\E` stands for itself.
+    /// After `\Q`: everything up to `\E` is literal.
     fn quoted(&mut self, parts: &mut Vec<Hir>) {
         while let Some(c) = self.rest.next() {
             if c == '\\' && self.take('E') {
@@ -213,7 +213,7 @@ impl Parser<'_> {
             parts.push(self.literal(c));
         }
     }
-    /// Behind a `\` outside of classes.
+    /// After a `\` outside classes.
     fn escaped(&mut self) -> Result<Hir> {
         let look = match self.rest.peek() {
             Some('b') => Look::WordAscii,
@@ -237,7 +237,7 @@ impl Parser<'_> {
         self.rest.next();
         Ok(Hir::look(look))
     }
-    /// Behind a `\`: a class of Perl or Unicode, if it is one.
+    /// After a `\`: a Perl or Unicode class, if it is one.
     fn set(&mut self) -> Result<Option<ClassUnicode>> {
         let Some(&c) = self.rest.peek() else { return Ok(None) };
         let ranges: &[(char, char)] = match c.to_ascii_lowercase() {
@@ -282,7 +282,7 @@ impl Parser<'_> {
         }
         set
     }
-    /// Behind a `\`: one character. Nothing for a surrogate, which no text holds.
+    /// After a `\`: one character; `None` for a surrogate, which no text contains.
     fn code(&mut self) -> Result<Option<char>> {
         let Some(c) = self.rest.next() else { return Err("a \\ at the end".into()) };
         let octal = |c: &char| c.is_digit(8);
@@ -327,7 +327,7 @@ impl Parser<'_> {
         }
         if seen && self.take('}') { Ok(v) } else { Err(wrong()) }
     }
-    /// Behind a `[`.
+    /// After a `[`.
     fn class(&mut self) -> Result<Hir> {
         let negated = self.take('^');
         let mut all = ClassUnicode::empty();
@@ -375,7 +375,7 @@ impl Parser<'_> {
         }
         Ok(Hir::class(Class::Unicode(all)))
     }
-    /// An end of a range in a class.
+    /// A bound of a range in a class.
     fn end(&mut self) -> Result<u32> {
         match self.rest.next() {
             Some('\\') => Ok(self.code()?.map_or(0xd800, u32::from)),
@@ -412,7 +412,7 @@ impl Parser<'_> {
             "xdigit" => &[('0', '9'), ('A', 'F'), ('a', 'f')],
             _ => return Err(format!("no class of characters [:{}:]", &text[..n])),
         };
-        // Two characters in front, two behind.
+        // Two characters before the name and two after it.
         (0..4 + text[..n].chars().count()).for_each(|_| {
             self.rest.next();
         });
@@ -453,13 +453,13 @@ fn unicode(name: &str) -> Option<ClassUnicode> {
     };
     match name {
         "Any" => Some(everything()),
-        // Unlike in Unicode, code points without a character are not among them.
+        // Unlike in Unicode, unassigned code points are not included.
         "C" => {
             let mut all = ClassUnicode::empty();
             ["Cc", "Cf", "Co"].iter().try_for_each(|n| unicode(n).map(|c| all.union(&c)))?;
             Some(all)
         }
-        // Surrogates: no text holds one.
+        // Surrogates: no text contains one.
         "Cs" => Some(ClassUnicode::empty()),
         _ if CATEGORIES.split(' ').any(|c| c == name) => known(&format!("\\p{{gc={name}}}")),
         _ if name.len() > 2
