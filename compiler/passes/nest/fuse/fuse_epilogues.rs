@@ -345,7 +345,8 @@ fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> O
     let dims = found.into_iter().zip(outer).map(|((before, size), outer)| {
         let size = size.unwrap_or(*outer - before);
         let after = (*outer - size - before).as_const()?;
-        (after >= 0).then_some((before, size, after))
+        // An image that is cropped to nothing leaves fewer rows than its pads have.
+        (after >= 0 && m.syms.is_nonneg(size)).then_some((before, size, after))
     });
     dims.collect()
 }
