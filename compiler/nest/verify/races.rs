@@ -39,7 +39,8 @@ fn never_called(m: &Module) -> bool {
     })
 }
 
-/// Checks all parallel loops of a body.
+/// Checks all parallel loops of a body. Loops inside one that an equation of the entry may keep from running are
+/// left alone.
 pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
     if !never_called(m) {
         check_loops(m, body, faults);
@@ -48,10 +49,14 @@ pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
 
 fn check_loops(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
     for s in body {
-        if let Stmt::For { kind: LoopKind::Par | LoopKind::Vec(_), var, lo, hi, body } = s {
-            let count = (*hi - *lo).as_const();
-            if count.map_or_else(|| !settled(m, *hi - *lo), |n| n > 1)
-                && m.syms.le(*hi - *lo, Dim::constant(1)) != Answer::Yes
+        if let Stmt::For { kind, var, lo, hi, body } = s {
+            let (size, count) = (*hi - *lo, (*hi - *lo).as_const());
+            if count.is_none() && settled(m, size) {
+                continue;
+            }
+            if matches!(kind, LoopKind::Par | LoopKind::Vec(_))
+                && count.is_none_or(|n| n > 1)
+                && m.syms.le(size, Dim::constant(1)) != Answer::Yes
             {
                 Inside { m, var: *var, count, loops: vec![], bound: vec![], faults: &mut *faults }
                     .block(body);
