@@ -87,8 +87,10 @@ fn convolved(body: &[Stmt], single: Option<&Contraction>) -> Vec<Buf> {
     let reduces = |d: &Dim| seq.iter().any(|s| d.contains(*s));
     let moves = |d: &Dim| loops.iter().any(|l| d.contains(l.0));
     // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are
-    // reduced.
-    let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && moves(d));
+    // reduced. Weights do not depend on the position of a window (heads of attention are in both operands).
+    let slides =
+        |d: &Dim| loops.iter().any(|l| d.contains(l.0) && !single.is_some_and(|c| depends(&c.b.1, l.0)));
+    let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && slides(d));
     // (In three dimensions that is a normalized row: there the last one stays innermost.)
     let global = |at: &[Dim]| {
         at.len() >= 4
