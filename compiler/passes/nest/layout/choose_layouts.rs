@@ -379,20 +379,20 @@ fn is_image(m: &Module, s: &Sampled) -> bool {
     s.channels && m.bufs[s.stored].ty == m.bufs[s.image].ty
 }
 
-/// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly
-/// empty, and a convolution takes its elements one by one wherever they lie.
+/// True for the padded copy of a caller's image with few channels, or of any image whose channels do not fill
+/// half of a vector: vectors along channels would be nearly empty, and a convolution takes its elements one by
+/// one wherever they lie.
 fn comes_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
-    let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
+    let Some(channels) = m.bufs[b].dims[1].as_const().filter(|c| (2..=FEW).contains(c)) else { return false };
+    let copies = |k: &Kernel| {
+        let loads = visit::loads(&m.kernels[*k].body);
+        // What fills the pads reads nothing.
+        (channels < LEAST || !loads.is_empty())
+            && loads.iter().all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))
+    };
     // What a convolution makes comes in the order that it stores.
-    few && !uses.writers(b).iter().any(|k| m.form(*k).contraction().is_some())
-        && uses.writers(b).iter().any(|k| {
-            m.form(*k).map().is_some_and(|map| {
-                map.buf == b
-                    && visit::loads(&m.kernels[*k].body)
-                        .iter()
-                        .all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))
-            })
-        })
+    !uses.writers(b).iter().any(|k| m.form(*k).contraction().is_some())
+        && uses.writers(b).iter().any(|k| m.form(*k).map().is_some_and(|map| map.buf == b) && copies(k))
 }
 
 /// True for the result of a depthwise convolution of few channels whose image stays in planes: lanes along
