@@ -1,5 +1,5 @@
-//! Rows across an inner extent that only run time knows, which may be one: vectors along that extent would then
-//! have a single lane. The elements of a row are adjacent in this case, and vectors run along them.
+//! Rows across an inner extent that only run time knows, which may be one: vectors along that extent would
+//! have a single lane then. The elements of a row are adjacent in this case, and vectors run along them.
 
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, in_one};
