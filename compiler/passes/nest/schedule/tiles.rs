@@ -12,6 +12,7 @@ mod finish;
 mod loops;
 mod register;
 mod rows;
+mod stream;
 
 use crate::nest::schedule;
 use crate::nest::{BinOp, Buf, Expr, Module, Place, Stmt};
@@ -37,8 +38,9 @@ pub(crate) enum Panels {
     Packed(Packed),
     /// B itself, whose rows run along the columns in whole vectors.
     InPlace,
-    /// One panel at a time in scratch of a task, `[part][reduction][columns]`; the symbol names the part.
-    Private(Buf, Sym),
+    /// One panel at a time in scratch of a task, `[part][reduction][columns]`. `of_b`: made of B in memory, not of
+    /// weights of few bits.
+    Private { buf: Buf, part: Sym, of_b: bool },
 }
 
 impl Packed {
@@ -71,7 +73,7 @@ impl Source for Panels {
     fn describe(&self, m: &Module, columns: i64) -> schedule::Packing {
         match (self, self.constant(m)) {
             (Panels::InPlace, _) => schedule::Packing::InPlace,
-            (Panels::Private(..), _) => schedule::Packing::Task { columns },
+            (Panels::Private { .. }, _) => schedule::Packing::Task { columns },
             (_, Some((bytes, _))) => schedule::Packing::Constant { columns, bytes },
             (_, None) => schedule::Packing::Kernel { columns },
         }

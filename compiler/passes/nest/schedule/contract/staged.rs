@@ -39,7 +39,7 @@ pub(super) fn emit(m: &mut Module, k: Kernel, p: &Contraction, tile: Tile<Packin
         if let Packing::Task(panels) = packing {
             convert = panels.one(m, p, number.into(), (buf, vec![own.into()])).unwrap_or_default();
         }
-        Panels::Private(buf, own)
+        Panels::Private { buf, part: own, of_b: true }
     });
     let rows = tiles::of_panel(m, p, &t, number.into());
     let body = convert.into_iter().chain(rows).collect();

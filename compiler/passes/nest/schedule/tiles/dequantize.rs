@@ -98,7 +98,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
     let most = m.syms.range(rows).hi.unwrap_or(i64::MAX);
     let columns = Columns { n: w.n, extent: n_extent, nr: w.width };
-    let many = Tile::new(Wanted::plain(w.row, most, columns), Panels::Private(scratch, q), facts);
+    let many = Tile::new(Wanted::plain(w.row, most, columns), Panels::Private { buf: scratch, part: q, of_b: false }, facts);
     let convert = converted(m, w, panel.into(), lanes, (scratch, q));
     let mut then = convert;
     let body = each_panel(m, &many, panel.into(), |m, cols| {

@@ -122,9 +122,10 @@ pub(crate) fn describe<P: Source>(
         .prefetch
         .map(|_| if p.prefetch.is_some() { "lines that the contraction names" } else { "next panel" });
     let next_rows = register::prefetches_rows(m, p, t).then_some("rows of the next tile");
+    let streamed = super::stream::prefetches(m, p, t).then_some("B");
     Schedule {
         blocks: l.block.map(|n| vec![("rows", Dim::constant(n))]).unwrap_or_default(),
-        prefetch: ahead.into_iter().chain(next_rows).collect(),
+        prefetch: ahead.into_iter().chain(next_rows).chain(streamed).collect(),
         order: l.order(rows),
         ..describe_tile(m, p, t)
     }

@@ -1,6 +1,6 @@
 //! One register tile: accumulators and the sum, with its prefetches.
 
-use super::finish;
+use super::{finish, stream};
 use super::{Panels, Part, Source, Tile, multiplies_halves};
 use crate::nest::{BinOp, Buf, Expr, HALVES, LoopKind, Math, Module, Place, Reg, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
@@ -199,7 +199,7 @@ impl Sum<'_> {
                 (packed.buf, packed.outer_at(t).chain([panel]).chain(depth).chain([lane]).collect())
             }
             Panels::InPlace => (p.b.0, in_place(&p.b.1)),
-            Panels::Private(buf, part) => {
+            Panels::Private { buf, part, .. } => {
                 (*buf, std::iter::once(Dim::sym(*part)).chain(depth).chain([lane]).collect())
             }
         };
@@ -293,6 +293,7 @@ impl Sum<'_> {
     fn prefetches(&self, m: &Module, q: Dim) -> Vec<Stmt> {
         let mut lines = self.prefetch.map_or(vec![], |a| self.prefetch_lines(m, q, a));
         lines.extend(self.next_rows(m, q));
+        lines.extend(stream::lines(m, &self.block, q, self.each));
         lines
     }
     fn iteration(&self, m: &mut Module, q: Dim) -> Vec<Stmt> {
@@ -399,7 +400,7 @@ impl Sum<'_> {
                 let first = self.depth.iter().map(|_| zero).chain([zero]);
                 (packed.buf, packed.line, packed.outer_at(t).chain([part.panel + 1]).chain(first).collect())
             }
-            (None, Panels::InPlace | Panels::Private(..)) => return vec![],
+            (None, Panels::InPlace | Panels::Private { .. }) => return vec![],
         };
         let turn = outer.iter().fold(zero, |n, d| n * d.1 + d.0) * last.1.floor_div(self.each) + q;
         let first = a.pass * a.lines + turn * step;
