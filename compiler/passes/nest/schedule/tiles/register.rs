@@ -1,7 +1,7 @@
 //! One register tile: accumulators and the sum, with its prefetches.
 
-use super::{finish, stream};
 use super::{Panels, Part, Source, Tile, multiplies_halves};
+use super::{finish, stream};
 use crate::nest::{BinOp, Buf, Expr, HALVES, LoopKind, Math, Module, Place, Reg, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;

@@ -5,8 +5,9 @@
 //! makes right before it uses them, a tile prefetches what the next panel is made of.
 
 use super::register::Block;
-use super::{Panels, Tile, finish};
-use crate::nest::{Module, Place, Stmt};
+use super::{Panels, Source, Tile, finish};
+use crate::nest::schedule::Packing;
+use crate::nest::{Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::strides::stride;
@@ -20,70 +21,76 @@ const LATENCY: i64 = 512;
 const MOST_LINES: i64 = 4;
 
 /// Where the lines of B are: those of a row follow each other in memory.
-struct Rows {
-    /// Steps of the sum along which rows follow each other, not columns.
-    of_steps: bool,
-    /// Elements of a line.
-    line: i64,
+#[derive(Clone, Copy)]
+enum Rows {
+    /// A row for each step of the sum, along the columns. A step prefetches the row that is so many steps ahead.
+    Steps { ahead: i64 },
+    /// A row for each column, along the steps.
+    Columns,
 }
 
 /// The rows of B, where all rows of A use it in one tile and it may be large.
-fn rows<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<Rows> {
-    let ([(depth, _)], b) = (p.reduction.as_slice(), m.storage(p.b.0)) else { return None };
+fn rows<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<Rows> {
+    let ([(depth, steps)], b) = (p.reduction.as_slice(), m.storage(p.b.0)) else { return None };
     let once = t.m_row.is_none_or(|r| r.1.as_const().is_some_and(|n| n <= t.mr));
     let bytes = i64::from(m.bufs[b].ty.bytes()?);
     let size = m.bufs[b].dims.iter().try_fold(bytes, |n, d| n.checked_mul(d.as_const()?));
-    let constant = matches!(m.bufs[b].place, Place::Const(_));
-    if !once || constant || p.prefetch.is_some() || p.with.is_some() || size.is_some_and(|s| s < BYTES) {
+    if !once
+        || m.is_constant(b)
+        || p.prefetch.is_some()
+        || p.with.is_some()
+        || size.is_some_and(|s| s < BYTES)
+    {
         return None;
     }
-    let of_steps = stride(m, p.b.0, &p.b.1, t.n) == Some(1);
-    let along = if of_steps { stride(m, p.b.0, &p.b.1, t.n) } else { stride(m, p.b.0, &p.b.1, *depth) };
     let linear = |s| m.linear(p.b.0, &p.b.1).linear_in(s).is_some();
-    (along == Some(1) && linear(*depth) && linear(t.n))
-        .then_some(Rows { of_steps, line: finish::LINE / i64::from(m.bufs[p.b.0].ty.bytes()?) })
+    let along = |s| stride(m, p.b.0, &p.b.1, s) == Some(1);
+    let ahead = (LATENCY / (t.mr * t.nv)).max(1);
+    match t.panels.describe(m, t.nr) {
+        _ if !linear(*depth) || !linear(t.n) => None,
+        Packing::InPlace if along(t.n) && steps.as_const().is_none_or(|s| s >= 2 * ahead) => {
+            Some(Rows::Steps { ahead })
+        }
+        Packing::Task { .. } if along(*depth) => Some(Rows::Columns),
+        _ => None,
+    }
 }
 
 /// True if tiles prefetch B.
-pub(super) fn prefetches<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> bool {
+pub(super) fn prefetches<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>) -> bool {
     rows(m, p, t).is_some()
 }
 
 /// What iteration `q` of `each` steps of a tile's sum prefetches.
 pub(super) fn lines(m: &Module, block: &Block, q: Dim, each: i64) -> Vec<Stmt> {
-    let Block { p, t, part, mr, .. } = *block;
+    let Block { p, t, part, .. } = *block;
+    // Weights of few bits have been converted, not read from B.
+    if matches!(t.panels, Panels::Private { of_b: false, .. }) {
+        return vec![];
+    }
     let (Some(rows), [(depth, steps)]) = (rows(m, p, t), p.reduction.as_slice()) else { return vec![] };
-    let first = block.column();
-    let at = |k: Dim, n: Dim| {
+    let line = finish::LINE / m.bufs[p.b.0].ty.bytes().map_or(4, i64::from);
+    let ask = |k: Dim, n: Dim| {
         let put = |s| if s == t.n { Some(n) } else { (s == *depth).then_some(k) };
-        let at = p.b.1.iter().map(|d| d.subst(&mut |s| put(s))).collect();
-        Stmt::Prefetch { buf: p.b.0, at }
+        Stmt::Prefetch { buf: p.b.0, at: p.b.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
     };
-    let lines_of = |elements: i64| (elements + rows.line - 1) / rows.line;
-    match (&t.panels, rows.of_steps) {
-        (Panels::InPlace, true) => {
-            let nv = block.vectors();
-            let ahead = (LATENCY / (mr * nv)).max(each);
-            let of_row = lines_of(nv * t.lanes);
-            let step = |i: i64| (0..of_row).map(move |l| (i, l));
-            (0..each)
-                .flat_map(step)
-                .map(|(i, l)| at(q * each + ahead + i, first + l * rows.line))
-                .collect()
+    // Lines of `count` rows of so many elements.
+    let grid = |count: i64, elements: i64| {
+        (0..count).flat_map(move |i| (0..elements).step_by(line as usize).map(move |e| (i, e)))
+    };
+    match rows {
+        Rows::Steps { ahead } => {
+            let (k, n) = (q * each + ahead, block.column());
+            grid(each, block.vectors() * t.lanes).map(|(i, e)| ask(k + i, n + e)).collect()
         }
-        (Panels::Private { of_b: true, .. }, false) => {
+        Rows::Columns => {
             let Some(turns) = steps.as_const().map(|s| s / each).filter(|n| *n > 0) else { return vec![] };
-            let (of_row, count) = (lines_of(turns * each), (t.nr + turns - 1) / turns);
-            if of_row * count > MOST_LINES * each {
+            let (n, count) = ((part.panel + 1) * t.nr, (t.nr + turns - 1) / turns);
+            let all = grid(count, turns * each);
+            if all.clone().count() as i64 > MOST_LINES * each {
                 return vec![];
             }
-            let next = (part.panel + 1) * t.nr;
-            let step = |i: i64| (0..of_row).map(move |l| (i, l));
-            (0..count)
-                .flat_map(step)
-                .map(|(i, l)| at(Dim::constant(l * rows.line), next + q * count + i))
-                .collect()
+            all.map(|(i, e)| ask(e.into(), n + q * count + i)).collect()
         }
-        _ => vec![],
     }
 }
