@@ -80,7 +80,7 @@ pub fn print(unit: &Unit, constants: &HashMap<&str, u64>) -> Result<String> {
     Ok(out)
 }
 
-/// Weights that are stored larger than they are in the model, because that pays: by the reason, their bytes and
+/// Weights that are stored larger than they are in the model, because it is faster: by the reason, their bytes and
 /// those in the model.
 fn larger(unit: &Unit, constants: &HashMap<&str, u64>) -> BTreeMap<&'static str, (u64, u64)> {
     let parts = &unit.weights.parts;
@@ -100,10 +100,10 @@ fn larger(unit: &Unit, constants: &HashMap<&str, u64>) -> BTreeMap<&'static str,
             let n = parts[k - 1].data.byte_len();
             let why = if data.name.contains(".winograd") {
                 "of Winograd's convolutions"
-            } else if data.ty.is_float() {
+            } else if data.ty.is_float() && n >= 2 * of {
                 "converted to floats"
             } else {
-                "in groups and panels"
+                "padded to groups and panels"
             };
             if n > of {
                 let sum = out.entry(why).or_default();
