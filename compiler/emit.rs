@@ -109,7 +109,7 @@ pub const KINDS: &[Kind] = &[
         name: "sizes",
         extension: "sizes.txt",
         help: "what the bytes of the object are: weights and code by CPU level, tables",
-        write: |c, w| text(w, &codegen::sizes::print(&unit(c), constants(c))?),
+        write: |c, w| text(w, &codegen::sizes::print(&unit(c), &constants(c))?),
     },
     Kind {
         name: "plan",
@@ -124,10 +124,16 @@ fn unit(c: &Compiled) -> Unit<'_> {
     Unit { clock: c.clock.clone(), debug: debug_source(c), ..unit }
 }
 
-/// Bytes of the constants of a model.
-fn constants(c: &Compiled) -> u64 {
-    let of = |d: &crate::graph::ValueData| if let Def::Const(c) = &d.def { c.byte_len() } else { 0 };
-    c.model.graph.values.values().map(of).sum()
+/// Bytes of the constants of a model, by name.
+fn constants(c: &Compiled) -> HashMap<&str, u64> {
+    let mut out = HashMap::new();
+    for d in c.model.graph.values.values() {
+        if let Def::Const(c) = &d.def {
+            // Nameless ones count together.
+            *out.entry(d.name.as_str()).or_default() += c.byte_len();
+        }
+    }
+    out
 }
 
 /// Bytes of stack that a call of a model uses at most.

@@ -249,9 +249,10 @@ pub fn limits(level: &Level) -> Limits {
         (DotKind::PairedBytes, caps.pairs_bytes()),
         (DotKind::Halves, caps.bf16 && !caps.dot.has_matrices()),
         (DotKind::LongHalves, caps.bf16 && caps.dot.has_matrices()),
-        (DotKind::LongBytes, caps.dot.has_matrices()),
-        (DotKind::LongSignedBytes, caps.dot.has_matrices()),
-        (DotKind::LongUnsignedBytes, caps.dot.has_matrices()),
+        (DotKind::LongBytes, caps.eights && caps.dot.mixes_signs()),
+        (DotKind::LongSignedBytes, caps.eights),
+        (DotKind::LongNarrowBytes, caps.eights && caps.dot == Dot::QuadsInWords),
+        (DotKind::LongUnsignedBytes, caps.eights),
     ];
     Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }
 }

@@ -230,7 +230,11 @@ impl Target {
             optional: !named.contains(&at),
             ..Level::new(l.name, l.needs, triple.architecture, l.features, l.caps)
         };
-        let levels = known.into_iter().map(level).collect();
+        let mut levels: Vec<Level> = known.into_iter().map(level).collect();
+        let eights = levels.iter().any(|l| l.facts.caps.eights);
+        for l in &mut levels {
+            l.facts.caps.eights |= eights && l.facts.caps.dot.keeps_signs();
+        }
         Ok(Target { triple, levels })
     }
     /// This machine with all its features.

@@ -5,14 +5,15 @@ use super::assemble::{Defined, Unit};
 use super::object::build;
 use crate::diag::{Failure, Result};
 use object::read::{File, Object as _, ObjectSection as _};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 /// Number of functions that are listed by name.
 const LARGEST: usize = 10;
 
-/// The report. `model` is the size in bytes of the model's constants after graph passes.
-pub fn print(unit: &Unit, model: u64) -> Result<String> {
+/// The report. `constants` has the sizes in bytes of the model's constants after graph passes, by name.
+pub fn print(unit: &Unit, constants: &HashMap<&str, u64>) -> Result<String> {
+    let model: u64 = constants.values().sum();
     let bug = |e: String| Failure::bug("sizes", e);
     let (product, made, _) = build(unit, false)?;
     let name = |d: &Defined| {
@@ -39,6 +40,9 @@ pub fn print(unit: &Unit, model: u64) -> Result<String> {
     row(0, if i.weights.external { "weights, in a file" } else { "weights" }, weights, ratio);
     for (levels, n) in readers(unit) {
         row(1, &format!("read by {levels}"), n, String::new());
+    }
+    for (why, (n, of)) in larger(unit, constants) {
+        row(1, why, n, format!("  {of} in the model"));
     }
     let code: u64 = functions.iter().map(|f| f.1).sum();
     row(0, "code", code, format!("  {} functions", functions.len()));
@@ -74,6 +78,40 @@ pub fn print(unit: &Unit, model: u64) -> Result<String> {
         let _ = writeln!(out, "{n:>14}  {f}");
     }
     Ok(out)
+}
+
+/// Weights that are stored larger than they are in the model, because it is faster: by the reason, their bytes and
+/// those in the model.
+fn larger(unit: &Unit, constants: &HashMap<&str, u64>) -> BTreeMap<&'static str, (u64, u64)> {
+    let parts = &unit.weights.parts;
+    let mut seen = vec![false; parts.len()];
+    let mut out: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
+    for v in &unit.variants {
+        for (b, data) in v.m.bufs.iter() {
+            let Some(at) = v.weights.offset(b) else { continue };
+            let k = parts.partition_point(|p| p.offset <= at as u64);
+            if k == 0 || std::mem::replace(&mut seen[k - 1], true) {
+                continue;
+            }
+            // Passes append what they have done to the name of the constant.
+            let ends = data.name.rmatch_indices('.').map(|m| m.0);
+            let stems = std::iter::once(data.name.len()).chain(ends).map(|n| &data.name[..n]);
+            let Some(of) = stems.into_iter().find_map(|s| constants.get(s)).copied() else { continue };
+            let n = parts[k - 1].data.byte_len();
+            let why = if data.name.contains(".winograd") {
+                "of Winograd's convolutions"
+            } else if data.ty.is_float() && n >= 2 * of {
+                "converted to floats"
+            } else {
+                "padded to groups and panels"
+            };
+            if n > of {
+                let sum = out.entry(why).or_default();
+                *sum = (sum.0 + n, sum.1 + of);
+            }
+        }
+    }
+    out
 }
 
 /// Bytes of the weights by the levels that read them. Weights of a single level are in a separate row.

@@ -25,6 +25,8 @@ pub enum DotKind {
     LongBytes,
     /// Eight signed bytes each.
     LongSignedBytes,
+    /// As [`DotKind::NarrowBytes`], twice: of the first four bytes and of the others.
+    LongNarrowBytes,
     /// Eight unsigned bytes each.
     LongUnsignedBytes,
     /// Four bf16: two of [`DotKind::Halves`], the lower one first.
@@ -33,7 +35,7 @@ pub enum DotKind {
 
 impl DotKind {
     /// All of them.
-    pub const ALL: [DotKind; 11] = [
+    pub const ALL: [DotKind; 12] = [
         DotKind::Bytes,
         DotKind::SignedBytes,
         DotKind::NarrowBytes,
@@ -43,6 +45,7 @@ impl DotKind {
         DotKind::Halves,
         DotKind::LongBytes,
         DotKind::LongSignedBytes,
+        DotKind::LongNarrowBytes,
         DotKind::LongUnsignedBytes,
         DotKind::LongHalves,
     ];
@@ -58,6 +61,7 @@ impl DotKind {
             DotKind::Halves => "dot2",
             DotKind::LongBytes => "dot8",
             DotKind::LongSignedBytes => "dot8s",
+            DotKind::LongNarrowBytes => "dot8n",
             DotKind::LongUnsignedBytes => "dot8u",
             DotKind::LongHalves => "dot4h",
         }
@@ -80,7 +84,10 @@ impl DotKind {
             | DotKind::UnsignedBytes
             | DotKind::PairedBytes
             | DotKind::LongHalves => 4,
-            DotKind::LongBytes | DotKind::LongSignedBytes | DotKind::LongUnsignedBytes => 8,
+            DotKind::LongBytes
+            | DotKind::LongSignedBytes
+            | DotKind::LongNarrowBytes
+            | DotKind::LongUnsignedBytes => 8,
         }
     }
     /// True for groups of bytes whose products are added to one sum.
@@ -95,7 +102,10 @@ impl DotKind {
     pub fn signs(self) -> Option<(bool, bool)> {
         match self {
             DotKind::Bytes | DotKind::LongBytes => Some((false, true)),
-            DotKind::SignedBytes | DotKind::NarrowBytes | DotKind::LongSignedBytes => Some((true, true)),
+            DotKind::SignedBytes
+            | DotKind::NarrowBytes
+            | DotKind::LongSignedBytes
+            | DotKind::LongNarrowBytes => Some((true, true)),
             DotKind::UnsignedBytes | DotKind::LongUnsignedBytes => Some((false, false)),
             DotKind::PairedBytes | DotKind::Words | DotKind::Halves | DotKind::LongHalves => None,
         }
@@ -105,6 +115,7 @@ impl DotKind {
         match self {
             DotKind::Bytes => Some(DotKind::LongBytes),
             DotKind::SignedBytes => Some(DotKind::LongSignedBytes),
+            DotKind::NarrowBytes => Some(DotKind::LongNarrowBytes),
             DotKind::UnsignedBytes => Some(DotKind::LongUnsignedBytes),
             _ => None,
         }

@@ -24,6 +24,9 @@ pub struct Caps {
     pub long_lanes: bool,
     /// Integer dot products.
     pub dot: Dot,
+    /// Constant bytes of dot products are in groups of eight: products of byte matrices read them so, on this
+    /// level or on another one of the object, with which it shares them.
+    pub eights: bool,
     /// bf16 dot products, or bf16 matrix products where there are byte matrix products.
     pub bf16: bool,
     /// Arithmetic on 16-bit floats, with twice as many lanes per vector.
@@ -50,6 +53,7 @@ impl Caps {
         short_floats: false,
         long_lanes: false,
         dot: Dot::None,
+        eights: false,
         bf16: false,
         halves: false,
         by_lane: false,
@@ -66,7 +70,8 @@ impl Caps {
     };
     pub(super) const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     pub(super) const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, halves: true, ..Caps::NEON };
-    pub(super) const NEON_I8MM: Caps = Caps { dot: Dot::QuadsOfAnySign, bf16: true, ..Caps::NEON_DOT };
+    pub(super) const NEON_I8MM: Caps =
+        Caps { dot: Dot::QuadsOfAnySign, eights: true, bf16: true, ..Caps::NEON_DOT };
     /// Groups of two vector registers with this many bits in total.
     pub(super) const fn rvv(bits: u32) -> Caps {
         Caps {
@@ -92,6 +97,7 @@ impl Caps {
         short_floats: true,
         long_lanes: true,
         dot: Dot::Pairs,
+        eights: false,
         bf16: false,
         halves: false,
         by_lane: false,

@@ -25,11 +25,7 @@ impl Emit<'_, '_> {
     /// tiles use, are computed element by element in scalars.
     pub(super) fn dot(&mut self, g: DotKind, a: Val, b: Val, c: Val) -> Val {
         match (g, g.signs()) {
-            (DotKind::NarrowBytes, _) => self.dot_of_narrow_bytes(a, b, c),
-            (_, Some((first, second))) => self.dot_of_bytes((a, first), (b, second), c, g.size()),
-            (DotKind::PairedBytes, _) => self.dot_of_paired_bytes(a, b, c),
-            (DotKind::Words, _) => self.dot_of_words(a, b, c),
-            (DotKind::LongHalves, _) => {
+            (DotKind::LongNarrowBytes | DotKind::LongHalves, _) => {
                 let mut sum = c;
                 for shift in [0, 32] {
                     let mut part = |x: Val| {
@@ -37,10 +33,18 @@ impl Emit<'_, '_> {
                         Val { v: self.b.ins().ireduce(I32, v), ..x }
                     };
                     let (x, y) = (part(a), part(b));
-                    sum = self.dot_of_halves(x, y, sum);
+                    sum = if g == DotKind::LongHalves {
+                        self.dot_of_halves(x, y, sum)
+                    } else {
+                        self.dot_of_narrow_bytes(x, y, sum)
+                    };
                 }
                 sum
             }
+            (DotKind::NarrowBytes, _) => self.dot_of_narrow_bytes(a, b, c),
+            (_, Some((first, second))) => self.dot_of_bytes((a, first), (b, second), c, g.size()),
+            (DotKind::PairedBytes, _) => self.dot_of_paired_bytes(a, b, c),
+            (DotKind::Words, _) => self.dot_of_words(a, b, c),
             _ => self.dot_of_halves(a, b, c),
         }
     }

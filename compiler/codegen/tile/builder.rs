@@ -83,6 +83,7 @@ impl Builder {
                 in_order,
                 halves: false,
                 in_words: false,
+                in_quads: false,
                 params: vec![],
                 classes: vec![],
                 blocks: vec![Block::default()],
@@ -105,6 +106,10 @@ impl Builder {
     /// Dot products of bytes are put together ([`Func::in_words`]).
     pub(super) fn sum_in_words(&mut self) {
         self.f.in_words = true;
+    }
+    /// Dot products of eights are of two quads ([`Func::in_quads`]).
+    pub(super) fn halve_eights(&mut self) {
+        self.f.in_quads = true;
     }
     /// Vector length.
     pub fn width(&self) -> Width {

@@ -402,7 +402,8 @@ pub enum Op {
     BytesFrom,
     /// First argument plus the products of eight bytes or four bf16 a lane: of the second, whose halves are
     /// alike, and of eight bytes of memory for each lane in the third (lanes 0 and 1) and the fourth (2 and
-    /// 3). It overwrites the first; selection makes [`Op::MatrixDot`] of it. 128 bits only.
+    /// 3). It overwrites the first; selection makes [`Op::MatrixDot`] of it, or two
+    /// [`Op::Dot`] ([`Func::in_quads`]). 128 bits only.
     Dot8 {
         /// What is multiplied.
         of: Factors,
@@ -573,6 +574,8 @@ pub struct Func {
     pub halves: bool,
     /// The machine has no dot products of bytes: they are put together.
     pub in_words: bool,
+    /// The machine has no products of matrices of bytes: dot products of eights are two of quads each.
+    pub in_quads: bool,
     /// Parameters in order; the first ones arrive in registers (`Width::register_params`).
     pub params: Vec<Value>,
     /// Classes of all values.

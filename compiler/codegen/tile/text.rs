@@ -16,7 +16,7 @@
 //!
 //! An instruction is its result with its class, the operation with what belongs to it between dots, its
 //! operands, its memory operand, a constant that is read from behind the code, and behind the last one of a
-//! block where it goes with which values. `tile WIDTH [long] [in_order] [halves] [in_words]` says what
+//! block where it goes with which values. `tile WIDTH [long] [in_order] [halves] [in_words] [in_quads]` says what
 //! [`Func`] does.
 
 use super::ir::{
@@ -231,6 +231,7 @@ pub fn print(f: &Func) -> String {
     s += if f.in_order { " in_order" } else { "" };
     s += if f.halves { " halves" } else { "" };
     s += if f.in_words { " in_words" } else { "" };
+    s += if f.in_quads { " in_quads" } else { "" };
     let _ = writeln!(s, "{}", list(&f.params, name));
     for (i, b) in f.blocks.iter().enumerate() {
         let _ = writeln!(s, "block {i}{}", list(&b.params, typed));
@@ -272,6 +273,7 @@ pub fn parse(text: &str) -> Result<Func, String> {
         in_order: false,
         halves: false,
         in_words: false,
+        in_quads: false,
         params: vec![],
         classes: vec![],
         blocks: vec![],
@@ -321,6 +323,7 @@ impl<'a> Words<'a> {
         self.f.in_order = self.eat("in_order");
         self.f.halves = self.eat("halves");
         self.f.in_words = self.eat("in_words");
+        self.f.in_quads = self.eat("in_quads");
         self.f.params = self.list(|l| l.value(Some(Class::Int)))?;
         self.words.next().is_none().then_some(())
     }

@@ -228,6 +228,16 @@ impl State<'_> {
 
 /// The bits of a dot product and a sum.
 fn dot(g: DotKind, a: u64, b: u64, c: u32) -> u32 {
+    // Of two shorter ones, the lower one first.
+    let halves = match g {
+        DotKind::LongHalves => Some(DotKind::Halves),
+        DotKind::LongNarrowBytes => Some(DotKind::NarrowBytes),
+        _ => None,
+    };
+    if let Some(half) = halves {
+        let sum = dot(half, a & u64::from(u32::MAX), b & u64::from(u32::MAX), c);
+        return dot(half, a >> 32, b >> 32, sum);
+    }
     if let Some((first, second)) = g.signs() {
         let byte = |x: u8, signed: bool| if signed { i32::from(x as i8) } else { i32::from(x) };
         let parts = a.to_le_bytes().into_iter().zip(b.to_le_bytes()).take(g.size() as usize);
@@ -237,10 +247,6 @@ fn dot(g: DotKind, a: u64, b: u64, c: u32) -> u32 {
             return [p + r, q + s].iter().fold(c as i32, |c, x| c.wrapping_add(i32::from(*x as i16))) as u32;
         }
         return products.fold(c as i32, i32::wrapping_add) as u32;
-    }
-    if g == DotKind::LongHalves {
-        let sum = dot(DotKind::Halves, a & u64::from(u32::MAX), b & u64::from(u32::MAX), c);
-        return dot(DotKind::Halves, a >> 32, b >> 32, sum);
     }
     let (a, b) = (a as u32, b as u32);
     match g {

@@ -7,7 +7,7 @@ use crate::nest::{DotKind, Expr};
 /// Signs of the bytes of a group.
 pub(super) fn bytes_of(g: DotKind) -> Bytes {
     match g.signs() {
-        _ if g == DotKind::NarrowBytes => Bytes::Narrow,
+        _ if matches!(g, DotKind::NarrowBytes | DotKind::LongNarrowBytes) => Bytes::Narrow,
         Some((true, true)) => Bytes::Signed,
         Some((false, false)) => Bytes::Unsigned,
         _ => Bytes::Mixed,

@@ -197,16 +197,23 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     if m.math == Math::Fast && vectors.caps.halves {
         t.b.allow_halves();
     }
-    if vectors.caps.dot == Dot::QuadsInWords {
+    t.b.rounds_to_bf16 = m.math == Math::Fast && vectors.caps.bf16 && t.b.has(Op::Un(Un::Brain, Bits::B32));
+    let (mut checks, mut bytes, mut eights) = (false, false, false);
+    visit::walk_exprs(body, &mut |e| match e {
+        Expr::With { value, extent, .. } => checks |= !t.is_inside(value, *extent),
+        Expr::Dot(g, ..) => {
+            bytes |= g.is_bytes();
+            eights |= g.is_long();
+        }
+        _ => {}
+    });
+    // Levels share functions that do not depend on it.
+    if bytes && vectors.caps.dot == Dot::QuadsInWords {
         t.b.sum_in_words();
     }
-    t.b.rounds_to_bf16 = m.math == Math::Fast && vectors.caps.bf16 && t.b.has(Op::Un(Un::Brain, Bits::B32));
-    let mut checks = false;
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::With { value, extent, .. } = e {
-            checks |= !t.is_inside(value, *extent);
-        }
-    });
+    if eights && !vectors.caps.dot.has_matrices() {
+        t.b.halve_eights();
+    }
     if checks {
         let none = t.b.all_lanes(false);
         t.accs.insert(outside(), Acc { values: vec![none], shape: vec![], lanes: 1, ty: ElemType::Bool });

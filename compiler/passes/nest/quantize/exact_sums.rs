@@ -38,7 +38,7 @@ const MOST_PARTS: i64 = 8;
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let kernels = visit::calls(&m.driver);
     let dot = level.facts.caps.dot;
-    let taken = (dot != Dot::None).then(|| integer_dot::taken(m, dot));
+    let taken = (dot != Dot::None).then(|| integer_dot::taken(m, level.facts.caps));
     // The kernels are read as they were before the types change.
     let all: Vec<(Kernel, ByteSum)> = operands::kernels(m)
         .into_iter()

@@ -16,7 +16,9 @@
 //! * Levels that multiply matrices of bytes take eights in place of quads, as i64 elements, where there are
 //!   several rows and the channel has as many. Both factors of such a product have eight bytes of a row or
 //!   column side by side, which panels of eights are; of quads, they would have to be put together for every
-//!   product.
+//!   product. The other levels of such an object take eights, too, so that it has one copy of the weights:
+//!   they make two vectors of quads of two of eights (`isa/aarch64/quads.rs`), which takes an instruction for
+//!   each, up to 12 percent of the time of dot products. Levels of an object without matrices take quads.
 //! * Activations of the other sign are stored with 128 added, or less 128 (the sign bit flipped): other
 //!   readers undo that, and the contraction takes 128 times the sum of the weights from its sum, or adds it.
 //!
@@ -38,7 +40,7 @@ use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, ByteSum, byte_sum};
 use crate::passes::nest::quantize::exact_sums;
 use crate::sym::{Dim, Sym};
-use crate::target::{Dot, Facts, Level};
+use crate::target::{Caps, Dot, Facts, Level};
 use crate::tensor::{ConstData, ElemType};
 use operands::{Copies, Grouped, columns};
 use std::collections::{HashMap, HashSet};
@@ -78,12 +80,12 @@ pub(crate) struct Taken {
 }
 
 /// What dot products do in a module; nothing if no contraction takes them.
-pub(crate) fn taken(m: &Module, dot: Dot) -> Taken {
+pub(crate) fn taken(m: &Module, caps: Caps) -> Taken {
     let mut t = Taken { dots: HashSet::new(), windows: HashSet::new() };
     for (k, c) in contractions(m) {
-        if plan(m, k, &c, dot).is_some() {
+        if plan(m, k, &c, caps).is_some() {
             t.dots.insert(k);
-        } else if window(m, k, &c, dot).is_some() {
+        } else if window(m, k, &c, caps.dot).is_some() {
             t.windows.insert(k);
         }
     }
@@ -95,7 +97,7 @@ pub(crate) fn taken(m: &Module, dot: Dot) -> Taken {
 
 /// True if a level's dot products have a use in the module.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
-    contractions(m).iter().any(|(k, c)| plan(m, *k, c, facts.caps.dot).is_some())
+    contractions(m).iter().any(|(k, c)| plan(m, *k, c, facts.caps).is_some())
 }
 
 /// Which levels share a module from `exact_sums` on: those with the same dot products, if these have a use at
@@ -115,7 +117,8 @@ fn contractions(m: &Module) -> Vec<(Kernel, ByteSum)> {
     operands::kernels(m).into_iter().filter_map(|k| Some((k, byte_sum(m, &m.kernels[k].body)?))).collect()
 }
 
-fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan> {
+fn plan(m: &Module, k: Kernel, c: &ByteSum, caps: Caps) -> Option<Plan> {
+    let dot = caps.dot;
     let of = |w: Buf, x: Buf| signs::of_constant(m, dot, x, w);
     let (x, w, way) = match (of(c.a.0, c.b.0), of(c.b.0, c.a.0)) {
         (_, Some(way)) => (&c.a, &c.b, way),
@@ -124,7 +127,7 @@ fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan> {
     };
     let find = |group| Grouped::find(m, k, c.acc, (x, w), &c.reduction, group);
     let quads = find(way.group)?;
-    let eights = way.group.doubled().filter(|_| dot.has_matrices() && has_rows(m, k, x, w));
+    let eights = way.group.doubled().filter(|_| caps.eights && has_rows(m, k, x, w));
     let g = eights.and_then(find).filter(|g| fills(m, g, &quads)).unwrap_or(quads);
     Some(Plan { c: c.clone(), g, flips: way.flips, lessens: false })
 }
@@ -154,7 +157,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     // What passes between have made unfit.
     let mut others: Vec<(Kernel, ByteSum)> = vec![];
     for (k, c) in contractions(m) {
-        match plan(m, k, &c, dot) {
+        match plan(m, k, &c, level.facts.caps) {
             Some(p) => plans.push((k, p)),
             None if window(m, k, &c, dot).is_some() => windows.push((k, c)),
             None => others.push((k, c)),

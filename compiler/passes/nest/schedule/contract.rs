@@ -41,8 +41,13 @@ fn facts_of(product: ProductKind, facts: Facts) -> Facts {
 /// Registers of products of bytes that are put together: elements of rows, tables, products of 16 bits.
 const WORDS_APART: u32 = 11;
 
+/// True for products of eights on a level that makes two products of quads of them.
+fn halves_eights(product: ProductKind, caps: Caps) -> bool {
+    product.pairs_rows() && !caps.dot.has_matrices()
+}
+
 /// The same for tiles in panels, which are those of levels with instructions for the product. Where it is put
-/// together, elements of rows are vectors of their own.
+/// together, elements of rows are vectors of their own. Where vectors of eights are taken apart, one is left over.
 fn facts_of_tiles(product: ProductKind, facts: Facts) -> Facts {
     match product {
         ProductKind::Dot { group, .. } if group.is_bytes() && facts.caps.dot == Dot::QuadsInWords => Facts {
@@ -50,6 +55,7 @@ fn facts_of_tiles(product: ProductKind, facts: Facts) -> Facts {
             caps: Caps { by_lane: false, ..facts.caps },
             ..facts
         },
+        _ if halves_eights(product, facts.caps) => Facts { registers: facts.registers - 1, ..facts },
         _ => facts,
     }
 }
@@ -116,7 +122,7 @@ impl Axes {
             && !several.is_some_and(joins)
             && let (Some(rows), columns @ Some(_)) = (known, extent.as_const())
         {
-            nr = Plane { rows, columns }.panel(unit, facts);
+            nr = Plane { rows, columns, halves_eights: false }.panel(unit, facts);
         }
         let columns = Columns { n, extent, nr };
         let facts = facts_of_tiles(p.product, facts);
@@ -141,8 +147,10 @@ impl Axes {
             .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
         let crowded = apart != 0 && apart % PAGE == 0;
         let halves = tiles::sums_halves(m, &p, facts.caps);
-        let pairs_rows = p.product.pairs_rows();
-        let wanted = Wanted { row, together, most, columns, batch, crowded, halves, pairs_rows };
+        let halves_eights = halves_eights(p.product, facts.caps);
+        let pairs_rows = p.product.pairs_rows() && !halves_eights;
+        let wanted =
+            Wanted { row, together, most, columns, batch, crowded, halves, pairs_rows, halves_eights };
         let tile = Tile::new(wanted, packing, facts).read_once(rows.is_empty()).clipped(
             m,
             &p,

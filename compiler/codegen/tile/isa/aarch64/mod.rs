@@ -6,6 +6,7 @@ mod halves;
 mod instructions;
 mod matrix;
 mod memory;
+mod quads;
 mod registers;
 mod select;
 pub(in crate::codegen) mod table;
@@ -23,7 +24,11 @@ pub(super) struct Aarch64;
 
 impl Machine for Aarch64 {
     fn select(&self, f: &mut Func) {
-        matrix::products(f);
+        if f.in_quads {
+            quads::products(f);
+        } else {
+            matrix::products(f);
+        }
         if f.in_words {
             words::products(f);
         }

@@ -9,6 +9,8 @@ use crate::codegen::{Map, Set};
 const REGISTERS: usize = 32;
 /// Products with a vector from which on the next one arrives in time by itself.
 const ENOUGH_ROWS: usize = 4;
+/// Products with a column that are left when the next ones are taken apart, so that these are ready in time.
+const LATE: usize = 4;
 /// Instructions over which a load moves up to its neighbour.
 const FAR: usize = 128;
 
@@ -236,6 +238,55 @@ fn by_lane(b: &mut Block, held: &Held) {
     }
 }
 
+/// Vectors of columns that instructions of a block load, or make of two that they load.
+struct Columns {
+    /// Numbers of the instructions: loads, and what takes them apart.
+    made: Map<Value, (usize, Option<[usize; 2]>)>,
+}
+
+impl Columns {
+    /// Nothing where there are stores, which loads may not pass.
+    fn of(nodes: &[Node]) -> Option<Columns> {
+        let mut made: Map<Value, (usize, Option<[usize; 2]>)> = Map::default();
+        for (i, n) in nodes.iter().enumerate() {
+            match (n.op, n.def, n.args.as_slice()) {
+                (Op::Load(_), Some(d), []) => {
+                    made.insert(d, (i, None));
+                }
+                (Op::Unzip { .. }, Some(d), [x, y]) => {
+                    if let (Some((x, None)), Some((y, None))) = (made.get(x), made.get(y)) {
+                        made.insert(d, (i, Some([*x, *y])));
+                    }
+                }
+                (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), ..) => {
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        Some(Columns { made })
+    }
+    /// The instructions that make a vector.
+    fn nodes(&self, v: Value) -> impl Iterator<Item = usize> {
+        let (own, of) = self.made.get(&v).copied().unzip();
+        of.flatten().into_iter().flatten().chain(own)
+    }
+    /// True for a vector that is made of two.
+    fn is_made(&self, v: Value) -> bool {
+        self.made.get(&v).is_some_and(|m| m.1.is_some())
+    }
+    /// True for two of the same vectors, and if `pairs` for neighbours in memory.
+    fn together(&self, nodes: &[Node], (a, b): (Value, Value), pairs: bool) -> bool {
+        match (self.made.get(&a), self.made.get(&b)) {
+            (Some((a, None)), Some((b, None))) => {
+                pairs && matches!((nodes[*a].mem, nodes[*b].mem), (Some(a), Some(b)) if next_to(&a, &b))
+            }
+            (Some((_, Some(a))), Some((_, Some(b)))) => a == b,
+            _ => false,
+        }
+    }
+}
+
 /// Orders products of rows, which are held as elements, and columns, which are loaded: column after column,
 /// all rows with each, so that no more than two columns are alive. False for other blocks.
 fn in_columns(b: &mut Block, in_order: bool) -> bool {
@@ -245,22 +296,13 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let Some(last) = b.nodes.iter().rposition(is_product) else { return false };
     let products: Vec<&Node> = b.nodes.iter().filter(|n| is_product(n)).collect();
     let results: Set<Value> = products.iter().filter_map(|n| n.def).collect();
-    let mut loads: Map<Value, usize> = Map::default();
-    for (i, n) in b.nodes.iter().enumerate().take(last) {
-        match (n.op, n.def) {
-            (Op::Load(_), Some(d)) if n.args.is_empty() => {
-                loads.insert(d, i);
-            }
-            (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), _) => return false,
-            _ => {}
-        }
-    }
-    // Columns in order of first use, two at once, which one instruction loads. Cores that wait for a load
-    // take one after the other, where there are rows enough to hide it.
+    let Some(loads) = Columns::of(&b.nodes[..last]) else { return false };
+    // Columns in order of first use, two at once, which one instruction loads, or which are made of the same
+    // vectors. Cores that wait for a load take one after the other, where there are rows enough to hide it.
     let mut columns: Vec<Value> = vec![];
     for n in &products {
         let Some(v) = n.args.get(1) else { return false };
-        if !loads.contains_key(v) {
+        if !loads.made.contains_key(v) {
             return false;
         }
         if !columns.contains(v) {
@@ -268,11 +310,9 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
         }
     }
     let pairs = !in_order || products.len() < ENOUGH_ROWS * columns.len();
-    let mem = |v: &Value| loads.get(v).and_then(|i| b.nodes[*i].mem);
     let mut groups: Vec<Vec<Value>> = vec![];
     for v in &columns {
-        let near = |o: &Value| pairs && matches!((mem(o), mem(v)), (Some(o), Some(v)) if next_to(&o, &v));
-        match groups.iter_mut().find(|p| p.len() == 1 && near(&p[0])) {
+        match groups.iter_mut().find(|p| p.len() == 1 && loads.together(&b.nodes, (p[0], *v), pairs)) {
             Some(p) => p.push(*v),
             None => groups.push(vec![*v]),
         }
@@ -280,7 +320,12 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let rank = |v: &Value| groups.iter().position(|p| p.contains(v)).unwrap_or(0);
     let mut ordered: Vec<(usize, &Node)> =
         products.iter().filter_map(|n| Some((rank(n.args.get(1)?), *n))).collect();
-    ordered.sort_by_key(|p| p.0);
+    // Of those that are taken apart, all rows with one before the other: a sum is in both.
+    let other = |n: &Node| {
+        let half = |v: &&Value| loads.is_made(**v) && groups.iter().any(|g| g.get(1) == Some(*v));
+        n.args.get(1).as_ref().is_some_and(half)
+    };
+    ordered.sort_by_key(|p| (p.0, other(p.1)));
     // Each sum in its order.
     let mut made: Set<Value> = Set::default();
     for (_, n) in &ordered {
@@ -290,15 +335,21 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
         made.extend(n.def);
     }
     // What is neither a product nor a column comes before, and must not wait for products.
-    let own: Set<Value> = columns.iter().copied().collect();
+    let own: Set<Value> =
+        columns.iter().flat_map(|v| loads.nodes(*v)).filter_map(|i| b.nodes[i].def).collect();
     let is_column = |n: &Node| n.def.is_some_and(|d| own.contains(&d));
     let before: Vec<Node> =
         b.nodes[..last].iter().filter(|n| !is_product(n) && !is_column(n)).cloned().collect();
     if before.iter().any(|n| n.args.iter().any(|v| results.contains(v) || own.contains(v))) {
         return false;
     }
-    let load = |g: usize| {
-        groups.get(g).into_iter().flatten().filter_map(|v| loads.get(v)).map(|i| b.nodes[*i].clone())
+    // What loads a group, and what takes apart what is loaded.
+    let load = |g: usize, apart: bool| {
+        let mut all: Vec<usize> = groups.get(g).into_iter().flatten().flat_map(|v| loads.nodes(*v)).collect();
+        all.sort_unstable();
+        all.dedup();
+        let nodes = all.into_iter().map(|i| b.nodes[i].clone());
+        nodes.filter(move |n| matches!(n.op, Op::Unzip { .. }) == apart)
     };
     // Elements are loaded for the first column that they multiply.
     let held: Set<Value> = products.iter().filter_map(|n| n.args.get(2).copied()).collect();
@@ -307,18 +358,26 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     };
     let (elements, mut out): (Vec<Node>, Vec<Node>) = before.into_iter().partition(is_element);
     let mut elements: Map<Value, Node> = elements.into_iter().filter_map(|n| Some((n.def?, n))).collect();
-    if !pairs {
-        out.extend(load(0));
+    // Of single ones and of those that are taken apart, the next arrives while this one is used.
+    let ahead = !pairs || columns.iter().any(|v| loads.is_made(*v));
+    if ahead {
+        out.extend(load(0, false));
     }
-    let mut at = usize::MAX;
+    let (mut at, mut late) = (usize::MAX, 0);
     for (i, (rank, n)) in ordered.iter().enumerate() {
+        let rest = ordered[i..].iter().take_while(|o| o.0 == *rank).count();
         if *rank != at {
-            for (_, n) in ordered[i..].iter().take_while(|o| o.0 == *rank) {
+            for (_, n) in &ordered[i..i + rest] {
                 out.extend(n.args.get(2).and_then(|v| elements.remove(v)));
             }
-            // Of single ones, the next arrives while this one is used.
-            out.extend(load(if pairs { *rank } else { rank + 1 }));
-            at = *rank;
+            if i == 0 {
+                out.extend(load(0, true));
+            }
+            out.extend(load(if ahead { rank + 1 } else { *rank }, false));
+            (at, late) = (*rank, rest.min(LATE));
+        }
+        if rest == late {
+            out.extend(load(rank + 1, true));
         }
         out.push((*n).clone());
     }

@@ -51,6 +51,8 @@ pub(crate) struct Wanted {
     pub halves: bool,
     /// An instruction multiplies two rows.
     pub pairs_rows: bool,
+    /// Vectors of columns are taken apart: an instruction for each.
+    pub halves_eights: bool,
 }
 
 impl Wanted {
@@ -65,13 +67,15 @@ impl Wanted {
             crowded: false,
             halves: false,
             pairs_rows: false,
+            halves_eights: false,
         }
     }
     /// Rows and columns, where their numbers choose the tile.
     fn plane(&self, facts: Facts) -> Option<Plane> {
         let rows = self.row?.1.as_const().filter(|r| *r > 1)?;
         let suits = self.together == 1 && !self.halves && chooses_by_rows(self.pairs_rows, facts);
-        suits.then_some(Plane { rows, columns: self.columns.extent.as_const() })
+        let columns = self.columns.extent.as_const();
+        suits.then_some(Plane { rows, columns, halves_eights: self.halves_eights })
     }
 }
 
@@ -198,6 +202,8 @@ pub(crate) struct Plane {
     pub rows: i64,
     /// Columns, if they are known.
     pub columns: Option<i64>,
+    /// Vectors of columns are taken apart.
+    pub halves_eights: bool,
 }
 
 impl Plane {
@@ -232,21 +238,24 @@ impl Plane {
         let all = self.columns.map_or(vectors, |n| (n + lanes - 1) / lanes);
         let (panels, rest) = (all / vectors, all % vectors);
         let whole = panels * (vectors / nv) + rest / nv;
-        let of = |h: i64| whole as f64 * cycles_by_lane(h, nv) + cycles_by_lane(h, rest % nv);
+        let apart = i64::from(self.halves_eights);
+        let one = |h: i64, nv: i64| cycles_by_lane(h, nv, 4 * apart * nv);
+        let of = |h: i64| whole as f64 * one(h, nv) + one(h, rest % nv);
         high as f64 * of(low + 1) + (tiles - high) as f64 * of(low)
     }
 }
 
 /// Cycles of four steps of a tile where elements of rows are lanes of vectors: of a core with two multipliers
 /// that takes three operations a cycle, of which a load is two and one of two vectors three, as LLVM has the
-/// Neoverse N1. Wider cores multiply as much for each load.
-fn cycles_by_lane(mr: i64, nv: i64) -> f64 {
+/// Neoverse N1. Wider cores multiply as much for each load. `others`: instructions for columns that take the time
+/// of products.
+fn cycles_by_lane(mr: i64, nv: i64, others: i64) -> f64 {
     /// Addresses, the count, prefetches.
     const LOOP: i64 = 8;
     if nv == 0 {
         return 0.0;
     }
-    let products = 4 * mr * nv;
+    let products = 4 * mr * nv + others;
     let loads = 2 * mr + 4 * (nv / 2 * 3 + nv % 2 * 2);
     (products as f64 / 2.0).max((products + loads + LOOP) as f64 / 3.0)
 }
