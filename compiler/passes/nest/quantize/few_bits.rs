@@ -1,16 +1,16 @@
-//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, integers or floats,
-//! with scales and zero points that change from block to block along the reduction (MatMulNBits, blocked
-//! DequantizeLinear), or places in a constant of as many floats as there are codes (MatMulBnb4).
+//! few_bits: contractions with an operand that a map dequantizes from constants of 2, 4 or 8 bits (integers
+//! or floats), with scales and zero points per block of the reduction (MatMulNBits, blocked
+//! DequantizeLinear), or from codes that index a constant table of floats (MatMulBnb4).
 //!
-//! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the
-//! contraction. Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy
-//! rearrangement; scales and zero points become `[panel][block][column]`. `tiles::dequantize` makes the
-//! loops. What gathers rows of the same weights reads them there (`gathered`).
+//! The map is never executed: `fold_constants` does not fold it, and this pass moves its expression into the
+//! contraction. Elements are packed into 32-bit words, `[panel][word][column]`, by a lazy rearrangement;
+//! scales and zero points become `[panel][block][column]`. `tiles::dequantize` emits the loops. Kernels that
+//! gather rows of the same weights read the packed words (`gathered`).
 //!
-//! Where the model allows it (`KernelData::narrow`) or `--math fast` does, `--math strict` does not forbid it and
-//! the level has products of bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by
-//! block: `b = round(a / s)` with `s = max |a| / 127` (`activations`), and the products are of integers
-//! (`tiles::byte_dots`). Contractions of one operand share them.
+//! If the model allows it (`KernelData::narrow`) or `--math fast` is given, the level has dot products of
+//! bytes, and `--math strict` is not given, a kernel before the contraction quantizes the activations to
+//! 8-bit integers, block by block: `b = round(a / s)` with `s = max |a| / 127` (`activations`). The products
+//! are then integer (`tiles::byte_dots`). Contractions with the same operand share the quantized activations.
 
 mod activations;
 mod gathered;
@@ -30,10 +30,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use weights::{Code, Weights, Zero};
 
-/// Columns of a panel: panels are the same on every level, so that levels share them.
+/// Columns of a panel. All levels have the same panels and share them.
 const WIDTH: i64 = 32;
 
-/// A contraction with such weights.
+/// A contraction with packed weights.
 struct Found {
     parts: Parts,
     map: Kernel,
@@ -42,16 +42,17 @@ struct Found {
     weights: Weights,
 }
 
-/// Readers of what the map `map` makes of weights of few bits, if none of them needs all of it as floats.
+/// Readers of the result of a map that dequantizes packed weights, provided that none of them requires all of
+/// it as floats.
 pub(crate) struct Readers {
-    /// Those that gather rows of it or move its elements, and should take the map in.
+    /// Kernels that gather rows of it or move its elements, into which the map should be inlined.
     pub others: Vec<Kernel>,
-    /// True if what some of these make may be such weights again.
+    /// True if the results of some of these may be packed weights again.
     pub moves: bool,
 }
 
-/// The readers of what a map makes: the map should stay as it is if these are contractions that take it in, or
-/// can do so after others did.
+/// The readers of a map's result, if the map should be kept: they are contractions that dequantize the
+/// weights themselves, or can do so after inlining into the others.
 pub(crate) fn readers(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> Option<Readers> {
     let x = m.form(map).map().cloned().filter(|_| !uses.pinned(made))?;
     let all = uses.readers(made).to_vec();
@@ -63,7 +64,7 @@ pub(crate) fn readers(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> Op
     fit.then(|| Readers { moves: others.iter().any(moves), others })
 }
 
-/// True if products of bytes may have a use in a module.
+/// True if a module may use dot products of bytes.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
     let small = |b: &Buf| m.bufs[*b].ty.is_int() && m.bufs[*b].ty.bits() <= 8 && m.is_constant(*b);
     (facts.caps.dot.is_of_bytes() || facts.caps.pairs_bytes())
@@ -76,7 +77,7 @@ pub fn suit(m: &Module, facts: &Facts) -> bool {
         })
 }
 
-/// Runs the pass. Contractions that it takes are scheduled.
+/// Runs the pass. The contractions that it rewrites are scheduled.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
     if facts.lanes == 1 || WIDTH % i64::from(facts.lanes) != 0 {
@@ -106,7 +107,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             done.push((k, map));
         }
     }
-    // Maps that nobody reads any more.
+    // Maps without remaining readers.
     let taken: HashSet<Kernel> = done.iter().map(|d| d.0).collect();
     let gone: HashSet<Kernel> = done
         .iter()
@@ -122,7 +123,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// The contraction with the weights that a map makes for it, if it is one.
+/// The contraction with weights that the map `w` dequantizes, if `k` is one.
 fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     let mut p = m.form(k).contraction()?.clone();
     let made = m.storage(p.b.0);
@@ -135,7 +136,7 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     {
         return None;
     }
-    // Nothing else of the kernel reads it.
+    // Nothing else in the kernel may read them.
     if visit::loads(&p.epilogue).iter().any(|b| m.storage(*b) == made) {
         return None;
     }
@@ -144,7 +145,7 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     if depends(&p.a.1, n) || columns < 1 || elements < 1 {
         return None;
     }
-    // Rows run over memory as one where they can.
+    // Row loops are fused where memory is contiguous across them.
     let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n).collect();
     collapse_rows(m, &mut p, &mut rows, n);
     if rows.iter().any(|r| !depends(&p.a.1, r.0)) {
@@ -171,8 +172,8 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     Some(Found { parts: p, map: w, n: (n, columns), weights })
 }
 
-/// The column and how many there are. Where the result has two loops for it (heads and their elements), of
-/// which B sees one position, they become one.
+/// The column loop and its extent. If the result has two loops for it (heads and their elements) whose
+/// combination B subscripts, they are fused.
 fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
     let of_b: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| depends(&p.b.1, l.0)).collect();
     match of_b[..] {
@@ -208,7 +209,7 @@ fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
     }
 }
 
-/// Puts the weights in words and makes the loops.
+/// Packs the weights into words and emits the loops.
 fn rewrite(
     m: &mut Module,
     k: Kernel,
@@ -222,7 +223,7 @@ fn rewrite(
     let (source, bits, code) = &w.elements;
     let signed = matches!(code, Code::Signed);
     let code = match code {
-        // A permutation is less than the arithmetic of a small format.
+        // A permutation is cheaper than the arithmetic of a small format.
         Code::Float(f) if *bits == 4 && facts.caps.shuffles => {
             let all: Vec<f32> = (0..16).map(|c| f.decode(c)).collect();
             let all = Arc::new(ConstData::f32s(vec![16], &all));
@@ -272,7 +273,7 @@ fn rewrite(
     };
     let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
     let per = i64::from(32 / bits);
-    // Weights, which have no sign, by activations, which have one.
+    // Unsigned weights by signed activations.
     let group = match facts.caps.dot {
         dot if dot.mixes_signs() => Some(DotKind::Bytes),
         Dot::QuadsOfOneSign if *bits < 8 => Some(DotKind::SignedBytes),
