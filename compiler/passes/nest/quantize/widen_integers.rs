@@ -1,7 +1,7 @@
 //! widen_integers: arithmetic of 8-bit and 16-bit integers in 32 bits, since vectors have lanes of 32 bits.
 //!
-//! Moves, selects and comparisons have the same result in any width. Operations that wrap are computed in 32
-//! bits and truncated. Stores truncate: `store u8(x)`.
+//! Moves, selects and comparisons have the same result in any width. Operations that can
+//! wrap are computed in the short type and extended. Stores truncate: `store u8(x)`.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, Kernel, Module, Reg, Scalar, Stmt, UnOp, visit};
