@@ -1,26 +1,25 @@
 //! Instruction selection: elements that multiply whole vectors stay lanes of the registers that they were
-//! loaded into, products of rows and columns are ordered so that few loads are alive at once, selections
-//! overwrite what dies.
+//! loaded into, products of rows and columns are scheduled so that few loads are live at once, and selects
+//! overwrite dead operands.
 
 use crate::codegen::tile::ir::{Block, Form, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
 /// Vector registers.
 const REGISTERS: usize = 32;
-/// Products with a vector from which on the next one arrives in time by itself.
+/// Minimum products with a vector that hide the latency of the next load.
 const ENOUGH_ROWS: usize = 4;
-/// Instructions over which a load moves up to its neighbour.
+/// Maximum instructions over which a load moves up to an adjacent one.
 const FAR: usize = 128;
 
-/// True for a sum and a product of two factors, one of which may be one lane of a register for all of the
-/// other's.
+/// True for a multiply-add, one of whose factors may be a broadcast lane.
 fn is_product(op: Op) -> bool {
     matches!(op, Op::Fma231 { .. } | Op::Dot(_))
 }
 
-/// Where values are defined and used.
+/// Definitions and uses of values.
 struct Uses {
-    /// How often, and the number of the last instruction that does.
+    /// Number of uses, and the index of the last one.
     uses: Map<Value, (usize, usize)>,
     /// The block of the definition.
     defined: Map<Value, usize>,
@@ -50,13 +49,13 @@ impl Uses {
         let u = self.uses.entry(v).or_default();
         *u = (u.0 + 1, at);
     }
-    /// True if nobody uses a value of a block after instruction `at`.
+    /// True if a value of a block has no use after instruction `at`.
     fn dies(&self, v: Value, block: usize, at: usize) -> bool {
         self.uses.get(&v).is_some_and(|u| u.1 == at) && self.defined.get(&v) == Some(&block)
     }
 }
 
-/// Chooses forms, for cores that wait for what an instruction needs (`in_order`) or others.
+/// Selects instruction forms, for in-order or out-of-order cores.
 pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     for n in blocks.iter_mut().flat_map(|b| &mut b.nodes) {
         if let (Op::Fma { neg, bits }, &[a, b, c]) = (n.op, n.args.as_slice()) {
@@ -76,7 +75,7 @@ pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     for (i, b) in blocks.iter_mut().enumerate() {
         for n in &mut b.nodes {
             if let Op::Select(bits) = n.op {
-                // A mask that dies first: it is mostly made for this.
+                // Prefer to overwrite a dying mask, which usually has no other use.
                 let dies = [2, 0, 1].into_iter().find(|k| {
                     n.args.get(*k).is_some_and(|v| {
                         uses.dies(*v, i, at) && n.args.iter().filter(|a| *a == v).count() == 1
@@ -89,8 +88,7 @@ pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     }
 }
 
-/// Elements of memory in all lanes that nothing but products of their block uses, each of which has one such
-/// factor and one other.
+/// Broadcast loads whose uses are all products of the same block with one such factor.
 fn elements(blocks: &[Block]) -> Set<Value> {
     let mut found: Map<Value, usize> = Map::default();
     for (i, b) in blocks.iter().enumerate() {
@@ -134,14 +132,13 @@ type Place = (Value, Option<(Value, u8)>);
 /// The lane of a register that holds an element.
 type Held = Map<Value, (Value, u8)>;
 
-/// Accesses of one form at one place without a store between them: displacement and number of the
-/// instruction.
+/// Accesses of one form to one base without a store between them: displacements and instruction indices.
 type Run = (Form, Option<Place>, Vec<(i32, usize)>);
 
-/// Loads the elements of a block: neighbours together, where registers allow, else each by itself.
+/// Loads the elements of a block: adjacent ones together if registers allow, else separately.
 fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     let mut held = Held::default();
-    // Sums that the block adds to, besides which loads need registers.
+    // The accumulators of the block reduce the registers for loads.
     let sums: Set<Value> = b.nodes.iter().filter(|n| is_product(n.op)).filter_map(|n| n.def).collect();
     let sums = b
         .nodes
@@ -149,7 +146,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
         .filter(|n| is_product(n.op) && n.args.first().is_some_and(|c| !sums.contains(c)))
         .count();
     let place = |n: &Node| n.mem.map(|m| (m.base, m.index));
-    // Runs of accesses without a store between them, by place.
+    // Runs of accesses without a store between them, by base.
     let mut runs: Vec<Run> = vec![];
     let mut from = 0;
     for (i, n) in b.nodes.iter().enumerate() {
@@ -181,7 +178,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
             }
         }
     }
-    // Two more for the other factors.
+    // Two registers for the other factors.
     if sums + groups.len() + 2 > REGISTERS {
         groups.clear();
     }
@@ -219,7 +216,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     held
 }
 
-/// Products with an element take it from its lane.
+/// Replaces element factors by lanes.
 fn by_lane(b: &mut Block, held: &Held) {
     for n in &mut b.nodes {
         if let (true, &[c, x, y]) = (is_product(n.op), n.args.as_slice()) {
@@ -236,8 +233,8 @@ fn by_lane(b: &mut Block, held: &Held) {
     }
 }
 
-/// Orders products of rows, which are held as elements, and columns, which are loaded: column after column,
-/// all rows with each, so that no more than two columns are alive. False for other blocks.
+/// Schedules products of rows (held as elements) and columns (loaded): column by column, with all rows each,
+/// so that at most two columns are live. False for other blocks.
 fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let is_product = |n: &Node| {
         matches!(n.op, Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } | Op::MatrixDot { .. })
@@ -255,8 +252,8 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
             _ => {}
         }
     }
-    // Columns in order of first use, two at once, which one instruction loads. Cores that wait for a load
-    // take one after the other, where there are rows enough to hide it.
+    // Columns in order of first use, in pairs that one instruction loads. In-order cores load one at a time,
+    // if there are enough rows to hide the latency.
     let mut columns: Vec<Value> = vec![];
     for n in &products {
         let Some(v) = n.args.get(1) else { return false };
@@ -281,7 +278,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let mut ordered: Vec<(usize, &Node)> =
         products.iter().filter_map(|n| Some((rank(n.args.get(1)?), *n))).collect();
     ordered.sort_by_key(|p| p.0);
-    // Each sum in its order.
+    // The products of an accumulator keep their order.
     let mut made: Set<Value> = Set::default();
     for (_, n) in &ordered {
         if n.args.iter().any(|v| results.contains(v) && !made.contains(v)) {
@@ -289,7 +286,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
         }
         made.extend(n.def);
     }
-    // What is neither a product nor a column comes before, and must not wait for products.
+    // All other nodes come first, and must not depend on products.
     let own: Set<Value> = columns.iter().copied().collect();
     let is_column = |n: &Node| n.def.is_some_and(|d| own.contains(&d));
     let before: Vec<Node> =
@@ -316,7 +313,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
             for (_, n) in ordered[i..].iter().take_while(|o| o.0 == *rank) {
                 out.extend(n.args.get(2).and_then(|v| elements.remove(v)));
             }
-            // Of single ones, the next arrives while this one is used.
+            // The next single element is loaded while this one is used.
             out.extend(load(if pairs { *rank } else { rank + 1 }));
             at = *rank;
         }
@@ -327,7 +324,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     true
 }
 
-/// Loads of neighbouring vectors are side by side, so that one instruction makes both.
+/// Moves loads of adjacent vectors together, so that one instruction performs both.
 fn in_pairs(b: &mut Block) {
     let whole = |n: &Node| match (n.op, n.mem) {
         (Op::Load(form @ (Form::B32 | Form::B64)), Some(m)) if n.args.is_empty() => Some((form, m)),
@@ -345,7 +342,7 @@ fn in_pairs(b: &mut Block) {
                     f == form && o.base == m.base && o.index == m.index && o.disp.wrapping_sub(m.disp) == 16
                 })
             });
-            // Not over so much that the register is missed.
+            // Limited by register pressure.
             if let Some(k) = other.filter(|k| *k < FAR) {
                 let n = b.nodes.remove(i + 1 + k);
                 b.nodes.insert(i + 1, n);
@@ -356,7 +353,7 @@ fn in_pairs(b: &mut Block) {
     }
 }
 
-/// True for vectors side by side.
+/// True for adjacent vectors.
 fn next_to(a: &Mem, b: &Mem) -> bool {
     a.base == b.base && a.index == b.index && matches!(a.disp.wrapping_sub(b.disp), 16 | -16)
 }
