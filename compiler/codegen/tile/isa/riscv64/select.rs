@@ -19,7 +19,7 @@ pub(super) fn forms(f: &mut Func) {
     products(f);
 }
 
-/// An instruction without an existing counterpart.
+/// An instruction without memory operand and literal.
 pub(super) fn node(op: Op, args: Vec<Value>, def: Option<Value>, line: Line) -> Node {
     Node { op, args, mem: None, literal: None, def, line }
 }
