@@ -1,6 +1,7 @@
 //! Panels of a non-constant operand, packed by the task that uses them: contractions of a few rows.
 
-use super::{MASKED_ROWS, Packing, Tile};
+use super::panels::MASKED_ROWS;
+use super::{Packing, Tile};
 use crate::nest::{Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L1;
