@@ -18,6 +18,7 @@ pub(super) fn add(m: &mut Module, g: &Group) -> bool {
     if extent.as_const().is_some() || keys == Some(extent) || range.lo.is_some_and(|lo| lo > 1) {
         return false;
     }
+    let Some(kernels) = kernels(g) else { return false };
     let shape = m.bufs[g.bufs[0]].dims.clone();
     let of_row = |dims: &[Dim], one: Dim| {
         let mut dims = dims.to_vec();
@@ -33,14 +34,8 @@ pub(super) fn add(m: &mut Module, g: &Group) -> bool {
             (*b, m.temp(name, ty, room.clone()))
         })
         .collect();
-    let row = g.vars[g.row];
-    let of_values =
-        g.renames.iter().map(|r| r.iter().find(|(_, to)| to.as_sym() == row).map(|r| r.0)).chain([row]);
-    let kernels: Vec<(Kernel, Option<Sym>)> =
-        [g.scores].iter().chain(&g.rows).chain([&g.values]).copied().zip(of_values).collect();
     let mut calls = vec![];
     for (k, row) in kernels {
-        let Some(row) = row else { return false };
         let body = m.kernels[k].body.to_vec();
         let body = without(m, body, row, false);
         let body = fresh_regs(m, &body);
@@ -68,6 +63,15 @@ pub(super) fn add(m: &mut Module, g: &Group) -> bool {
     let cond = Expr::cmp_index(BinOp::Eq, extent, 1);
     let choice = Stmt::If { cond, then: calls, els: vec![Stmt::Call(g.values)] };
     visit::splice_call(&mut m.driver, g.values, false, vec![choice])
+}
+
+/// The kernels of an attention, each with its loop variable over rows; `None` if one has no such loop.
+fn kernels(g: &Group) -> Option<Vec<(Kernel, Sym)>> {
+    let row = g.vars[g.row];
+    let rows =
+        g.renames.iter().map(|r| r.iter().find(|(_, to)| to.as_sym() == row).map(|r| r.0)).chain([row]);
+    let kernels = [g.scores].into_iter().chain(g.rows.iter().copied()).chain([g.values]);
+    kernels.zip(rows).map(|(k, row)| Some((k, row?))).collect()
 }
 
 /// Removes the branch if nothing was merged: kernel `values` then serves every number of rows.
