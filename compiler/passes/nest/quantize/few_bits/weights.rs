@@ -52,6 +52,10 @@ pub(super) struct Table {
 }
 
 impl Weights {
+    /// True for signed integers.
+    pub fn is_signed(&self) -> bool {
+        matches!(self.elements.2, Code::Signed)
+    }
     /// Decomposes `(element - zero) * scale`.
     pub fn of(
         m: &mut Module,
