@@ -1,4 +1,4 @@
-//! `--emit asm`: assemblers make the object of it that `--emit obj` writes, and programs run with it.
+//! `--emit asm`: assemblers produce the object that `--emit obj` writes, and programs run with it.
 
 use object::read::{File, Relocation, RelocationTarget, Symbol};
 use object::{
@@ -23,15 +23,15 @@ const TARGETS: &[&str] = &[
     "aarch64-pc-windows-msvc",
 ];
 
-/// Calls libm, has a size of the caller's, and weights.
+/// Calls libm, and has a dynamic size and weights.
 const MODEL: &str = r#"<ir_version: 8, opset_import: ["" : 17]>
 net (double[N, 4] x) => (double[N, 3] y)
 <double[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { s = Sinh (x) y = MatMul (s, w) }"#;
 
-/// How names begin that assemblers add.
+/// Prefixes of symbols that assemblers add.
 const GENERATED: &[&str] = &[".", "$", "_GLOBAL_OFFSET_TABLE_", "ltmp", "Lloh", "@feat"];
 
-/// What a linker sees of an object: contents of sections, relocations, symbols.
+/// An object as a linker sees it: contents of sections, relocations, symbols.
 type Seen = (BTreeMap<String, Vec<u8>>, Vec<String>, Vec<String>);
 
 fn seen(path: &Path) -> Seen {
@@ -70,7 +70,7 @@ fn seen(path: &Path) -> Seen {
                 _ => panic!("{r:?}"),
             };
             let size = usize::from(r.size().max(32)) / 8;
-            // Assemblers know distances within a section.
+            // Assemblers resolve distances within a section.
             if let Some(symbol) = symbol.filter(|x| x.section_index() == Some(s.index()))
                 && resolve(&mut data[at as usize..], &r, &symbol, at)
             {
@@ -78,7 +78,8 @@ fn seen(path: &Path) -> Seen {
             }
             let there = &mut data[at as usize..][..size];
             let mut addend = r.addend() + offset;
-            // The operands of instructions are compared without what assemblers may write beside relocations.
+            // The operands of instructions are compared without the bits under relocations, which assemblers
+            // may fill differently.
             if r.has_implicit_addend() && file.format() == BinaryFormat::Coff && s.kind() != SectionKind::Text
                 || r.has_implicit_addend() && r.size() == 64
             {
@@ -115,7 +116,7 @@ fn seen(path: &Path) -> Seen {
     (sections, relocations, symbols)
 }
 
-/// Puts a distance within a section where a relocation stands; false for those that stay.
+/// Resolves a relocation within a section; false for relocations that remain.
 fn resolve(code: &mut [u8], r: &Relocation, symbol: &Symbol, at: u64) -> bool {
     let word = |code: &[u8]| i32::from_le_bytes(code[..4].try_into().expect("four bytes"));
     let implicit = if r.has_implicit_addend() { i64::from(word(code)) } else { 0 };

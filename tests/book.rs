@@ -95,7 +95,7 @@ fn patterns() {
     }
 }
 
-/// Follows a page. Gives how many commands ran.
+/// Executes a page; returns the number of commands.
 fn follow(name: &str) -> usize {
     let text = page(&format!("docs/{name}.md"));
     let dir = scratch(name);
@@ -164,7 +164,7 @@ macro_rules! pages {
             assert!(follow(stringify!($name)) > 3, "docs/{}.md has commands", stringify!($name));
         })*
 
-        /// Pages with commands are followed.
+        /// Pages with commands are executed.
         #[test]
         fn no_page_is_left_out() {
             for file in std::fs::read_dir(root().join("docs")).expect("docs") {

@@ -111,7 +111,7 @@ fn every_code_that_a_model_can_cause_has_a_case() {
     assert!(missing.is_empty(), "no case under tests/cases/errors shows {}", missing.join(", "));
 }
 
-/// A snapshot without its case would stay for ever.
+/// Otherwise a snapshot without its case would remain unnoticed.
 #[test]
 fn every_snapshot_has_a_case() {
     for (snap, _) in cases(".snap") {

@@ -436,11 +436,11 @@ fn problems(
             out.push(format!("{name}{suffix} is not exported"));
         }
     }
-    // Nothing else may collide with the user's names.
+    // No other symbol may collide with the user's names.
     out.extend(
         exported.iter().filter(|e| !e.starts_with(&format!("{name}_"))).map(|e| format!("{e} is exported")),
     );
-    // Nothing is written but the word that tells which levels the CPU has.
+    // Only the cached CPU level is writable.
     let read_only = |s: &object::Section| {
         matches!(
             s.kind(),
@@ -489,7 +489,7 @@ fn runs_here(l: &Level) -> bool {
         && l.runs_on(Target::host().expect("this machine").lowest())
 }
 
-/// An object in which each level computes something else: its results tell which one has run.
+/// An object in which each level computes something else, so that results identify the level that ran.
 #[test]
 fn the_best_level_runs() {
     const EMULATED: [(&[&str], &str); 2] = [

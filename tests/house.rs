@@ -1,5 +1,5 @@
-//! The house rules as tests: imports point one way, tables match the files on disk, docs/operators.md matches
-//! the tables.
+//! The house rules as tests: acyclic imports, tables that match the files on disk, docs/operators.md that
+//! matches the tables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Which modules of the crate each module may use.
+/// The modules of the crate that each module may import.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("diag", &["diag"]),
     ("target", &["diag", "target"]),
@@ -75,10 +75,10 @@ fn every_module_says_what_it_is() {
     assert!(bare.is_empty(), "without //! at the top: {bare:?}");
 }
 
-/// Passes that have no case under tests/cases/nest yet.
+/// Passes without a case under tests/cases/nest.
 const WITHOUT_CASE: &[&str] = &[];
 
-/// A row of the pass table, a file and a pass are one thing with one name.
+/// Each row of the pass table has a file of the same name, and vice versa.
 #[test]
 fn nest_passes_match_the_files() {
     use onnxc::passes::table::NEST_PASSES;
@@ -88,7 +88,7 @@ fn nest_passes_match_the_files() {
     groups.dedup();
     let mut on_disk: Vec<String> = vec![];
     for g in &groups {
-        // A group may be one pass, with its parts in the folder.
+        // A group may be a single pass, with its parts in the folder.
         if NEST_PASSES.iter().any(|p| p.name == *g) {
             on_disk.push(format!("{g}/{g}"));
             continue;
@@ -138,7 +138,7 @@ fn nest_passes_match_the_files() {
     }
 }
 
-/// What vectors can do is asked of `target::Caps`, not told from how long they are.
+/// Code must query `target::Caps` for capabilities instead of comparing vector lengths.
 #[test]
 fn schedules_ask_for_capabilities() {
     let mut files = vec![];

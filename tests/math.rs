@@ -76,13 +76,13 @@ fn samples() -> Vec<f32> {
     v
 }
 
-/// The distance of neighbours at a value of f32.
+/// The distance of adjacent f32 values.
 fn ulp(value: f64) -> f64 {
     let exponent = value.abs().max(f64::from(f32::MIN_POSITIVE)).log2().floor();
     (exponent - 23.0).exp2()
 }
 
-/// How far a result is from the value, in units of the last place.
+/// The error of a result, in units of the last place.
 fn error(got: f32, value: f64) -> f64 {
     if value.is_nan() || got.is_nan() {
         return if value.is_nan() == got.is_nan() { 0.0 } else { f64::INFINITY };

@@ -1,4 +1,4 @@
-//! The body of a kernel, with what it is.
+//! The body of a kernel, with its form.
 
 use super::Stmt;
 use super::form::{Form, Images};
@@ -6,8 +6,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-/// Statements of a kernel. Their form is found out when it is first asked for, and kept until they may
-/// change: whoever takes them to be changed makes it be found out again.
+/// Statements of a kernel. Their form is computed on first use and cached; mutable access drops the cache.
 #[derive(Clone, Default)]
 pub struct Body {
     stmts: Vec<Stmt>,
@@ -16,15 +15,15 @@ pub struct Body {
 }
 
 impl Body {
-    /// What the nest is.
+    /// The form of the nest.
     pub(crate) fn form(&self) -> &Form {
         self.form.get_or_init(|| Box::new(Form::of(&self.stmts)))
     }
-    /// What it reads and writes as images.
+    /// The buffers that it accesses as images.
     pub(crate) fn images(&self) -> &Images {
         self.images.get_or_init(|| Box::new(Images::of(&self.stmts, self.form())))
     }
-    /// True unless a form is kept that is not the one of the statements.
+    /// True unless a cached form differs from the form of the statements.
     pub(crate) fn knows_itself(&self) -> bool {
         self.form.get().is_none_or(|form| **form == Form::of(&self.stmts))
     }

@@ -1,4 +1,4 @@
-//! Between which numbers a value lies, told from what it is made of: types, constants, clamps.
+//! Value ranges of expressions, derived from types, constants and clamps.
 
 use super::{BinOp, Buf, Expr, Layout, Module, Place, Reg, Scalar, Stmt, UnOp, visit};
 use crate::sym::Dim;
@@ -6,32 +6,32 @@ use crate::tensor::ElemType;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// Constants with more elements are not looked through.
+/// Constants with more elements are not examined.
 const MOST: u64 = 1 << 16;
 
 /// A closed interval.
 pub type Interval = (f64, f64);
 
-/// How often accumulators begin, and the largest magnitude that they come to.
+/// For each accumulator: its initial value, and the largest magnitude of its updates.
 type Sums = HashMap<Reg, (Option<f64>, Option<f64>)>;
 
 /// Answers for the expressions of one module.
 #[derive(Default)]
 pub struct Bounds {
-    /// Registers whose values have bounds that their types do not show.
+    /// Registers whose ranges are narrower than their types.
     pub regs: HashMap<Reg, Interval>,
     constants: RefCell<HashMap<Key, Option<Interval>>>,
 }
 
-/// A constant, and what its subscripts are where they are numbers.
+/// A constant, and its subscripts as far as they are numbers.
 type Key = (Buf, Vec<Option<i64>>);
 
 impl Bounds {
-    /// With what is known of registers.
+    /// With known ranges of registers.
     pub fn new(regs: HashMap<Reg, Interval>) -> Self {
         Bounds { regs, constants: RefCell::default() }
     }
-    /// With what is known of the sums in a body whose terms are products of bytes and constants, as floats.
+    /// With the ranges of accumulators in a body whose terms are products of bytes and constants, as floats.
     pub fn of_sums(m: &Module, body: &[Stmt]) -> Self {
         let b = Bounds::default();
         let mut found: Sums = HashMap::new();
@@ -40,7 +40,8 @@ impl Bounds {
             found.into_iter().filter_map(|(r, (_, most))| finite((-most?, most?)).map(|i| (r, i))).collect();
         Bounds { regs, ..b }
     }
-    /// The largest magnitudes of float accumulators that begin with zero, where a body runs so many times.
+    /// The largest magnitudes of floating-point accumulators that begin with zero, in a body that runs
+    /// `times` times.
     fn sums(&self, m: &Module, body: &[Stmt], times: Option<f64>, found: &mut Sums) {
         for s in body {
             match s {
@@ -69,7 +70,7 @@ impl Bounds {
             }
         }
     }
-    /// The largest magnitude of what a step adds to a sum: a byte times a constant.
+    /// The largest magnitude of the term that a step adds to a sum: a byte times a constant.
     fn term(&self, m: &Module, sum: Reg, value: &Expr) -> Option<f64> {
         let Expr::Fma(a, b, c) = value else { return None };
         let (Expr::Acc { reg, .. }, Expr::Cast(ElemType::F32, byte), Expr::Load { buf, .. }) =
@@ -85,7 +86,7 @@ impl Bounds {
         let (lo, hi) = self.of(m, b)?;
         Some(hi.max(-lo) * 255.0)
     }
-    /// Bounds of the value; of a float they say, too, that it is finite and no NaN.
+    /// The range of the value; a range of a float also implies that it is finite and not NaN.
     pub fn of(&self, m: &Module, e: &Expr) -> Option<Interval> {
         let both = |a: &Expr, b: &Expr| Some((self.of(m, a)?, self.of(m, b)?));
         let ty = m.type_of(e);
@@ -146,10 +147,10 @@ impl Bounds {
             _ => of_type(ty),
         }
     }
-    /// Learns of the integer registers that a kernel defines.
+    /// Adds the ranges of the integer registers that a kernel defines.
     pub fn learn(&mut self, m: &Module, body: &[Stmt]) {
         self.learn_values(m, body);
-        // An accumulator holds what it was given. Until all of that is known, it may be anything.
+        // An accumulator holds one of its assigned values. Until all of them are known, it may hold anything.
         let mut given: HashMap<Reg, Option<Interval>> = HashMap::new();
         visit::walk(body, &mut |s| {
             if let Stmt::Acc { reg, init: e, .. } | Stmt::Set { reg, value: e, .. } = s
@@ -199,7 +200,7 @@ impl Bounds {
         } else {
             c.to_f64s()
         };
-        // Elements whose position agrees with the subscripts that are known.
+        // Elements whose position agrees with the known subscripts.
         let read = |i: usize| {
             let mut rest = i as i64;
             key.1.iter().zip(c.dims()).rev().all(|(at, n)| {
@@ -233,7 +234,7 @@ fn of_type(t: ElemType) -> Option<Interval> {
     (t.is_int() || t == ElemType::Bool).then(|| (Scalar::lowest(t).to_f64(), Scalar::highest(t).to_f64()))
 }
 
-/// An interval of exact results as one of results of a type: floats are rounded, integers wrap.
+/// The range of results of a type, given that of exact results: floats are rounded, integers wrap.
 fn fit(t: ElemType, r: Interval) -> Option<Interval> {
     match t {
         // Ends far from where f64 itself rounds; one more part in 2^20 is more than any rounding to f32.
@@ -249,7 +250,7 @@ fn fit(t: ElemType, r: Interval) -> Option<Interval> {
         ElemType::F64 => finite(r)
             .filter(|r| r.0.abs() <= 1e300 && r.1.abs() <= 1e300)
             .map(|r| (r.0 - r.0.abs() * 1e-9, r.1 + r.1.abs() * 1e-9)),
-        // Beyond 2^53 an end is no integer of its own.
+        // Beyond 2^53, f64 does not represent every integer.
         t => of_type(t).map(|all| {
             if r.0 >= all.0 && r.1 <= all.1 && r.0.abs().max(r.1.abs()) <= 2f64.powi(53) { r } else { all }
         }),

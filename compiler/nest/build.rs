@@ -50,7 +50,7 @@ impl Module {
         let (name, ty) = (self.bufs[of].name.clone(), self.bufs[of].ty);
         self.buf(name, ty, dims, Place::View(base))
     }
-    /// The symbol that says where the memory of a buffer begins, if it is behind an address.
+    /// The symbol of a buffer's address, if it is accessed through a pointer.
     pub fn pointer(&self, b: Buf) -> Option<Sym> {
         match self.bufs[self.storage(b)].place {
             Place::Pointer(s) => Some(s),
@@ -66,14 +66,13 @@ impl Module {
             Layout::Permuted(p) => p.iter().copied().fold(Dim::constant(0), step),
         }
     }
-    /// True if a store to one storage may change the other. Slots are shared over time, never within a
-    /// kernel, unless they are one.
+    /// True if a store to one storage may change the other. Buffers that share a slot are never live in the
+    /// same kernel, unless they are the same.
     pub fn overlaps(&self, a: Buf, b: Buf) -> bool {
         a == b
             || matches!((&self.bufs[a].place, &self.bufs[b].place), (Place::Arena(p), Place::Arena(q)) if p == q)
     }
-    /// The same memory as elements of another type. What is smaller than a byte lies as in `of`: packed or
-    /// not.
+    /// The same memory as elements of another type. Elements smaller than a byte are packed as in `of`.
     pub fn view_as(&mut self, of: Buf, ty: ElemType, dims: impl Into<Vec<Dim>>) -> Buf {
         let v = self.view(of, dims);
         self.bufs[v].ty = ty;
@@ -95,8 +94,8 @@ impl Module {
     pub fn is_constant(&self, b: Buf) -> bool {
         matches!(self.bufs[self.storage(b)].place, Place::Const(_))
     }
-    /// The data of a constant of known size, in the order of the buffer's subscripts; of a view, all of what it
-    /// shows.
+    /// The data of a constant of known size, in the order of the buffer's subscripts; of a view, all elements
+    /// of the view.
     pub fn constant_data(&self, b: Buf) -> Option<&Arc<ConstData>> {
         let owner = &self.bufs[self.storage(b)];
         let Place::Const(data) = &owner.place else { return None };
@@ -120,7 +119,7 @@ impl Module {
         let dims: Vec<Dim> = data.dims().iter().map(|&d| Dim::constant(d)).collect();
         self.buf(name, data.elem(), dims, Place::Const(data))
     }
-    /// Memory for texts that kernels make.
+    /// Memory for strings that kernels create.
     pub fn texts(&mut self) -> Texts {
         if let Some(t) = self.texts {
             return t;
@@ -133,7 +132,7 @@ impl Module {
     pub fn tensor_type(&self, b: Buf) -> TensorType {
         TensorType::new(self.bufs[b].ty, self.bufs[b].dims.clone())
     }
-    /// What the nest of a kernel is.
+    /// The form of a kernel's nest.
     pub(crate) fn form(&self, k: Kernel) -> &Form {
         self.kernels[k].body.form()
     }
@@ -206,7 +205,7 @@ impl Module {
     }
 }
 
-/// Without the loops that have no iterations and either write to nothing or hold what has no meaning, such as
+/// Removes loops without iterations that store to empty buffers or contain undefined values, such as
 /// positions in an empty tensor.
 fn running(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut out = vec![];
@@ -229,7 +228,7 @@ fn running(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
     out
 }
 
-/// True if a dim in a statement has no value, or an access may leave a buffer whose size is a number.
+/// True if a dim in a statement is undefined, or an access is out of bounds of a buffer of constant size.
 fn senseless(m: &Module, s: &Stmt) -> bool {
     let mut found = false;
     s.walk(&mut |s| {
@@ -250,19 +249,19 @@ pub struct KernelBuilder<'m> {
 }
 
 impl Stmt {
-    /// A loop from 0 of iterations one after the other.
+    /// A sequential loop from 0.
     pub fn seq(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
         Stmt::from_zero(LoopKind::Seq, var, hi.into(), body)
     }
-    /// A loop from 0 of iterations in any order.
+    /// A parallel loop from 0.
     pub fn par(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
         Stmt::from_zero(LoopKind::Par, var, hi.into(), body)
     }
-    /// A loop from 0 that is written out.
+    /// An unrolled loop from 0.
     pub fn unroll(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
         Stmt::from_zero(LoopKind::Unroll, var, hi.into(), body)
     }
-    /// A loop from 0 in vectors of so many lanes.
+    /// A loop from 0 in vectors of the given number of lanes.
     pub fn vector(lanes: i64, var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
         Stmt::from_zero(LoopKind::Vec(lanes as u32), var, hi.into(), body)
     }
@@ -272,7 +271,7 @@ impl Stmt {
 }
 
 impl KernelBuilder<'_> {
-    /// Statements written by `f`, apart.
+    /// The statements that `f` writes, as a separate list.
     pub fn block(&mut self, f: impl FnOnce(&mut Self)) -> Vec<Stmt> {
         let outer = std::mem::take(&mut self.body);
         f(self);
@@ -282,8 +281,8 @@ impl KernelBuilder<'_> {
     pub fn push(&mut self, s: Stmt) {
         self.body.push(s);
     }
-    /// What is inside has scratch for itself (rule 12); the closure gets the first subscript of it.
-    /// `iteration`: the variable of the `par` loop around it.
+    /// Private scratch for the statements inside (rule 12); the closure receives its first subscript.
+    /// `iteration`: the variable of the surrounding `par` loop.
     pub fn private(&mut self, iteration: Dim, f: impl FnOnce(&mut Self, Dim)) {
         self.range(LoopKind::Private, "q", iteration, iteration + 1, f);
     }
@@ -376,8 +375,8 @@ impl KernelBuilder<'_> {
     pub fn store(&mut self, buf: Buf, at: &[Dim], value: Expr) {
         self.push(Stmt::Store { buf, at: at.to_vec(), value });
     }
-    /// Reads one element. Of a constant with one element that is a number. Of a buffer without elements it is
-    /// 0: no such load runs, and none of its subscripts could be in range.
+    /// Reads one element. A load from a constant with one element is a number. A load from an empty buffer is
+    /// 0, since it is never executed and no subscript would be in range.
     pub fn load(&self, buf: Buf, at: &[Dim]) -> Expr {
         let d = &self.m.bufs[buf];
         if d.ty != ElemType::Str && d.is_empty() {
@@ -399,7 +398,7 @@ impl KernelBuilder<'_> {
             None => c.to_f64s().and_then(|v| v.first().map(|v| Scalar::from_f64(ty, *v))),
         }
     }
-    /// Zero of a compute type; of strings the empty one.
+    /// Zero of a compute type; the empty string.
     pub fn zero(&mut self, ty: ElemType) -> Expr {
         let (name, data) = match ty {
             ElemType::Str => ("empty", ConstData::strings(vec![1], vec![Default::default()])),

@@ -17,11 +17,11 @@ pub(super) struct Fault {
     pub text: String,
 }
 
-/// What a register in scope is.
+/// A register in scope.
 #[derive(Clone, Copy)]
 enum Def<'a> {
     Value,
-    /// `loops` were around its definition.
+    /// `loops` surround its definition.
     Acc {
         lanes: u32,
         shape: &'a [u32],
@@ -49,7 +49,7 @@ pub(super) struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// Nothing is in scope yet. `k`: whose body it is; `None` for the driver.
+    /// An empty scope. `k`: the kernel of the body; `None` for the driver.
     pub fn new(m: &'a Module, k: Option<Kernel>, limits: Option<&'a Limits>) -> Self {
         Body {
             m,
@@ -69,7 +69,7 @@ impl<'a> Body<'a> {
             faults: vec![],
         }
     }
-    /// Symbols that were used and are not loop variables, and what is wrong.
+    /// Symbols that were used and are not loop variables, and the faults.
     pub fn finish(self) -> (HashSet<Sym>, Vec<Fault>) {
         (self.free, self.faults)
     }
@@ -263,8 +263,8 @@ impl<'a> Body<'a> {
         }
         self.define_sym(var, Some(kind));
         let mark = self.facts.mark();
-        // Proofs use the range in the table: it must hold every iteration; where it is wider, the bounds are
-        // facts.
+        // Proofs use the range in the symbol table, which must contain every iteration; if it is wider, the
+        // bounds are facts.
         match syms.loop_range(var) {
             Some((l, h)) if (l, h) == (lo, hi) => {}
             Some((l, h)) => {
@@ -306,14 +306,14 @@ impl<'a> Body<'a> {
         }
         Some((lanes, loops))
     }
-    /// The dim must be a number once loops are unrolled.
+    /// The dim must be constant after unrolling.
     fn number(&mut self, d: Dim) {
         self.dim(d);
         if d.syms().iter().any(|s| self.vars.get(s) != Some(&Some(LoopKind::Unroll))) {
             self.fault("a subscript of an accumulator is not constant after unrolling");
         }
     }
-    /// Lanes without a number mean those of the vec loop around.
+    /// Without a subscript, lanes are those of the surrounding vec loop.
     fn current_lane(&mut self, lanes: u32) {
         let vec = self.loops.iter().find_map(|k| if let LoopKind::Vec(n) = k { Some(*n) } else { None });
         if lanes > 1 && vec != Some(lanes) {
@@ -338,7 +338,7 @@ impl<'a> Body<'a> {
             }
         }
     }
-    /// True if the question depends on sizes that only run time knows.
+    /// True if the comparison depends on run-time sizes.
     fn symbolic(&self, x: Dim, n: Dim) -> bool {
         let syms = &self.m.syms;
         let mut open: Vec<_> = x.syms().into_iter().chain(n.syms()).collect();

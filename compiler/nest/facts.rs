@@ -1,8 +1,8 @@
-//! What the conditions in force say about indices, and proofs with their help.
+//! Facts about indices implied by enclosing conditions, and proofs that use them.
 //!
-//! A comparison of index expressions under a `Select` or `If` becomes a [`Dim`] that is known not to be
-//! negative; a proof subtracts multiples of such facts until [`SymTable::is_nonneg`] succeeds (Farkas' lemma
-//! with guessed multipliers).
+//! A comparison of index expressions under a `Select` or `If` becomes a [`Dim`] that is known to be
+//! nonnegative. A proof subtracts multiples of such facts until [`SymTable::is_nonneg`] succeeds (Farkas'
+//! lemma with guessed multipliers).
 
 use super::{BinOp, Expr, Reg, UnOp};
 use crate::sym::{Atom, Condition, Dim, Sym, SymKind, SymTable, View};
@@ -11,17 +11,17 @@ use std::collections::HashMap;
 /// Facts in order of nesting.
 pub(super) struct Facts<'a> {
     syms: &'a SymTable,
-    /// `Some(d)`: d >= 0. `None`: something about data.
+    /// `Some(d)`: d >= 0. `None`: a condition on data.
     known: Vec<Option<Dim>>,
     /// d >= 0 because the entry checks it.
     checked: Vec<Dim>,
 }
 
-/// Values of `Let` registers in scope: conditions may be behind them.
+/// Values of `Let` registers in scope, which conditions may refer to.
 pub(super) type Values<'a> = HashMap<Reg, &'a Expr>;
 
 impl<'a> Facts<'a> {
-    /// Nothing but the ranges of the table.
+    /// Only the ranges of the symbol table.
     pub fn new(syms: &'a SymTable) -> Self {
         let mut checked = vec![];
         for c in syms.conditions() {
@@ -33,19 +33,19 @@ impl<'a> Facts<'a> {
         }
         Facts { syms, known: vec![], checked }
     }
-    /// How many facts there are: hand it to [`Facts::forget`] where their scope ends.
+    /// The number of facts, to be passed to [`Facts::forget`] at the end of their scope.
     pub fn mark(&self) -> usize {
         self.known.len()
     }
-    /// Drops what was learnt since the mark.
+    /// Drops facts added since the mark.
     pub fn forget(&mut self, mark: usize) {
         self.known.truncate(mark);
     }
-    /// Learns `d >= 0`.
+    /// Adds `d >= 0`.
     pub fn learn(&mut self, d: Dim) {
         self.known.push(Some(d));
     }
-    /// Learns that a condition is true, or false.
+    /// Adds the truth or falsehood of a condition.
     pub fn assume(&mut self, cond: &'a Expr, truth: bool, values: &Values<'a>) {
         match cond {
             Expr::Const(_) => {}
@@ -92,7 +92,8 @@ impl<'a> Facts<'a> {
     pub fn le(&self, a: Dim, b: Dim) -> bool {
         self.nonneg(b - a, 0)
     }
-    /// A lower bound with the extreme values of loop variables, innermost first, as far as signs are known.
+    /// A lower bound after substituting the extreme values of loop variables, innermost first, as far as
+    /// signs are known.
     fn extreme(&self, d: Dim) -> Option<Dim> {
         let mut d = d;
         let vars: Vec<Sym> =
@@ -112,7 +113,7 @@ impl<'a> Facts<'a> {
         }
         Some(d)
     }
-    /// With extreme values of loop variables and bounds in place of divisions and remainders.
+    /// Substitutes extreme values of loop variables, and bounds of divisions and remainders.
     fn bounded(&self, d: Dim, depth: u32) -> bool {
         let Some(d) = self.extreme(d).filter(|_| depth < 6) else { return false };
         let View::Sum { terms, constant } = d.view() else { return self.syms.is_nonneg(d) };
@@ -146,7 +147,7 @@ impl<'a> Facts<'a> {
             _ => None,
         }
     }
-    /// True if a condition in force may be what keeps this index in range, though nothing proves it.
+    /// True if an enclosing condition may keep this index in range, though no proof is found.
     pub fn excuses(&self, index: Dim) -> bool {
         self.known.iter().any(|k| k.is_none_or(|f| f.syms().iter().any(|s| index.contains(*s))))
     }
@@ -164,7 +165,7 @@ impl<'a> Facts<'a> {
             Some(if *c == 1 { *e + rest * *s } else { rest * *s + *s - 1 - *e })
         })
     }
-    /// True if the facts contradict each other: no execution comes here.
+    /// True if the facts contradict each other: the code is unreachable.
     fn unreachable(&self) -> bool {
         self.known.iter().flatten().any(|f| f.as_const().is_some_and(|f| f < 0))
     }
@@ -218,7 +219,7 @@ fn multiples(d: Dim, fact: Dim) -> Vec<i64> {
     out
 }
 
-/// The index that an i64 expression stands for.
+/// The index that an i64 expression denotes.
 fn index(e: &Expr, values: &Values<'_>) -> Option<Dim> {
     match e {
         Expr::Index(d) => Some(*d),

@@ -1,5 +1,5 @@
-//! Functions that generated code calls and does not contain. Only models whose operators need one have the
-//! undefined symbol. Crate `onnxc-runtime` provides the decoder of images; custom operators are the user's.
+//! External functions that generated code calls. Only models whose operators require one have the undefined
+//! symbol. Crate `onnxc-runtime` provides the image decoder; users provide custom operators.
 
 use super::{Buf, Module, Place, Stmt};
 use crate::diag::Origin;
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-/// A call of such a function. Its buffers are whole, in row-major order, and of the types that they have in
-/// the interface: no pass changes them.
+/// A call of an external function. Its buffers are complete, in row-major order, and of the types of the
+/// interface: no pass changes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     /// The function.
     pub function: Function,
-    /// What it reads.
+    /// The buffers that it reads.
     pub from: Vec<Buf>,
-    /// What it writes.
+    /// The buffers that it writes.
     pub to: Vec<Buf>,
 }
 
@@ -47,8 +47,8 @@ pub enum Attribute {
     String(Vec<u8>),
 }
 
-/// The name of a function that somebody else provides, for as long as the program runs: there are as many as
-/// users name.
+/// Interns the name of an external function for the lifetime of the process. Their number is bounded by the
+/// names that users give.
 pub fn symbol(name: &str) -> &'static str {
     static KNOWN: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut known = KNOWN.lock().unwrap_or_else(|e| e.into_inner());
@@ -74,7 +74,7 @@ impl Attribute {
             Attribute::Strings(_) => 8,
         }
     }
-    /// Each kind as a list of numbers: floats by their bits, strings by their bytes.
+    /// Each kind as a list of numbers: floats as their bits, strings as their bytes.
     fn json(&self) -> Value {
         let list = match self {
             Attribute::Float(v) => json!([v.to_bits()]),
@@ -135,7 +135,7 @@ impl Custom {
 }
 
 impl Module {
-    /// Lets the driver call a function. Its buffers are what it is told they are: no pass changes them.
+    /// Adds a call to the driver. No pass changes its buffers.
     pub fn call_foreign(&mut self, function: Function, from: Vec<Buf>, to: Vec<Buf>) {
         for b in from.iter().chain(&to) {
             let b = self.storage(*b);
@@ -150,8 +150,8 @@ impl Module {
 /// The functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// Bytes of an encoded image -> height, width and channels (i64); 0, 0 and channels if nothing can decode
-    /// it.
+    /// Bytes of an encoded image -> height, width and channels (i64); height and width are 0 if it cannot be
+    /// decoded.
     ImageShape(PixelFormat),
     /// The same -> its pixels, as many as the buffer has dimensions for.
     ImagePixels(PixelFormat),
@@ -189,7 +189,7 @@ impl Function {
     pub fn from_name(name: &str) -> Option<Self> {
         Function::ALL.into_iter().find(|f| f.name() == name)
     }
-    /// What it does, for the interpreter: what it stores for `from` into a buffer of these dimensions.
+    /// The function, for the interpreter: the result for `from` in a buffer of these dimensions.
     pub fn run(self, from: &[u8], dims: &[i64]) -> Option<Vec<u8>> {
         match self {
             Function::ImageShape(f) => {
@@ -210,13 +210,13 @@ impl Function {
     }
 }
 
-/// What is no image has no pixels.
+/// Data that is not an image has no pixels.
 #[cfg(feature = "image")]
 fn decode(from: &[u8], f: PixelFormat) -> Option<(u32, u32, Vec<u8>)> {
     Some(onnxc_runtime::image::decode(from, f).unwrap_or_default())
 }
 
-/// Without decoders nothing can be computed.
+/// Without decoders there is no result.
 #[cfg(not(feature = "image"))]
 fn decode(_: &[u8], _: PixelFormat) -> Option<(u32, u32, Vec<u8>)> {
     None

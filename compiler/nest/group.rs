@@ -2,20 +2,20 @@
 
 use crate::tensor::ElemType;
 
-/// What a factor of [`Expr::Dot`](super::Expr::Dot) is made of.
+/// The elements of a factor of [`Expr::Dot`](super::Expr::Dot).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DotKind {
-    /// Four bytes, of a unsigned (0..=255), of b signed; sums are i32, modulo 2^32.
+    /// Four bytes, unsigned in a and signed in b; sums are i32, modulo 2^32.
     Bytes,
     /// Four signed bytes each.
     SignedBytes,
-    /// The same, but the sum of the first and the third product is an integer of 16 bits, modulo 2^16, as is that of
-    /// the others: they are exact where one factor has no byte of -128.
+    /// Four signed bytes each, where the sum of the first and the third product, and that of the others, are
+    /// 16-bit integers modulo 2^16: exact if one factor contains no -128.
     NarrowBytes,
     /// Four unsigned bytes each.
     UnsignedBytes,
-    /// As [`DotKind::Bytes`], but the sum is two signed integers of 16 bits, modulo 2^16: each gets the products of
-    /// its two bytes, whose sum is cut off at 16 bits.
+    /// As [`DotKind::Bytes`], but the accumulator is two signed 16-bit integers, modulo 2^16: to each, the
+    /// saturated sum of the products of its two bytes is added.
     PairedBytes,
     /// Two signed integers of 16 bits; sums are i32, modulo 2^32.
     Words,
@@ -66,7 +66,7 @@ impl DotKind {
             DotKind::LongHalves => "dot4h",
         }
     }
-    /// Type of the sum.
+    /// Type of the accumulator.
     pub fn sum(self) -> ElemType {
         if matches!(self, DotKind::Halves | DotKind::LongHalves) { ElemType::F32 } else { ElemType::I32 }
     }
@@ -90,7 +90,7 @@ impl DotKind {
             | DotKind::LongUnsignedBytes => 8,
         }
     }
-    /// True for groups of bytes whose products are added to one sum.
+    /// True for groups of bytes with a single accumulator.
     pub fn is_bytes(self) -> bool {
         self.signs().is_some()
     }
@@ -98,7 +98,7 @@ impl DotKind {
     pub fn is_long(self) -> bool {
         self.size() == 8 || self == DotKind::LongHalves
     }
-    /// Whether the bytes of the first factor are signed, and those of the second; nothing for other groups.
+    /// The signedness of the bytes of the first and of the second factor; `None` for other groups.
     pub fn signs(self) -> Option<(bool, bool)> {
         match self {
             DotKind::Bytes | DotKind::LongBytes => Some((false, true)),

@@ -1,14 +1,14 @@
-//! Interpreter: what a module means, statement by statement. The reference for generated code and for
-//! folding.
+//! Interpreter: the semantics of the IR, statement by statement. The reference for generated code and for
+//! constant folding.
 //!
 //! Everything is checked: subscripts against shapes, sizes of views and slots, trip counts of `vec` loops,
-//! types of operands, scopes. Modules of every stage run. Statements are first compiled to trees in which
-//! symbols, registers and accumulators are numbered slots; buffers get their shape when they are first used,
-//! because run-time symbols may change it. Scratch and outputs begin with all bits set (NaN for floats), so
-//! that reading what was never written shows.
+//! types of operands, scopes. Modules of every stage run. Statements are first compiled to trees with
+//! numbered slots for symbols, registers and accumulators. The shape of a buffer is computed on first use,
+//! since run-time symbols may change it. Scratch and outputs are initialised with all bits set (NaN for
+//! floats), so that reads of uninitialised elements are visible.
 //!
-//! A register that a `vec` loop of one vector defines has a value for each lane, and later `vec` loops of as
-//! many lanes in the same block read their lane of it.
+//! A register defined in a single-vector `vec` loop has a value per lane; later `vec` loops with as many
+//! lanes in the same block read their lane of it.
 //!
 //! `Fma` rounds once. Functions of f32 are computed in f64 and rounded. [`eval_unop`], [`eval_binop`] and
 //! [`eval_cast`] are the same arithmetic on single values.
@@ -31,7 +31,7 @@ use numbers::Numbers;
 use std::fmt;
 use text::Span;
 
-/// What a run left behind.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Bytes of the outputs in signature order.

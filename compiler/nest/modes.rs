@@ -1,35 +1,35 @@
-//! What a compilation may change: the order of sums, the size of the object.
+//! Modes of a compilation: floating-point semantics, and optimisation for time or size.
 
-/// Which liberties passes take with the arithmetic of floats. Whatever they take, a call gives the same bits
-/// with any number of threads.
+/// Transformations of floating-point arithmetic that passes may apply. In every mode, a call gives the same
+/// bits with any number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Math {
-    /// None: every sum adds up one term after the other, in the same order on every CPU level; products and
-    /// sums of a contraction are fused where the level has that instruction. Operators compute what their
-    /// definition says.
+    /// None: every sum adds its terms in order, in the same order on every CPU level; products and sums of a
+    /// contraction are fused if the level has that instruction. Operators compute their definitions.
     Strict,
-    /// Sums in several parts (one for each lane of a vector), and other algorithms with a bounded error:
-    /// Winograd's convolutions, Strassen's products of matrices. Subnormal numbers among constant factors of
-    /// contractions count as 0, and exponentials in attention that are less than e^-69 of the row's largest.
+    /// Reassociation of sums (an accumulator per lane), and other algorithms with a bounded error: Winograd's
+    /// convolutions, Strassen's matrix products. Subnormal numbers among constant factors of contractions are
+    /// flushed to 0, and so are exponentials in attention that are less than e^-69 of the row's largest.
     #[default]
     Default,
-    /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies
-    /// these, and products of f16 are added up as f16 where it does that, [`HALVES`] of them at most. Activations
-    /// of few-bit weights are quantized to 8-bit integers, with one scale for each block.
+    /// In addition, factors of contractions with constant weights are rounded to bf16 if the CPU multiplies
+    /// these, and products of f16 are accumulated in f16 if it supports that, at most [`HALVES`] of them.
+    /// Activations of few-bit weights are quantized to 8-bit integers, with one scale per block.
     Fast,
 }
 
-/// Products of f16 that are added up as f16 at most: such a sum is then added to one in f32. The error of a
-/// sum is at most so many times 2^-11 of the sum of the magnitudes of its products, whatever its length.
+/// Maximum f16 products that are accumulated in f16; the partial sum is then added to an f32 accumulator. The
+/// error is at most that many times 2^-11 of the sum of the magnitudes of the products, for any length of the
+/// reduction.
 pub const HALVES: i64 = 128;
 
-/// What code is made for.
+/// The objective of optimisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Optimize {
     /// Time of a call.
     #[default]
     Speed,
-    /// Bytes of the object: constants are in it once and as large as they are, and no algorithm comes in
+    /// Bytes of the object: constants are stored once in their original size, and no algorithm is emitted in
     /// several versions.
     Size,
 }

@@ -46,7 +46,7 @@ pub enum UnOp {
 }
 
 impl UnOp {
-    /// True for functions of a type that code computes by itself, in vectors too.
+    /// True for functions that are computed in generated code, including vectors.
     pub fn is_elementary(self, ty: ElemType) -> bool {
         use UnOp::*;
         match self {
@@ -55,15 +55,15 @@ impl UnOp {
             _ => false,
         }
     }
-    /// True for operations on floats that an instruction or a few of them compute, in vectors too.
+    /// True for floating-point operations of one or a few instructions, including vectors.
     pub fn is_plain_float(self) -> bool {
         use UnOp::*;
         matches!(self, Neg | Abs | Sign | Floor | Ceil | Trunc | Round | Sqrt | Recip | IsNan | IsInf)
     }
 }
 
-/// Operations on texts (rule 9). Positions and lengths are i64 and must be inside: nothing checks them but
-/// the interpreter.
+/// Operations on strings (rule 9). Positions and lengths are i64 and must be in range, which only the
+/// interpreter checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TextOp {
     /// Bytes of a text, as i64.
@@ -112,7 +112,7 @@ impl BinOp {
     pub fn is_comparison(self) -> bool {
         matches!(self, BinOp::Eq | BinOp::Ne | BinOp::Lt | BinOp::Le | BinOp::Gt | BinOp::Ge)
     }
-    /// What a comparison says of two values.
+    /// Evaluates a comparison of two values.
     #[inline]
     pub fn holds<T: PartialOrd>(self, a: T, b: T) -> bool {
         match self {

@@ -1,12 +1,13 @@
-//! Sizes and positions that do not fit 63 bits: a fault of the model, told with the node that computes them.
+//! Sizes and positions that overflow 63 bits: a fault of the model, reported with the node that computes
+//! them.
 
 use super::{Module, Stmt, visit};
 use crate::diag::{Error, Origin, Result, codes};
 use crate::sym::Dim;
 use std::collections::BTreeSet;
 
-/// Fails if a kernel has a loop, an index or a position in memory that does not fit. All of them are told,
-/// once for each node.
+/// Fails if a kernel has a loop, an index or a position in memory that overflows. All of them are reported,
+/// once per node.
 pub fn check(m: &Module) -> Result<()> {
     let mut errors: Vec<Error> = vec![];
     let mut seen = BTreeSet::new();
@@ -38,7 +39,7 @@ pub fn check(m: &Module) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(crate::diag::Failure::Errors(errors)) }
 }
 
-/// True if a dim of the statement itself does not fit.
+/// True if a dim of the statement itself overflows.
 fn any_overflow(s: &Stmt) -> bool {
     let mut any = false;
     s.each_dim(&mut |d| any |= d.is_overflow());

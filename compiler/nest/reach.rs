@@ -1,9 +1,8 @@
-//! What must hold for sizes so that every access of a kernel stays inside its buffer.
+//! Conditions on sizes under which every access of a kernel is in bounds.
 //!
-//! An access that no proof covers, but whose subscript is linear in the loop variables around it, reaches its
-//! largest and smallest position at ends of the loops: comparing these with the extent is exact, and needs
-//! sizes only. Accesses under conditions, and subscripts that are bound to data, are left to those
-//! conditions.
+//! An access without proof whose subscript is linear in the surrounding loop variables has its largest and
+//! smallest position at the ends of the loops: comparing these with the extent is exact, and requires sizes
+//! only. Accesses under conditions, and subscripts bound to data, rely on those conditions.
 
 use super::facts::Facts;
 use super::{BinOp, Buf, Expr, Kernel, Module, Stmt};
@@ -36,7 +35,7 @@ impl Need {
     }
 }
 
-/// Conditions that a kernel relies on and nothing proves, each once. `checked` has been checked before it
+/// Unproven conditions that a kernel relies on, without duplicates. `checked`: conditions checked before it
 /// runs.
 pub fn needs(m: &Module, k: Kernel, checked: &[Expr]) -> Vec<Need> {
     let mut r = Reach::new(m, checked);
@@ -114,7 +113,7 @@ impl<'a> Reach<'a> {
             else {
                 continue;
             };
-            // The loops around run where there is an access.
+            // The surrounding loops have at least one iteration where the access executes.
             let mark = self.facts.mark();
             guards.iter().for_each(|(lo, hi)| self.facts.learn(*hi - *lo - 1));
             self.want(Dim::constant(0), least, &guards);
@@ -122,7 +121,7 @@ impl<'a> Reach<'a> {
             self.facts.forget(mark);
         }
     }
-    /// The least or largest value of a subscript, if it is linear in the loop variables and reaches that.
+    /// The minimum or maximum of a subscript, if it is linear in the loop variables and attained.
     fn extreme(&self, x: Dim, max: bool) -> Option<Dim> {
         let mut x = x;
         for (s, lo, hi) in self.loops.iter().rev() {
@@ -142,7 +141,7 @@ impl<'a> Reach<'a> {
         let open = x.is_overflow() || x.syms().into_iter().any(|s| self.m.syms.kind(s) == SymKind::Loop);
         (!open).then_some(x)
     }
-    /// Pairs `(lo, hi)` of the loops around that may not run; `None` if that depends on a loop further out.
+    /// Pairs `(lo, hi)` of the surrounding loops that may be empty; `None` if that depends on an outer loop.
     fn guards(&self) -> Option<Vec<(Dim, Dim)>> {
         let may_not_run = self.loops.iter().filter(|(_, lo, hi)| !self.m.syms.is_pos(*hi - *lo));
         may_not_run
@@ -152,7 +151,7 @@ impl<'a> Reach<'a> {
     fn varies(&self, d: Dim) -> bool {
         d.syms().into_iter().any(|s| self.m.syms.kind(s) == SymKind::Loop)
     }
-    /// `a <= b`, or one of the loops does not run.
+    /// Requires `a <= b`, unless one of the loops is empty.
     fn want(&mut self, a: Dim, b: Dim, guards: &[(Dim, Dim)]) {
         if a.is_overflow() || b.is_overflow() || self.varies(a) || self.varies(b) || self.facts.le(a, b) {
             return;

@@ -1,19 +1,19 @@
-//! What the driver's checks are about: the node, the tensors and the rule that a message names when a call
-//! fails (abi/README.md, rule 4). Reasons are beside the statements, found by what they check, so that
-//! passes which move statements need not know of them. A check without a reason is reported by the kernel
-//! that computed what it reads.
+//! The subjects of the driver's checks: the node, the tensors and the rule in the message of a failing call
+//! (abi/README.md, rule 4). Reasons are stored separately from statements and are found by the checked
+//! condition, so that passes that move statements need not maintain them. A check without a reason is
+//! reported for the kernel that computed its operands.
 
 use super::{Expr, Stmt};
 use crate::sym::{Dim, Source, Sym};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a check is about.
+/// The subject of a check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reason {
     /// The node, and tensors whose dimensions the message may name.
     pub source: Arc<Source>,
-    /// The message: `{k}` stands for `subjects[k]` with its value. Empty: what the status says.
+    /// The message: `{k}` is replaced by `subjects[k]` with its value. If empty, the text of the status.
     pub rule: String,
     /// Sizes that the message shows.
     pub subjects: Vec<Subject>,
@@ -59,11 +59,11 @@ impl Reasons {
             _ => {}
         });
     }
-    /// The reason of a check.
+    /// The reason of a check, if recorded.
     pub fn of_check(&self, cond: &Expr) -> Option<&Reason> {
         self.checks.get(&key(cond))?.iter().find(|(c, _)| c == cond).map(|(_, r)| r)
     }
-    /// What a run-time size belongs to.
+    /// The reason of a run-time size, if recorded.
     pub fn of_size(&self, sym: Sym) -> Option<&Reason> {
         self.sizes.get(&sym)
     }

@@ -1,37 +1,37 @@
-//! Schedules: how nests run, as data. The pass `schedule` chooses one for each nest, applies it, and keeps it
-//! with the kernel; `--emit schedule` prints them.
+//! Schedules of nests, as data. The pass `schedule` chooses one for each nest, applies it, and stores it with
+//! the kernel; `--emit schedule` prints them.
 
 use crate::nest::{KernelData, LoopKind, Module, Stmt, visit};
 use crate::sym::Dim;
 
-/// How one nest runs.
+/// The schedule of a nest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    /// What the nest is; empty for loops inside one.
+    /// The form of the nest; empty for inner loops.
     pub form: &'static str,
     /// The algorithm that emits the nest.
     pub strategy: &'static str,
-    /// What vectors run along; none for a nest of scalars.
+    /// The vector axis; `None` for scalar code.
     pub vectors: Option<Vectors>,
-    /// What one step computes in registers: how many of what.
+    /// The elements computed per step in registers: name and number.
     pub tile: Vec<(&'static str, i64)>,
-    /// Blocks for caches: of what, how many at most.
+    /// Cache blocks: name and maximum number of elements.
     pub blocks: Vec<(&'static str, Dim)>,
-    /// Where operands that do not stay as they are come from.
+    /// The source of operands that are not read in place.
     pub packing: Vec<(&'static str, Packing)>,
-    /// Loops that are unrolled, and how often.
+    /// Unrolled loops, and their factors.
     pub unroll: Vec<(&'static str, i64)>,
-    /// Steps of a sum that are left out.
+    /// Reduction steps that are omitted.
     pub skips: Vec<&'static str>,
-    /// What is asked from memory ahead of its use.
+    /// Prefetched data.
     pub prefetch: Vec<&'static str>,
-    /// What passes scratch of a task.
+    /// Data staged in scratch of a task.
     pub staging: Vec<&'static str>,
-    /// Loops around the tile, outermost first, where the schedule has a choice.
+    /// Loops around the tile, outermost first, if the schedule chooses their order.
     pub order: Vec<&'static str>,
     /// Iterations of the parallel loops.
     pub tasks: Dim,
-    /// Schedules of loops inside that have their own.
+    /// Schedules of inner loops that have their own.
     pub inner: Vec<Schedule>,
 }
 
@@ -40,30 +40,30 @@ pub struct Schedule {
 pub struct Vectors {
     /// Elements of one.
     pub lanes: i64,
-    /// The loop that they run along, by its role.
+    /// The loop of the vector axis, by its role.
     pub along: &'static str,
-    /// How many iterations it has.
+    /// Its extent.
     pub extent: Dim,
 }
 
-/// Where an operand of a contraction is read.
+/// The source of an operand of a contraction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Packing {
     /// Where it lies.
     InPlace,
-    /// In panels of so many columns that the compiler makes, of so many bytes.
+    /// In panels packed at compile time.
     Constant {
         /// Columns of a panel.
         columns: i64,
         /// Bytes of all panels.
         bytes: u64,
     },
-    /// In panels of so many columns that a kernel before this one makes.
+    /// In panels packed by a kernel before this one.
     Kernel {
         /// Columns of a panel.
         columns: i64,
     },
-    /// In panels of so many columns, one at a time in scratch of a task.
+    /// In panels packed by a task, one at a time, in its scratch.
     Task {
         /// Columns of a panel.
         columns: i64,
@@ -120,7 +120,7 @@ pub fn print(m: &Module) -> String {
 
 fn kernel(m: &Module, k: &KernelData, out: &mut String) {
     let origin = k.origin.short().replace(char::is_control, " ");
-    // Statements that are set apart as one function of vectors each.
+    // Statements outlined as tiles.
     let mut apart = 0;
     visit::walk(&k.body, &mut |s| apart += usize::from(matches!(s, Stmt::Tile { .. })));
     let tiles = if apart > 0 { format!(" tiles {apart}") } else { String::new() };

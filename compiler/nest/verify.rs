@@ -20,10 +20,10 @@ use std::collections::{HashMap, HashSet};
 /// How many faults a report lists.
 const MAX_FAULTS: usize = 20;
 
-/// What a CPU level has, as far as the rules ask for it.
+/// Properties of a CPU level that the rules refer to.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Lanes of 32 bits that a vector has: 1 where there are none.
+    /// Number of 32-bit lanes of a vector; 1 without vectors.
     pub lanes: u32,
     /// Dot products.
     pub groups: Vec<DotKind>,
@@ -34,7 +34,7 @@ pub fn verify(m: &Module) -> Result<()> {
     verify_for(m, None)
 }
 
-/// The same for a module that is meant for a CPU level.
+/// Verifies a module for a CPU level.
 pub fn verify_for(m: &Module, limits: Option<&Limits>) -> Result<()> {
     let mut v = Verifier {
         m,
@@ -56,7 +56,7 @@ pub fn verify_for(m: &Module, limits: Option<&Limits>) -> Result<()> {
     if m.stage != Stage::Built {
         v.small_sizes();
     }
-    // Of an output without elements nothing is left to write.
+    // An output without elements need not be written.
     for b in m
         .outputs
         .iter()
@@ -186,7 +186,7 @@ impl Verifier<'_> {
             self.fault(format!("buffer \"{name}\" has a slot before memory is placed"));
         }
     }
-    /// What is wrong with a constant: its data have the type and the size of the buffer.
+    /// The fault of a constant: its data must have the type and the size of the buffer.
     fn constant(&self, b: Buf, c: &ConstData) -> Option<String> {
         let (m, d) = (self.m, &self.m.bufs[b]);
         let count = Dim::product(d.dims.iter().copied());
@@ -202,7 +202,7 @@ impl Verifier<'_> {
             )
         })
     }
-    /// A view shows all of a buffer that is no view.
+    /// A view must cover all of a buffer that is not a view.
     fn view(&mut self, b: Buf, of: Buf) {
         let m = self.m;
         let (d, base) = (&m.bufs[b], &m.bufs[of]);
@@ -219,7 +219,7 @@ impl Verifier<'_> {
         let count = |d: &BufData| Dim::product(d.dims.iter().copied());
         let bytes = |n: Dim, x: Buf| (n * i64::from(m.element_bits(x))).ceil_div(8);
         let (found, expected) = (bytes(count(d), b), bytes(count(base), of));
-        // What is only equal under a condition that the driver checks can not be proven here.
+        // Sizes that are equal only under a condition of the driver cannot be proven equal here.
         let certain = found.as_const().is_some() && expected.as_const().is_some();
         if m.syms.eq(found, expected) == Answer::No && certain {
             self.fault(format!(
@@ -230,13 +230,13 @@ impl Verifier<'_> {
             ));
         }
     }
-    /// What is wrong with the slot of a buffer: it is aligned, and large enough.
+    /// The fault of a buffer's slot: it must be aligned, and large enough.
     fn slot(&self, b: Buf, s: Slot) -> Option<String> {
         let (m, d, slot) = (self.m, &self.m.bufs[b], &self.m.slots[s]);
         let bytes = Dim::product(d.dims.iter().copied()) * i64::from(m.element_bits(b).div_ceil(8));
         let facts = Facts::new(&m.syms);
         let fits = facts.le(bytes, slot.size) || facts.le(m.syms.simplify(bytes), slot.size);
-        // The bound of a run-time size holds also where a check that comes later wants another value.
+        // The bound of a run-time size holds even if a later check requires another value.
         let bounded = || m.syms.upper(bytes).is_some_and(|most| facts.le(most, slot.size));
         let open =
             !fits && bytes.as_const().is_none() && (m.syms.le(bytes, slot.size) != Answer::No || bounded());
@@ -301,7 +301,7 @@ impl Verifier<'_> {
         let (_, faults) = driver.finish();
         self.place_faults("driver", &m.driver, faults);
     }
-    /// Faults over numbers of what no proof over symbols decides.
+    /// Tests with small numbers what no proof over symbols decides.
     fn small_sizes(&mut self) {
         let m = self.m;
         let mut found = sizes::check(m);
@@ -327,7 +327,7 @@ impl Verifier<'_> {
             self.fault(format!("{whose}: {}\n    {head}", f.text));
         }
     }
-    /// What a kernel needs must be there when it is called.
+    /// The operands of a kernel must be defined when it is called.
     fn order(&mut self, body: &[Stmt]) {
         let m = self.m;
         for s in body {
@@ -381,7 +381,7 @@ impl Verifier<'_> {
                 s => {
                     self.statement(s);
                     for b in s.bodies() {
-                        // What a body defines ends with it.
+                        // Definitions of a body end with it.
                         let outer = self.sizes.clone();
                         self.order(b);
                         self.sizes = outer;
@@ -390,14 +390,14 @@ impl Verifier<'_> {
             }
         }
     }
-    /// What the statement itself reads must be there.
+    /// The operands of the statement itself must be defined.
     fn statement(&mut self, s: &Stmt) {
         let m = self.m;
         let mut free: HashSet<Sym> = s.dims().into_iter().flat_map(|d| d.syms()).collect();
         for b in s.loads() {
             free.extend(m.bufs[b].dims.iter().flat_map(|d| d.syms()).chain(m.pointer(b)));
             let owner = m.storage(b);
-            // Where an output lies is known before it has contents.
+            // The address of an output is known before it has contents.
             let mut contents = !matches!(m.bufs[owner].place, Place::Output(_));
             s.expr()
                 .iter()
@@ -422,7 +422,7 @@ impl Verifier<'_> {
             self.fault(format!("custom operator {n} has other operands"));
         }
     }
-    /// Dims in use depend on parameters and on sizes defined so far.
+    /// Dims in use must depend on parameters and on sizes defined so far.
     fn known(&mut self, free: &HashSet<Sym>, who: &str, early: bool) {
         let m = self.m;
         let mut missing: Vec<Sym> = free
@@ -443,7 +443,7 @@ impl Verifier<'_> {
     }
 }
 
-/// True for memory that is there, and read-only.
+/// True for existing read-only memory.
 fn is_given(m: &Module, owner: Buf) -> bool {
     matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_) | Place::Pointer(_))
 }
@@ -458,7 +458,7 @@ fn row_major(d: &BufData) -> bool {
     }
 }
 
-/// True if a view has the memory order and the shape of its base, but for the innermost dimension.
+/// True if a view has the memory order and the shape of its base, except for the innermost dimension.
 fn in_order_of(d: &BufData, base: &BufData) -> bool {
     let Layout::Permuted(p) = &d.layout else { return false };
     let same = |i: &usize| d.dims.get(*i).is_some_and(|n| base.dims.get(*i) == Some(n));

@@ -7,9 +7,9 @@
 use std::ffi::{c_char, c_void};
 use std::fmt;
 
-/// The version that this crate knows.
+/// The version that this crate implements.
 pub const ABI_VERSION: u32 = 1;
-/// A dim of an output that is an expression of dim params or depends on data.
+/// An output dim that is an expression of dim params, or data-dependent.
 pub const DIM_COMPUTED: i64 = i64::MIN;
 
 /// `fn(task_ctx, index)`.
@@ -17,7 +17,7 @@ pub type onnxc_task_fn = unsafe extern "C" fn(task_ctx: *mut c_void, index: usiz
 /// `parallel_for(user, n, fn, task_ctx)`: returns after `fn` ran for each of `0..n`.
 pub type onnxc_parallel_for =
     unsafe extern "C" fn(user: *mut c_void, n: usize, f: onnxc_task_fn, task_ctx: *mut c_void);
-/// `on_node(user, node, end)`: not zero stops the run with [`Status::Cancelled`].
+/// `on_node(user, node, end)`: a nonzero result stops the run with [`Status::Cancelled`].
 pub type onnxc_on_node = unsafe extern "C" fn(user: *mut c_void, node: u32, end: i32) -> i32;
 /// `workspace_for(dim_params, bytes)`.
 pub type onnxc_workspace_for = unsafe extern "C" fn(dim_params: *const i64, bytes: *mut u64) -> i32;
@@ -40,7 +40,7 @@ pub struct onnxc_str {
     pub data: *const c_char,
     #[cfg(target_pointer_width = "32")]
     padding: u32,
-    /// How many; not negative.
+    /// Their number; not negative.
     pub len: i64,
 }
 
@@ -64,9 +64,9 @@ pub struct onnxc_tensor_info {
     pub name: *const c_char,
     /// `rank` entries; `-1 - k` refers to dim param `k`; [`DIM_COMPUTED`].
     pub dims: *const i64,
-    /// `rank` upper bounds, equal to `dims` where static; [`DIM_COMPUTED`] where there is none.
+    /// `rank` upper bounds, equal to `dims` where static; [`DIM_COMPUTED`] if unbounded.
     pub max_dims: *const i64,
-    /// Upper bound of the bytes; `u64::MAX` where there is none.
+    /// Upper bound of the bytes; `u64::MAX` if unbounded.
     pub max_bytes: u64,
     /// ONNX `TensorProto.DataType`.
     pub dtype: i32,
@@ -74,7 +74,7 @@ pub struct onnxc_tensor_info {
     pub rank: i32,
     /// Outputs: index of the input it may share memory with, or -1.
     pub aliases_input: i32,
-    /// 0 for an array; else an [`onnxc_value`] is passed, and this says of which kind.
+    /// 0 for an array; otherwise an [`onnxc_value`] of this kind is passed.
     pub kind: i32,
 }
 
@@ -91,21 +91,21 @@ pub const ONNXC_MAPS: i32 = 4;
 /// Flag of `kind` of [`onnxc_tensor_info`]: may be absent.
 pub const ONNXC_OPTIONAL: i32 = 16;
 
-/// What is no single tensor.
+/// A value that is not a single tensor.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct onnxc_value {
     /// [`ONNXC_NONE`], [`ONNXC_TENSOR`], [`ONNXC_SEQUENCE`] or [`ONNXC_MAP`].
     pub kind: i32,
-    /// Of a tensor's elements, of a map's values.
+    /// Element type of a tensor, or of a map's values.
     pub dtype: i32,
-    /// Of a map's keys.
+    /// Element type of a map's keys.
     pub key_dtype: i32,
-    /// Of a tensor.
+    /// Rank of a tensor.
     pub rank: i32,
-    /// A sequence's items, a map's entries.
+    /// Number of a sequence's items, or of a map's entries.
     pub len: i64,
-    /// A tensor's, `rank` of them.
+    /// Dims of a tensor, `rank` entries.
     pub dims: *const i64,
     /// A tensor's elements, a map's values.
     pub data: *const c_void,
@@ -129,30 +129,30 @@ pub struct onnxc_node_info {
     pub reserved: u32,
 }
 
-/// Values of a fault.
+/// Maximum number of values of a fault.
 pub const ONNXC_VALUES: usize = 4;
 
 /// A check that a call makes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct onnxc_check_info {
-    /// Name of the node; empty where the call itself is at fault.
+    /// Name of the node; empty if the call itself is at fault.
     pub node: *const c_char,
     /// Its operator.
     pub op_type: *const c_char,
-    /// A sentence, `%lld` for each value in order, `%%` for a percent sign; empty: see the status.
+    /// A sentence, `%lld` for each value in order, `%%` for a percent sign; empty: the text of the status.
     pub text: *const c_char,
-    /// What each value is of: a tensor, null for anything else.
+    /// The tensor that each value belongs to; null if none.
     pub tensors: [*const c_char; ONNXC_VALUES],
-    /// Which dimension of that tensor; -1 for none.
+    /// The dimension of that tensor; -1 if none.
     pub dims: [i32; ONNXC_VALUES],
-    /// What the call returns; 0: see the fault.
+    /// The status of the call; 0: that of the fault.
     pub status: i32,
     /// Number of values.
     pub n_values: u32,
 }
 
-/// Which check failed: filled by a call that fails.
+/// The failed check: filled by a call that fails.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct onnxc_fault {
@@ -160,19 +160,19 @@ pub struct onnxc_fault {
     pub check: u32,
     /// What the call returned.
     pub status: i32,
-    /// The values that the check looked at.
+    /// The values that the check tested.
     pub values: [i64; ONNXC_VALUES],
-    /// Where the call ran out of workspace: bytes that would have been enough up to there; else 0.
+    /// If the call ran out of workspace: bytes that would have sufficed up to this point; else 0.
     pub workspace_size: u64,
 }
 
 impl onnxc_fault {
-    /// Before a call.
+    /// The initial value before a call.
     pub const NONE: onnxc_fault =
         onnxc_fault { check: u32::MAX, status: 0, values: [0; ONNXC_VALUES], workspace_size: 0 };
 }
 
-/// What a caller may lend to a run; everything is optional.
+/// Resources that a caller provides to a run, all optional.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct onnxc_exec {
@@ -182,13 +182,13 @@ pub struct onnxc_exec {
     pub user: *mut c_void,
     /// Runs tasks.
     pub parallel_for: Option<onnxc_parallel_for>,
-    /// Upper bound on the number of tasks; 0 lets the model choose.
+    /// Maximum number of tasks; 0: chosen by the model.
     pub max_tasks: usize,
     /// Called around nodes, only by objects built with `--trace`.
     pub on_node: Option<onnxc_on_node>,
-    /// Bytes of the workspace; 0: as many as `workspace_for` tells.
+    /// Bytes of the workspace; 0: as returned by `workspace_for`.
     pub workspace_size: u64,
-    /// Which check failed.
+    /// Receives the failed check.
     pub fault: *mut onnxc_fault,
 }
 
@@ -223,11 +223,11 @@ pub struct onnxc_model {
     pub cpu_features: *const c_char,
     /// SHA-256 of the model file.
     pub model_sha256: [u8; 32],
-    /// Workspace bytes; an upper bound where shapes are dynamic, `u64::MAX` where there is none.
+    /// Workspace bytes; an upper bound if shapes are dynamic, `u64::MAX` if unbounded.
     pub workspace_size: u64,
     /// Alignment of the workspace.
     pub workspace_align: u64,
-    /// Bytes of the weights file that a call may read; 0 where weights are embedded.
+    /// Bytes of the weights file that a call may read; 0 if weights are embedded.
     pub weights_size: u64,
     /// Alignment of the weights.
     pub weights_align: u64,
@@ -296,7 +296,7 @@ pub enum Status {
     Weights,
     /// 8: a callback asked to stop.
     Cancelled,
-    /// 9: sizes or versions of the interface do not match, or the metadata makes no sense.
+    /// 9: sizes or versions of the interface do not match, or the metadata is invalid.
     Abi,
     /// 10: the CPU lacks instructions that the code needs.
     Cpu,
@@ -347,7 +347,7 @@ impl std::error::Error for Status {}
 /// `TensorProto.DataType` of strings.
 pub const STRING: i32 = 8;
 
-/// Bits of one element by ONNX `TensorProto.DataType`; none for what ABI 1 does not know.
+/// Bits of an element by ONNX `TensorProto.DataType`; `None` for types that ABI 1 does not define.
 pub fn element_bits(dtype: i32) -> Option<u32> {
     Some(match dtype {
         // uint2, int2; uint4, int4, float4e2m1

@@ -1,5 +1,5 @@
-//! Aligned memory. A `Vec<u8>` promises no alignment, generated code asks for 64 bytes in workspaces and for
-//! element alignment in tensors.
+//! Aligned memory. A `Vec<u8>` guarantees no alignment; generated code requires 64 bytes for workspaces and
+//! element alignment for tensors.
 
 #![allow(unsafe_code, reason = "allocates with a given alignment")]
 
@@ -8,10 +8,10 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Alignment of every buffer: a cache line, and more than any element needs.
+/// Alignment of every buffer: a cache line, which exceeds the alignment of every element type.
 pub const ALIGN: usize = 64;
 
-/// Memory without initialised content. No allocation where the layout has size 0.
+/// Uninitialised memory. A layout of size 0 is not allocated.
 #[derive(Debug)]
 struct Raw {
     ptr: NonNull<u8>,
@@ -45,7 +45,7 @@ impl Drop for Raw {
     }
 }
 
-/// Bytes, [`ALIGN`]ed, zeroed at first.
+/// Bytes with alignment [`ALIGN`], initially zero.
 #[derive(Debug)]
 pub struct Buffer {
     raw: Raw,
@@ -54,7 +54,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Zeroed bytes, or [`Status::Capacity`] where there is no memory.
+    /// Zeroed bytes, or [`Status::Capacity`] if allocation fails.
     pub fn new(bytes: usize) -> Result<Buffer, Status> {
         Ok(Buffer { raw: Raw::new(bytes, ALIGN, true)?, len: bytes })
     }
@@ -64,7 +64,7 @@ impl Buffer {
         b.copy_from_slice(bytes);
         Ok(b)
     }
-    /// Forgets all but the first `bytes`.
+    /// Drops all bytes after the first `bytes`.
     pub fn truncate(&mut self, bytes: usize) {
         self.len = self.len.min(bytes);
     }
@@ -85,7 +85,7 @@ impl DerefMut for Buffer {
     }
 }
 
-/// Scratch memory for one call at a time: aligned, with undefined content, so that nobody reads it from Rust.
+/// Scratch memory for one call at a time: aligned, with undefined contents, which Rust code never reads.
 #[derive(Debug)]
 pub struct Workspace(Raw);
 
@@ -94,11 +94,11 @@ impl Workspace {
     pub fn new(bytes: usize, align: usize) -> Result<Workspace, Status> {
         Raw::new(bytes, align.max(ALIGN), false).map(Workspace)
     }
-    /// Grows, losing the content, unless size and alignment are enough already.
+    /// Grows, losing the contents, unless size and alignment suffice already.
     pub fn reserve(&mut self, bytes: usize, align: usize) -> Result<(), Status> {
         if self.len() < bytes || self.0.layout.align() < align {
             let bytes = bytes.max(self.len());
-            // The old memory goes before the new comes.
+            // Free the old memory before allocating the new.
             *self = Workspace::default();
             *self = Workspace::new(bytes, align)?;
         }
@@ -108,18 +108,18 @@ impl Workspace {
     pub fn len(&self) -> usize {
         self.0.layout.size()
     }
-    /// True without any memory.
+    /// True if the size is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The address; not null and aligned even where empty.
+    /// The address; not null and aligned even if empty.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.0.ptr.as_ptr()
     }
 }
 
 impl Default for Workspace {
-    /// An empty one, to grow by [`Workspace::reserve`].
+    /// An empty workspace, to grow by [`Workspace::reserve`].
     fn default() -> Workspace {
         Workspace(Raw { ptr: Layout::new::<Line>().dangling_ptr(), layout: Layout::new::<Line>() })
     }

@@ -1,4 +1,4 @@
-//! Why a call failed: [`Error`], and the sentence of a check with its values.
+//! Errors of failing calls: [`Error`], and the message of a check with its values.
 
 #![allow(unsafe_code, reason = "reads foreign metadata")]
 
@@ -6,13 +6,13 @@ use crate::abi::{Status, onnxc_check_info, onnxc_fault, onnxc_model};
 use std::ffi::{CStr, c_char};
 use std::fmt;
 
-/// Bytes of the metadata's struct before it had checks.
+/// Bytes of the metadata's struct in versions without checks.
 pub(crate) const WITHOUT_CHECKS: usize = 168;
 
-/// Number of no check.
+/// The index that means no check.
 pub(crate) const NO_CHECK: u32 = u32::MAX;
 
-/// Why a call failed. Printed, it names the node, the tensors and the sizes.
+/// The reason why a call failed. Its text names the node, the tensors and the sizes.
 #[derive(Clone, Debug)]
 pub struct Error {
     status: Status,
@@ -27,11 +27,11 @@ impl Error {
     pub(crate) fn of_fault(status: Status, message: String, fault: onnxc_fault) -> Error {
         Error { status, message, fault: (fault.check != NO_CHECK).then_some(fault) }
     }
-    /// What kind of error it is.
+    /// The status of the error.
     pub fn status(&self) -> Status {
         self.status
     }
-    /// What the model filled in, if one of its own checks failed.
+    /// The record of the model, if one of its own checks failed.
     pub fn fault(&self) -> Option<&onnxc_fault> {
         self.fault.as_ref()
     }
@@ -61,7 +61,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The sentence of a check: operator and node, then its text with the values in place of each `%lld`.
+/// The message of a check: operator and node, then its text with the values substituted for each `%lld`.
 pub fn sentence(node: &str, op: &str, text: &str, values: &[i64]) -> String {
     let mut out = op.to_owned();
     if !node.is_empty() {
@@ -89,12 +89,12 @@ pub fn sentence(node: &str, op: &str, text: &str, values: &[i64]) -> String {
     out + rest
 }
 
-/// Whether the metadata has a table of checks: not in objects of compilers that had none.
+/// Whether the metadata has a table of checks, which older compilers did not write.
 pub(crate) fn has_checks(m: &onnxc_model) -> bool {
     m.struct_size as usize >= size_of::<onnxc_model>() && !m.checks.is_null()
 }
 
-/// What the metadata says of a fault; empty where it says nothing.
+/// The message of a fault; empty if the metadata has none.
 pub(crate) fn message(m: &'static onnxc_model, fault: &onnxc_fault) -> String {
     if !has_checks(m) || fault.check >= m.n_checks {
         return String::new();

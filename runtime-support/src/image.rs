@@ -1,11 +1,11 @@
-//! Decodes images for models with ImageDecoder: the one function that objects of such models call and do not
-//! have themselves. The decoders are behind the feature `image`.
+//! Decodes images for models with ImageDecoder: the only external function that objects of such models call.
+//! The decoders require the feature `image`.
 //!
-//! BMP, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP, told apart by how the data begin. Every image becomes red,
-//! green and blue of 8 bits: grey is repeated, transparency is dropped, wider samples are rounded.
-//! Orientation and colour profiles are not applied. Grey is ITU-R 601's, in the fixed point that Pillow has.
-//! Pixels of JPEG may be two steps apart from libjpeg-turbo's, whose rounding of upsampled colours
-//! alternates.
+//! BMP, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP, recognised by their signatures. Every image is converted to
+//! 8-bit red, green and blue: grey is replicated, transparency is dropped, wider samples are rounded.
+//! Orientation and colour profiles are not applied. Grey is computed as in ITU-R 601, with Pillow's
+//! fixed-point arithmetic. JPEG pixels may differ by two from libjpeg-turbo's, whose rounding of upsampled
+//! colours alternates.
 
 #[cfg(feature = "image")]
 mod decode;
@@ -13,7 +13,7 @@ mod decode;
 #[cfg(feature = "image")]
 pub use decode::{decode, onnxc_decode_image};
 
-/// What the channels of a pixel are. The numbers are those of the C interface.
+/// The channels of a pixel. The numbers are those of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum PixelFormat {

@@ -1,6 +1,6 @@
-//! A generic driver over the metadata: describes and calls any model through its `<m>_model`. Checks what the
-//! metadata lets it check, finds the dim params from the inputs, allocates outputs, and finds the sizes of
-//! those that depend on data.
+//! A generic driver over the metadata: describes and calls any model through its `<m>_model`. It checks
+//! arguments against the metadata, derives the dim params from the inputs, allocates outputs, and determines
+//! the sizes of data-dependent ones.
 
 #![allow(unsafe_code, reason = "reads foreign metadata and calls generated code")]
 
@@ -17,7 +17,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Outputs of unknown size start at their upper bound if that is no more than this; else at nothing.
+/// Outputs of unknown size are first allocated with their upper bound if it is at most this; otherwise empty.
 const FIRST_TRY_BYTES: usize = 64 << 20;
 
 /// A dimension of an input or output.
@@ -31,7 +31,7 @@ pub enum Dim {
     Computed,
 }
 
-/// What an input or output is.
+/// The kind of an input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -69,7 +69,7 @@ impl Kind {
             _ => return None,
         })
     }
-    /// True if a value is of this kind; its elements are looked at by the model.
+    /// True if a value is of this kind; the model checks its elements.
     fn fits(self, v: &Value) -> bool {
         match v {
             Value::None => matches!(self, Kind::OptionalTensor | Kind::OptionalSequence),
@@ -89,13 +89,13 @@ const OPTIONAL_SEQUENCE: i32 = abi::ONNXC_SEQUENCE | abi::ONNXC_OPTIONAL;
 pub struct ValueInfo {
     /// The exact ONNX name.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// ONNX `TensorProto.DataType` of its elements, or of its maps' values.
     pub dtype: i32,
     /// Its dims, if it is a tensor.
     pub dims: Vec<Dim>,
-    /// Upper bounds of the dims where there are any.
+    /// Upper bounds of the dims, if any.
     pub max_dims: Vec<Option<i64>>,
     /// Upper bound of the bytes.
     pub max_bytes: Option<u64>,
@@ -104,7 +104,7 @@ pub struct ValueInfo {
 }
 
 impl ValueInfo {
-    /// The dims for given dim params; none for those that are computed.
+    /// The dims for given dim params; `None` for those that are computed.
     fn known_dims(&self, params: &[i64]) -> Vec<Option<i64>> {
         let known = |d: &Dim| match *d {
             Dim::Fixed(n) => Some(n),
@@ -113,7 +113,7 @@ impl ValueInfo {
         };
         self.dims.iter().map(known).collect()
     }
-    /// Dims to allocate an output for at first.
+    /// The dims for the first allocation of an output.
     fn first_capacity(&self, params: &[i64]) -> Vec<i64> {
         let known = self.known_dims(params);
         let fill = |f: &dyn Fn(usize) -> Option<i64>| -> Option<Vec<i64>> {
@@ -127,7 +127,7 @@ impl ValueInfo {
     }
 }
 
-/// A model that is linked into the program, or loaded for the rest of its life.
+/// A model that is linked into the program, or loaded until the process ends.
 #[derive(Clone, Debug)]
 pub struct Model {
     raw: &'static onnxc_model,
@@ -182,8 +182,8 @@ impl Model {
             weights: None,
         })
     }
-    /// With the weights that [`Model::needs_weights`] asks for. [`Status::Weights`] if they are too few,
-    /// [`Status::Align`] if the alignment is.
+    /// Attaches the weights that [`Model::needs_weights`] requires. [`Status::Weights`] if the file is too
+    /// small, [`Status::Align`] if it is not aligned.
     pub fn with_weights(mut self, weights: impl Into<Arc<Weights>>) -> Result<Model, Status> {
         let weights = weights.into();
         if (weights.len() as u64) < self.raw.weights_size {
@@ -199,7 +199,7 @@ impl Model {
     pub fn open_weights(&self, path: impl AsRef<Path>) -> Result<Weights, WeightsError> {
         Weights::open(path, self.raw.weights_size, self.raw.weights_align)
     }
-    /// True if the weights are in a file of their own and none is attached yet.
+    /// True if the weights are in a separate file that is not attached yet.
     pub fn needs_weights(&self) -> bool {
         self.raw.weights_size != 0 && self.weights.is_none()
     }
@@ -224,14 +224,14 @@ impl Model {
         &self.dim_params
     }
     /// The dim params that follow from the inputs' shapes. [`Status::Dim`] if shapes contradict the model or
-    /// each other, or a param stands in no input; [`Status::Value`] if an input is of another kind or type.
+    /// each other, or a param occurs in no input; [`Status::Value`] if an input has another kind or type.
     pub fn dims_of(&self, inputs: &[Value<'_>]) -> Result<Vec<i64>, Error> {
         self.dims_with(inputs, &[])
     }
-    /// The same, with `sizes` by name for params that stand in no input: how many positions of a state are in
-    /// use.
+    /// The same, with `sizes` by name for params that occur in no input: the number of used positions of a
+    /// state.
     pub fn dims_with(&self, inputs: &[Value<'_>], sizes: &[(&str, i64)]) -> Result<Vec<i64>, Error> {
-        // The value of each param, and where it comes from.
+        // The value of each param, and its origin.
         let mut dims: Vec<Option<(i64, &str, usize)>> = vec![None; self.dim_params.len()];
         if inputs.len() != self.inputs.len() {
             return Err(Error::new(
@@ -318,7 +318,7 @@ impl Model {
         usize::try_from(bytes)
             .map_err(|_| Error::new(Status::Capacity, "the workspace would be larger than memory can be"))
     }
-    /// Why there is no workspace for these dim params: a call checks them before it looks at anything else.
+    /// The error for dim params without a workspace size: a call checks these first.
     fn refusal(&self, code: i32, dims: &[i64]) -> Error {
         if !fault::has_checks(self.raw) {
             return Status::check(code).err().unwrap_or(Status::Abi).into();
@@ -356,10 +356,10 @@ impl Model {
     }
     /// Runs the model once; the workspace grows if it is too small, and is free again afterwards.
     ///
-    /// Outputs whose size depends on data start at their upper bound if there is a moderate one, else empty;
-    /// when they or the workspace are too small the model says what it needs and runs again. Elements of
-    /// sequences, optionals and maps are checked by the model itself: [`Status::Value`] for another type or
-    /// other sizes.
+    /// Data-dependent outputs are first allocated with their upper bound if it is moderate, else empty. If
+    /// they or the workspace are too small, the model returns the required size and runs again. The model
+    /// itself checks elements of sequences, optionals and maps: [`Status::Value`] for another type or other
+    /// sizes.
     pub fn call_in(
         &self,
         inputs: &[Value<'_>],
@@ -369,12 +369,12 @@ impl Model {
         let dims = self.dims_of(inputs)?;
         self.call_on(inputs, &dims, &mut [], exec, workspace)
     }
-    /// [`Model::call_in`] for models with state in place (`--alias`): an output that may have the memory of
-    /// an input takes the memory of that tensor, which is [`Value::None`] afterwards, if it is an output of
-    /// another call or [`Tensor::zeros`], and nobody else holds it. Otherwise the model copies it. After an
-    /// error it is there again, with undefined contents behind what was in use.
+    /// [`Model::call_in`] for models with state in place (`--alias`). An output that may share memory with an
+    /// input takes over the memory of that tensor, which becomes [`Value::None`], provided that it is an
+    /// output of another call or [`Tensor::zeros`], and is not shared. Otherwise the model copies it. After
+    /// an error the tensor is restored; its contents after the used part are undefined.
     ///
-    /// `sizes`: dim params that stand in no input, such as how many positions of the state are in use.
+    /// `sizes`: dim params that occur in no input, such as the number of used positions of the state.
     pub fn step(
         &self,
         inputs: &mut [Value<'_>],
@@ -412,8 +412,8 @@ impl Model {
         }
         result
     }
-    /// One call, repeated while capacities and the workspace are too small. `state`: memory that is input and
-    /// output; it comes back after an error.
+    /// One call, repeated while capacities and the workspace are too small. `state`: memory that is both
+    /// input and output; it is returned after an error.
     fn call_on(
         &self,
         inputs: &[Value<'_>],
@@ -450,10 +450,10 @@ impl Model {
             }
             return Err(e);
         }
-        // The workspace holds what results show until they are copied here.
+        // The workspace holds data that results refer to until they are copied here.
         Ok(outs.into_iter().map(Out::finish).collect::<Result<_, _>>()?)
     }
-    /// `pairs`: inputs and outputs that are one memory.
+    /// `pairs`: inputs and outputs that share memory.
     fn rounds(
         &self,
         mut inputs: Vec<*const c_void>,
@@ -463,7 +463,7 @@ impl Model {
         exec: Option<&Exec<'_>>,
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        // Each round settles at least one computed dim for good, or doubles the workspace.
+        // Each round determines at least one computed dim, or doubles the workspace.
         let rounds = 64 + self.outputs.iter().flat_map(|t| &t.dims).filter(|d| **d == Dim::Computed).count();
         for _ in 0..rounds {
             let Err(e) = self.call_once(&mut inputs, dims, outs, pairs, exec, workspace) else {
@@ -478,7 +478,8 @@ impl Model {
             }
             let needed = e.fault().map_or(0, |f| usize::try_from(f.workspace_size).unwrap_or(usize::MAX));
             if needed > workspace.len() {
-                // What comes behind will need more, too: few rounds, if there is memory for that.
+                // Later allocations will need more, too: doubling limits the number of rounds, if there is
+                // memory for it.
                 let double = workspace.len().saturating_mul(2);
                 if double <= needed || workspace.reserve(double, self.workspace_align).is_err() {
                     workspace.reserve(needed, self.workspace_align).map_err(|s| {
@@ -507,7 +508,7 @@ impl Model {
         let out_dims: Vec<*mut i64> = outs.iter_mut().map(Out::dims_ptr).collect();
         let weights = self.weights.as_ref().map_or(std::ptr::null(), |w| w.as_ptr().cast());
         let mut fault = onnxc_fault::NONE;
-        // A size of 0 would say nothing.
+        // A size of 0 would mean the default.
         let exec = onnxc_exec {
             struct_size: size_of::<onnxc_exec>(),
             workspace_size: workspace.len().max(1) as u64,
@@ -582,11 +583,11 @@ struct State {
 /// An output while the model runs.
 struct Out<'a> {
     info: &'a ValueInfo,
-    /// What the model fills where that is no tensor.
+    /// The descriptor that the model fills for an output that is not a tensor.
     described: onnxc_value,
-    /// Dims where they are not computed.
+    /// Dims that are not computed.
     known: Vec<Option<i64>>,
-    /// What `data` is allocated for.
+    /// The dims that `data` is allocated for.
     capacity: Vec<i64>,
     /// Capacity on entry, actual or needed dims on return.
     dims: Vec<i64>,
@@ -594,7 +595,7 @@ struct Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    /// With memory of its own, or none: then it gets some that is there.
+    /// With memory of its own, or with given memory.
     fn new(info: &'a ValueInfo, params: &[i64], own: bool) -> Result<Out<'a>, Status> {
         let capacity = info.first_capacity(params);
         let data = Buffer::new(if own && info.kind == Kind::Tensor {
@@ -611,25 +612,25 @@ impl<'a> Out<'a> {
             data,
         })
     }
-    /// What the model is given.
+    /// The pointer that is passed to the model.
     fn as_mut_ptr(&mut self) -> *mut c_void {
         match self.info.kind {
             Kind::Tensor => self.data.as_mut_ptr().cast(),
             _ => (&raw mut self.described).cast(),
         }
     }
-    /// The `out_dims` entry: null where all dims are constants.
+    /// The `out_dims` entry: null if all dims are constant.
     fn dims_ptr(&mut self) -> *mut i64 {
         let constant = self.info.dims.iter().all(|d| matches!(d, Dim::Fixed(_)));
         if constant { std::ptr::null_mut() } else { self.dims.as_mut_ptr() }
     }
-    /// After [`Status::Capacity`]: allocates what the model asked for, if that is more; true if so.
+    /// After [`Status::Capacity`]: allocates the required size, if it is larger; true if so.
     fn grow(&mut self) -> Result<bool, Status> {
-        // Only computed dims can ask for anything.
+        // Only computed dims can require more.
         let needed: Vec<i64> = self.known.iter().zip(&self.dims).map(|(k, d)| k.unwrap_or(*d)).collect();
         let more = needed.iter().zip(&self.capacity).any(|(n, c)| n > c);
         if more {
-            // The old memory goes before the new comes.
+            // Free the old memory before allocating the new.
             self.data = Buffer::new(0)?;
             self.data = Buffer::new(value::byte_len(self.info.dtype, &needed)?)?;
             self.capacity = needed;
@@ -637,7 +638,7 @@ impl<'a> Out<'a> {
         self.dims.clone_from(&self.capacity);
         Ok(more)
     }
-    /// After success: the output in its actual size, copied where it shows what lies elsewhere.
+    /// After success: the output with its actual size, copied if it refers to other memory.
     fn finish(self) -> Result<Value<'static>, Status> {
         if self.info.kind != Kind::Tensor {
             // SAFETY: the call has ended well, so it has filled the descriptor with what lies in the

@@ -1,4 +1,4 @@
-//! What the tests of random nests share: the comparison of results.
+//! Comparison of results, shared by the tests of random nests.
 
 use onnxc::nest::Module;
 use onnxc::nest::interp::{self, Outcome};

@@ -8,7 +8,7 @@ use onnxc::nest::{BinOp, Buf, Expr, Module, Place, Scalar, UnOp};
 use onnxc::sym::{Dim, SymTable};
 use onnxc::tensor::ElemType as T;
 
-/// Results that have no rounding: zeros must have the right sign.
+/// Results that are exact: zeros must have the right sign.
 const EXACT: &[UnOp] = &[
     UnOp::Neg,
     UnOp::Abs,
@@ -198,7 +198,7 @@ pub fn tables() -> Vec<Table> {
     out
 }
 
-/// What differs.
+/// The differences.
 pub fn differences(t: &Table, want: &Outcome, got: &Outcome) -> Vec<String> {
     let mut wrong = vec![];
     for (k, (name, exact)) in t.names.iter().enumerate() {

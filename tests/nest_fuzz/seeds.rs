@@ -14,7 +14,7 @@ use onnxc::sym::Sym;
 use onnxc::target::{LEVELS as LEVELS_OF_CPUS, Target};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes behind each output that nobody may touch.
+/// Guard bytes after each output.
 const GUARD: usize = 64;
 const LEVELS: [OptLevel; 3] = [OptLevel::O0, OptLevel::O1, OptLevel::O2];
 
@@ -35,7 +35,7 @@ pub fn variants() -> Vec<(OptLevel, Target)> {
     all
 }
 
-/// Runs machine code; fails if it writes behind an output.
+/// Runs machine code; fails if it writes beyond an output.
 pub fn native(
     m: &Module,
     target: &Target,
@@ -58,7 +58,7 @@ pub fn native(
     Ok(Outcome { outputs, dims: like.dims.clone() })
 }
 
-/// What is wrong, and the module at that point.
+/// The fault, and the module at that point.
 pub struct Wrong {
     pub what: String,
     pub module: String,

@@ -182,12 +182,7 @@ impl Emit<'_, '_> {
         let nonneg = self.m.syms.is_nonneg(x);
         let v = match y.as_const().filter(|c| *c > 0).map(|c| Divisor::of(&self.m.syms, &[x], c)) {
             Some(by) if quotient => self.quotient(a, by),
-            Some(by) if by.shift().is_some() => self.b.ins().band_imm_s(a, by.by - 1),
-            Some(by) => {
-                let q = self.quotient(a, by);
-                let p = self.times(q, by.by);
-                self.b.ins().isub(a, p)
-            }
+            Some(by) => self.remainder(a, by, |e| e.quotient(a, by)),
             _ => {
                 let mut d = self.emit_dim(y)?;
                 // A check rejects divisors below 1, but a size of an untaken path must not trap either.
@@ -225,6 +220,20 @@ impl Emit<'_, '_> {
         }
         let d = self.b.ins().iconst(I64, c.by);
         if c.natural { self.b.ins().udiv(a, d) } else { self.floor_quotient(a, d) }
+    }
+    /// The remainder of floor division of a by c. `quotient` gives floor(a / c) if it is required.
+    pub(super) fn remainder(
+        &mut self,
+        a: Value,
+        c: Divisor,
+        quotient: impl FnOnce(&mut Self) -> Value,
+    ) -> Value {
+        if c.shift().is_some() {
+            return self.b.ins().band_imm_s(a, c.by - 1);
+        }
+        let q = quotient(self);
+        let p = self.times(q, c.by);
+        self.b.ins().isub(a, p)
     }
     fn floor_quotient(&mut self, a: Value, d: Value) -> Value {
         let q = self.b.ins().sdiv(a, d);

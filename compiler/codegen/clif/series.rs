@@ -220,19 +220,11 @@ impl Emit<'_, '_> {
         }
         let arguments: Vec<Dim> = (0..turn.n).map(|i| part.of.at(i)).collect();
         let by = Divisor::of(&self.m.syms, &arguments, part.by);
-        let v = match (part.quotient, by.shift()) {
-            (true, _) => self.quotient(x, by),
-            (false, Some(_)) => self.b.ins().band_imm_s(x, part.by - 1),
-            (false, None) => {
-                let of = Part { quotient: true, ..part.clone() };
-                let q = match turn.parts.get(&of) {
-                    Some(q) => *q,
-                    None => self.quotient(x, by),
-                };
-                turn.parts.insert(of, q);
-                let p = self.times(q, part.by);
-                self.b.ins().isub(x, p)
-            }
+        let v = if part.quotient {
+            self.quotient(x, by)
+        } else {
+            let of = Part { quotient: true, ..part.clone() };
+            self.remainder(x, by, |e| *turn.parts.entry(of).or_insert_with(|| e.quotient(x, by)))
         };
         turn.parts.insert(part.clone(), v);
         Ok(v)

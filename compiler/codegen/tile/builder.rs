@@ -1,5 +1,5 @@
-//! Makes functions of the tile IR: constants once at the entry, loops with what they carry. Edges from a
-//! block with several successors to one with several predecessors are split here.
+//! Builds functions of the tile IR: constants once at the entry, loops with their carried values. Critical
+//! edges are split here.
 
 mod control;
 mod hoist;
@@ -11,12 +11,12 @@ use crate::codegen::tile::ir::{
 use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 
-/// A bound or a count: a number or a register.
+/// A bound or a count: a constant or a register.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Count {
-    /// Known now.
+    /// A compile-time constant.
     Fixed(i64),
-    /// Known at run time.
+    /// A run-time value.
     Run(Value),
 }
 
@@ -34,30 +34,30 @@ pub struct Loop {
 /// Every other lane.
 static EVEN: Table = [0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14];
 
-/// Makes a function.
+/// Builds a function.
 pub struct Builder {
     f: Func,
-    /// Constants, made once at the entry.
+    /// Constants, defined once at the entry.
     hoisted: Vec<Node>,
     known: Map<Op, Value>,
-    /// What operations on two vectors made in this block: unrolled loops compute it again.
+    /// Binary vector operations of this block, for common subexpression elimination in unrolled loops.
     made: Map<(Op, Value, Value), Value>,
-    /// The same of operations on integers, and of what is made of them in lanes.
+    /// The same for integer operations, and vectors and masks derived from them.
     counted: Map<(Op, Vec<Value>), Value>,
     conditions: Set<Value>,
-    /// Vectors and masks whose lanes are all alike.
+    /// Vectors and masks whose lanes are provably equal.
     uniform: Set<Value>,
-    /// Functions may use tables, where the vectors have them: other results than those of levels that have
-    /// none.
+    /// Functions may use table lookups, if the vectors have them. Results differ from those of levels
+    /// without.
     pub(super) tables: bool,
-    /// An instruction may round to bf16, which takes subnormal numbers for 0.
+    /// An instruction may round to bf16, which flushes subnormal numbers to 0.
     pub(super) rounds_to_bf16: bool,
-    /// The line of what is being translated.
+    /// The source line of the instructions being translated.
     pub(super) line: Line,
 }
 
-/// True for operations on integers and on what is made of them in lanes: places and masks that accesses have
-/// in common.
+/// True for integer operations, and for operations that derive vectors and masks from integers: positions and
+/// masks that accesses share.
 fn counts(op: Op) -> bool {
     matches!(
         op,
@@ -74,7 +74,7 @@ fn counts(op: Op) -> bool {
 }
 
 impl Builder {
-    /// An empty function; `long`: lanes have 64 bits; `in_order`: for cores that are.
+    /// An empty function. `long`: lanes have 64 bits; `in_order`: scheduled for in-order cores.
     pub fn new(width: Width, long: bool, in_order: bool) -> Builder {
         Builder {
             f: Func {
@@ -99,11 +99,11 @@ impl Builder {
             line: Line::default(),
         }
     }
-    /// Products of f16 may be added up as f16 ([`Func::halves`]).
+    /// Products of f16 may be accumulated in f16 ([`Func::halves`]).
     pub(super) fn allow_halves(&mut self) {
         self.f.halves = true;
     }
-    /// Dot products of bytes are put together ([`Func::in_words`]).
+    /// Dot products of bytes are expanded ([`Func::in_words`]).
     pub(super) fn sum_in_words(&mut self) {
         self.f.in_words = true;
     }
@@ -134,11 +134,11 @@ impl Builder {
     fn class(&self, v: Value) -> Class {
         self.f.classes[v.0 as usize]
     }
-    /// The block that instructions are appended to, by number.
+    /// The index of the block to which instructions are appended.
     pub(super) fn block(&self) -> usize {
         self.f.blocks.len() - 1
     }
-    /// One more parameter.
+    /// Adds a parameter.
     pub fn param(&mut self) -> Value {
         let v = self.fresh(Class::Int);
         self.f.params.push(v);
@@ -174,7 +174,7 @@ impl Builder {
             Op::FirstLanes(n) => n == 0 || n >= self.lanes(),
             Op::Broadcast(_) => args.is_empty(),
             Op::Un(Un::Narrow(_), _) => false,
-            // A mask that shrinks is alike if it was.
+            // An intersection of masks is uniform if its operands are.
             Op::Bin(Bin::Permute, _) => args.last().is_some_and(|a| self.uniform.contains(a)),
             Op::Bin(..)
             | Op::Un(..)
@@ -191,7 +191,7 @@ impl Builder {
             self.uniform.insert(def);
         }
     }
-    /// True if all lanes of a vector or mask are known to be alike.
+    /// True if all lanes of a vector or mask are provably equal.
     pub fn is_uniform(&self, v: Value) -> bool {
         self.uniform.contains(&v)
     }
@@ -212,7 +212,7 @@ impl Builder {
         self.note_uniform(op, &[], def);
         def
     }
-    /// A vector of a constant in memory, which a parameter points to: loaded once, at the entry.
+    /// A vector of a constant in memory, to which a parameter points: loaded once, at the entry.
     pub(super) fn load_at_entry(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
         let args: Vec<Value> = mask.into_iter().collect();
         let same = |n: &&Node| n.op == Op::Load(form) && n.mem == Some(mem) && n.args == args;
@@ -224,11 +224,11 @@ impl Builder {
         self.hoisted.push(Node { op: Op::Load(form), args, mem, literal: None, def: Some(def), line });
         def
     }
-    /// 32 bits in all lanes.
+    /// A 32-bit pattern in all lanes.
     pub fn bits(&mut self, x: u32) -> Value {
         self.constant(Op::Const(Number::Word(x)), Class::Vector)
     }
-    /// 64 bits in all lanes.
+    /// A 64-bit pattern in all lanes.
     pub fn bits64(&mut self, x: u64) -> Value {
         self.constant(Op::Const(Number::Long(x)), Class::Vector)
     }
@@ -236,19 +236,19 @@ impl Builder {
     pub fn f32(&mut self, x: f32) -> Value {
         self.bits(x.to_bits())
     }
-    /// A number for each lane.
+    /// A constant per lane.
     pub fn table(&mut self, x: &'static Table) -> Value {
         self.constant(Op::Table(x), Class::Vector)
     }
-    /// A small number for each lane of 32 bits.
+    /// A small integer per 32-bit lane.
     pub(super) fn lane_numbers(&mut self, x: [u8; 16]) -> Value {
         self.constant(Op::LaneNumbers(x), Class::Vector)
     }
-    /// The mask of the lanes whose bits are set, of lanes of 32 bits.
+    /// The constant mask of 32-bit lanes with the given bits.
     pub(super) fn some_lanes(&mut self, x: u32) -> Value {
         self.constant(Op::SomeLanes(x), Class::Mask)
     }
-    /// Size of the integers that count lanes.
+    /// Width of lane indices.
     pub(super) fn index_bits(&self) -> Bits {
         if self.f.long { Bits::B64 } else { Bits::B32 }
     }
@@ -256,11 +256,11 @@ impl Builder {
     pub fn iota(&mut self) -> Value {
         self.iota_by(1)
     }
-    /// Lane numbers times a number.
+    /// Lane numbers times a constant.
     pub fn iota_by(&mut self, n: u32) -> Value {
         self.constant(Op::Iota(n, self.index_bits()), Class::Vector)
     }
-    /// An integer in all lanes.
+    /// Broadcasts an integer.
     pub fn splat(&mut self, x: Value) -> Value {
         self.value(Op::Splat(self.index_bits()), &[x], None, Class::Vector)
     }
@@ -268,12 +268,12 @@ impl Builder {
     pub(super) fn vector(&mut self, op: Op, args: &[Value], mem: Option<Mem>) -> Value {
         self.value(op, args, mem, Class::Vector)
     }
-    /// Remembers that a mask may have no lane at all.
+    /// Marks a mask as possibly empty.
     pub fn condition(&mut self, mask: Value) -> Value {
         self.conditions.insert(mask);
         mask
     }
-    /// True for masks that may have no lane.
+    /// True for masks that may be empty.
     pub fn is_condition(&self, mask: Value) -> bool {
         self.conditions.contains(&mask)
     }
@@ -296,21 +296,21 @@ impl Builder {
     pub fn add(&mut self, x: Value, y: Value) -> Value {
         self.value(Op::Add, &[x, y], None, Class::Int)
     }
-    /// x, at least and at most a number.
+    /// x clamped to a range.
     pub(super) fn limited(&mut self, x: Value, lo: i64, hi: i64) -> Value {
         let (lo, hi) = (self.int(lo), self.int(hi));
         let x = self.value(Op::Lesser, &[x, hi], None, Class::Int);
         self.value(Op::Greater, &[x, lo], None, Class::Int)
     }
-    /// The lesser of two integers.
+    /// The minimum of two integers.
     pub(super) fn lesser(&mut self, x: Value, y: Value) -> Value {
         self.value(Op::Lesser, &[x, y], None, Class::Int)
     }
-    /// The greater of two integers.
+    /// The maximum of two integers.
     pub(super) fn greater(&mut self, x: Value, y: Value) -> Value {
         self.value(Op::Greater, &[x, y], None, Class::Int)
     }
-    /// 1 if x is a number, else 0 or less.
+    /// 1 if x equals n, else 0 or less.
     pub(super) fn equals(&mut self, x: Value, n: i64) -> Value {
         let above = self.add_imm(x, 1 - n);
         let below = self.mul_imm(x, -1);
@@ -321,7 +321,7 @@ impl Builder {
     pub fn and_imm(&mut self, x: Value, n: i32) -> Value {
         self.value(Op::AndImm(n), &[x], None, Class::Int)
     }
-    /// The mask of the first lanes.
+    /// The mask of the first n lanes.
     pub fn first_lanes(&mut self, n: Count) -> Value {
         match n {
             Count::Fixed(n) => self.constant(Op::FirstLanes(n as u32), Class::Mask),
@@ -331,7 +331,7 @@ impl Builder {
             }
         }
     }
-    /// How many lanes a mask of the first ones has, if it is one of a known number.
+    /// The number of lanes of a mask of leading lanes, if it is constant.
     pub fn lanes_of(&self, mask: Value) -> Option<u32> {
         self.known.iter().find_map(|(op, v)| {
             if let (Op::FirstLanes(n), true) = (op, *v == mask) { Some(*n) } else { None }
@@ -348,7 +348,7 @@ impl Builder {
                 }
         })
     }
-    /// A vector from memory.
+    /// Loads a vector.
     pub fn load(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
         if let Some(n) = mask.and_then(|k| self.lanes_of(k)).filter(|_| self.has(Op::LoadFirst(form, 1))) {
             return self.value(Op::LoadFirst(form, n as u8), &[], Some(mem), Class::Vector);
@@ -356,15 +356,15 @@ impl Builder {
         let mask = mask.map(|k| self.mask_for(k, form.lane()));
         self.value(Op::Load(form), mask.as_slice(), Some(mem), Class::Vector)
     }
-    /// Asks for a line of memory.
+    /// Prefetches a cache line.
     pub fn prefetch(&mut self, mem: Mem, far: bool) {
         self.push(Op::Prefetch { far }, &[], Some(mem), None);
     }
-    /// An element from memory in all lanes.
+    /// Loads an element into all lanes.
     pub fn broadcast(&mut self, form: Form, mem: Mem) -> Value {
         self.value(Op::Broadcast(form), &[], Some(mem), Class::Vector)
     }
-    /// A vector to memory.
+    /// Stores a vector.
     pub fn store(&mut self, form: Form, mem: Mem, v: Value, mask: Option<Value>) {
         if let Some(n) = mask.and_then(|k| self.lanes_of(k)).filter(|_| self.has(Op::StoreFirst(form, 1))) {
             self.push(Op::StoreFirst(form, n as u8), &[v], Some(mem), None);
@@ -374,7 +374,8 @@ impl Builder {
         let args: Vec<Value> = std::iter::once(v).chain(mask).collect();
         self.push(Op::Store(form), &args, Some(mem), None);
     }
-    /// The first `n` lanes to memory, `step` bytes apart; false if that is too far.
+    /// Stores the first `n` lanes at a constant stride of `step` bytes; false if displacements are out of
+    /// range.
     pub(super) fn store_lanes(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: i64) -> bool {
         if self.has(Op::StoreStrided(form)) {
             let step = self.int(step);
@@ -396,7 +397,7 @@ impl Builder {
         }
         true
     }
-    /// The same, a number of bytes apart that a register holds.
+    /// The same with a stride in a register.
     pub(super) fn store_lanes_strided(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: Value) {
         if self.has(Op::StoreStrided(form)) {
             let mask = (n < self.lanes()).then(|| self.first_lanes(Count::Fixed(i64::from(n))));
@@ -419,7 +420,7 @@ impl Builder {
             );
         }
     }
-    /// The lanes of a mask to memory, a number of bytes apart that a register holds.
+    /// Stores the lanes of a mask at a stride in a register.
     pub(super) fn store_strided(
         &mut self,
         form: Form,
@@ -430,17 +431,17 @@ impl Builder {
         let args: Vec<Value> = [v, step].into_iter().chain(mask).collect();
         self.push(Op::StoreStrided(form), &args, Some(mem), None);
     }
-    /// Lanes to places at distances that a vector says.
+    /// Stores lanes at the offsets of an index vector.
     pub(super) fn scatter(&mut self, form: Form, index: Value, mem: Mem, v: Value, mask: Value) {
         let base = self.address(mem);
         let own = self.masks(Op::MaskAnd, mask, mask);
         self.push(Op::Scatter(form), &[v, index, own], Some(Mem { base, index: None, disp: 0 }), None);
     }
-    /// The first lane to memory.
+    /// Stores the first lane.
     pub fn store_scalar(&mut self, mem: Mem, v: Value, bits: Bits) {
         self.push(Op::StoreScalar(bits), &[v], Some(mem), None);
     }
-    /// An address as a register.
+    /// Computes an address.
     pub(super) fn address(&mut self, mem: Mem) -> Value {
         if mem.index.is_none() {
             return self.add_imm(mem.base, i64::from(mem.disp));
@@ -451,28 +452,28 @@ impl Builder {
     pub(super) fn mul_imm(&mut self, x: Value, n: i32) -> Value {
         if n == 1 { x } else { self.value(Op::MulImm(n), &[x], None, Class::Int) }
     }
-    /// The first lane of a vector of integers that count lanes.
+    /// The first lane of an index vector.
     pub(super) fn first(&mut self, x: Value) -> Value {
         self.value(Op::First(self.index_bits()), &[x], None, Class::Int)
     }
-    /// The first lane of 64 bits.
+    /// The first 64-bit lane.
     pub(super) fn first_long(&mut self, x: Value) -> Value {
         self.value(Op::First(Bits::B64), &[x], None, Class::Int)
     }
-    /// Elements at distances that lanes say; see [`Op::Gather`].
+    /// Loads elements at the offsets of an index vector; see [`Op::Gather`].
     pub(super) fn gather(&mut self, form: Form, index: Value, mem: Mem, mask: Option<Value>) -> Value {
         let base = self.address(mem);
         let mask = mask.unwrap_or_else(|| self.all_lanes(true));
         let mask = self.mask_for(mask, form.lane());
-        // One of its own.
+        // The instruction clobbers its mask.
         let own = self.masks(Op::MaskAnd, mask, mask);
         self.value(Op::Gather(form), &[index, own], Some(Mem { base, index: None, disp: 0 }), Class::Vector)
     }
-    /// Lane by lane, of 32 bits.
+    /// A lane-wise operation on 32 bits.
     pub fn bin(&mut self, op: Bin, a: Value, b: Value) -> Value {
         self.bin_of(op, a, b, Bits::B32)
     }
-    /// Lane by lane.
+    /// A lane-wise operation.
     pub fn bin_of(&mut self, op: Bin, a: Value, b: Value, bits: Bits) -> Value {
         let key = (Op::Bin(op, bits), a, b);
         if let Some(v) = self.made.get(&key) {
@@ -482,11 +483,11 @@ impl Builder {
         self.made.insert(key, v);
         v
     }
-    /// Lane by lane, of 32 bits.
+    /// A lane-wise operation on 32 bits.
     pub fn un(&mut self, op: Un, a: Value) -> Value {
         self.un_of(op, a, Bits::B32)
     }
-    /// Lane by lane; `bits` of the operand.
+    /// A lane-wise operation; `bits` of the operand.
     pub fn un_of(&mut self, op: Un, a: Value, bits: Bits) -> Value {
         self.value(Op::Un(op, bits), &[a], None, Class::Vector)
     }
@@ -499,15 +500,15 @@ impl Builder {
         let c = self.value(Op::Cmp(p, bits), &[a, b], None, Class::Mask);
         self.mask_of(c, bits)
     }
-    /// A mask that is a vector has as many bits a lane as the longest elements of the function: one of 32
-    /// bits grows.
+    /// Masks in vector registers have the width of the function's longest elements: one of 32 bits is
+    /// extended.
     fn mask_of(&mut self, c: Value, bits: Bits) -> Value {
         if !self.f.width.masks_are_vectors() || !self.f.long || bits == Bits::B64 {
             return c;
         }
         self.value(Op::Un(Un::Extend, Bits::B32), &[c], None, Class::Mask)
     }
-    /// A mask as instructions on elements of a size take it.
+    /// A mask with the width that instructions on elements of a size require.
     pub(super) fn mask_for(&mut self, mask: Value, bits: Bits) -> Value {
         if !self.f.width.masks_are_vectors() || !self.f.long || bits == Bits::B64 {
             return mask;
@@ -521,7 +522,7 @@ impl Builder {
     /// Compares integers.
     pub fn icmp(&mut self, p: Pred, a: Value, b: Value, bits: Bits) -> Value {
         match (self.f.width, p) {
-            // AVX2 has equality and "greater" only.
+            // AVX2 has only equality and "greater".
             (Width::Avx2, Pred::Le) => {
                 let c = self.value(Op::ICmp(Pred::Lt, bits), &[b, a], None, Class::Mask);
                 let c = self.mask_of(c, bits);
@@ -538,17 +539,17 @@ impl Builder {
             }
         }
     }
-    /// All lanes, or none, as a mask.
+    /// The mask of all lanes, or the empty mask.
     pub fn all_lanes(&mut self, set: bool) -> Value {
         let n = if set { self.lanes() } else { 0 };
         self.constant(Op::FirstLanes(n), Class::Mask)
     }
-    /// The other lanes.
+    /// The complement of a mask.
     pub fn not(&mut self, mask: Value) -> Value {
         let all = self.all_lanes(true);
         self.masks(Op::MaskXor, mask, all)
     }
-    /// A mask that an operation makes.
+    /// A mask defined by an operation.
     pub(super) fn mask(&mut self, op: Op, args: &[Value]) -> Value {
         self.value(op, args, None, Class::Mask)
     }
@@ -561,7 +562,7 @@ impl Builder {
         let mask = self.mask_for(mask, bits);
         self.value(Op::Select(bits), &[b, a, mask], None, Class::Vector)
     }
-    /// The finished function; it returns whether a mask has any lane.
+    /// Finishes the function; it returns whether mask `any` is not empty.
     pub fn finish(mut self, any: Option<Value>) -> Func {
         match any {
             Some(mask) => self.push(Op::RetAny, &[mask], None, None),

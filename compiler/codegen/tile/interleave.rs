@@ -1,19 +1,19 @@
-//! The order of results that do not depend on each other: an activation behind the sums of a tile is a long
-//! chain for each of its vectors, and a core sees no more than a chain or two ahead. Neighbouring chains go
-//! abreast.
+//! Interleaves independent chains of operations: the activation after the accumulation of a tile is a long
+//! dependency chain for each vector, and the reorder window of a core covers one or two of these. Adjacent
+//! chains are interleaved.
 
 use super::ir::{Block, Class, Form, Func, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// Chains that go abreast at most. Each has a few values of its own, and sums wait for their turn beside
-/// them: none may be pushed out to memory.
+/// Maximum number of interleaved chains. Each has a few live values in addition to the accumulators that
+/// wait, none of which may be spilled.
 const ABREAST: usize = 4;
 /// Vector registers for the constants of chains.
 const CONSTANTS: usize = 3;
-/// Operations from which on a chain is long.
+/// Minimum operations of a long chain.
 const LONG: usize = 12;
 
-/// Orders the blocks of a function.
+/// Reorders the blocks of a function.
 pub(super) fn chains(f: &mut Func) {
     let constants: Set<Value> = f
         .blocks
@@ -37,10 +37,10 @@ pub(super) fn chains(f: &mut Func) {
     }
 }
 
-/// What decides how many chains go abreast.
+/// The limits on interleaving.
 struct Room<'a> {
     is_vector: &'a dyn Fn(Value) -> bool,
-    /// Vector registers of chains and of what waits.
+    /// Vector registers for chains and for values that wait.
     registers: usize,
     /// Lanes have 64 bits.
     halves: bool,
@@ -52,15 +52,15 @@ struct Ordered {
     aside: Vec<Group>,
 }
 
-/// Chains that go abreast: where the first node is, and the sums of the chains with the places of their
-/// results. Sums of all groups but the first wait there.
+/// Interleaved chains: the index of the first node, and the accumulators with the locations of their results.
+/// Accumulators of all groups except the first are stored there temporarily.
 struct Group {
     at: usize,
     sums: Vec<(Value, Mem)>,
 }
 
-/// Puts the sums of all groups but the first where their results will be, and loads them when their turn
-/// comes.
+/// Stores the accumulators of all groups except the first to the locations of their results, and reloads them
+/// before their group.
 fn put_aside(f: &mut Func, block: usize, groups: &[Group]) {
     let Some((first, rest)) = groups.split_first() else { return };
     let mut out = vec![];
@@ -87,12 +87,12 @@ fn stores(n: &Node) -> bool {
     matches!(n.op, Op::Store(_) | Op::StoreFirst(..))
 }
 
-/// True for what may not change its place among accesses to memory.
+/// True for nodes that may not be reordered among memory accesses.
 fn is_fixed(n: &Node) -> bool {
     n.op.is_memory() && !matches!(n.op, Op::Prefetch { .. }) || n.def.is_none()
 }
 
-/// The nodes with runs of long chains abreast, if there are any.
+/// The nodes with long chains interleaved, if there are any.
 fn abreast(b: &Block, room: &Room) -> Option<Ordered> {
     let ends: Vec<usize> = (0..b.nodes.len()).filter(|i| stores(&b.nodes[*i])).collect();
     if ends.len() < 2 {
@@ -132,16 +132,16 @@ fn abreast(b: &Block, room: &Room) -> Option<Ordered> {
     changed.then_some(Ordered { nodes, aside })
 }
 
-/// True for a chain that is long and touches no memory before it ends.
+/// True for a long chain that does not access memory before its end.
 fn suits(b: &Block, chain: &[usize]) -> bool {
     let (_, inside) = chain.split_last().unwrap_or((&0, &[]));
     chain.len() >= LONG && inside.iter().all(|i| !is_fixed(&b.nodes[*i]))
 }
 
-/// Nodes in their new order, by number.
+/// Nodes in their new order, by index.
 struct Order<'a> {
     b: &'a Block,
-    /// Which store alone needs a node.
+    /// The only store that depends on a node.
     owners: Vec<Option<usize>>,
     /// Stores.
     ends: Vec<usize>,
@@ -150,12 +150,12 @@ struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// What a store alone needs, and the store.
+    /// The nodes on which only one store depends, and the store.
     fn chain(&self, k: usize) -> Vec<usize> {
         let end = self.ends[k];
         (0..=end).filter(|i| !self.done[*i] && (*i == end || self.owners[*i] == Some(k))).collect()
     }
-    /// Vectors that live while chains go abreast: what waits beside them, and what each has.
+    /// Vectors that are live while chains are interleaved: those that wait, and those of each chain.
     fn registers(&self, chains: &[Vec<usize>], room: &Room) -> usize {
         let own: Set<usize> = chains.iter().flatten().copied().collect();
         let nodes = &self.b.nodes;
@@ -167,7 +167,7 @@ impl Order<'_> {
         let most = chains.iter().map(|c| self.of_chain(c, &waits, room)).max().unwrap_or(0);
         waits.len() + chains.len() * most
     }
-    /// Vectors that live in a chain by itself, beside those that wait.
+    /// Vectors that are live within one chain, in addition to those that wait.
     fn of_chain(&self, chain: &[usize], waits: &Set<Value>, room: &Room) -> usize {
         let (mut live, mut most) = (Set::<Value>::default(), 0);
         for n in chain.iter().rev().map(|i| &self.b.nodes[*i]) {
@@ -179,8 +179,8 @@ impl Order<'_> {
         }
         most
     }
-    /// The sums of chains that wait in memory for their turn, where their results will be, because registers
-    /// do not suffice for them; none where something else accesses memory before the last chain ends.
+    /// The accumulators of chains that can wait in memory at the locations of their results, because
+    /// registers do not suffice; none if anything else accesses memory before the last chain ends.
     fn may_wait_in_memory(&self, chains: &[Vec<usize>], room: &Room) -> Option<Vec<(Value, Mem)>> {
         let first = chains.get(..ABREAST)?;
         if chains.len() == ABREAST || room.halves || self.registers(first, room) <= room.registers {
@@ -197,7 +197,7 @@ impl Order<'_> {
         if sums.iter().any(|s| made_inside.contains(&s.0)) {
             return None;
         }
-        // Results do not overlap.
+        // Results must not overlap.
         let place = |m: &Mem| (m.base, m.index);
         let mut at: Vec<i32> = sums.iter().map(|s| s.1.disp).collect();
         at.sort_unstable();
@@ -205,7 +205,7 @@ impl Order<'_> {
         let same = sums.iter().all(|s| place(&s.1) == place(&sums[0].1));
         (apart && same).then_some(sums)
     }
-    /// The vector that a chain begins with, and where its result, a vector of the same size, goes.
+    /// The vector that a chain begins with, and the location of its result, a vector of the same size.
     fn sum(&self, chain: &[usize], room: &Room) -> Option<(Value, Mem)> {
         let nodes = &self.b.nodes;
         let end = &nodes[*chain.last()?];
@@ -222,8 +222,8 @@ impl Order<'_> {
             }
         }
     }
-    /// Emits chains abreast, behind everything else that is before the end of the last one; false if that would
-    /// change the order of accesses to memory.
+    /// Emits interleaved chains, after all other nodes before the end of the last one; false if that would
+    /// reorder memory accesses.
     fn side_by_side(&mut self, chains: &[Vec<usize>]) -> bool {
         let own: Set<usize> = chains.iter().flatten().copied().collect();
         let first = chains.iter().filter_map(|c| c.first()).min().copied().unwrap_or(0);
@@ -236,13 +236,13 @@ impl Order<'_> {
         let longest = chains.iter().map(Vec::len).max().unwrap_or(0);
         let steps = (0..longest).flat_map(|i| chains.iter().filter_map(move |c| c[..c.len() - 1].get(i)));
         self.emit(steps.copied().collect());
-        // Stores in their order.
+        // Stores keep their order.
         self.emit(chains.iter().filter_map(|c| c.last()).copied().collect());
         true
     }
 }
 
-/// The store that alone needs what a node makes, by number; none for what several need or others use.
+/// The only store that depends on each node, by index; none if several stores or other nodes do.
 fn owners(b: &Block, ends: &[usize]) -> Vec<Option<usize>> {
     let mut of: Map<Value, Option<usize>> = Map::default();
     let mut found = vec![None; b.nodes.len()];
@@ -256,7 +256,7 @@ fn owners(b: &Block, ends: &[usize]) -> Vec<Option<usize>> {
     for (i, n) in b.nodes.iter().enumerate().rev() {
         let owner = match ends.iter().position(|e| *e == i) {
             Some(k) => Some(k),
-            // A node without a result stays where it is, and so does what it needs.
+            // A node without a result does not move, nor do its operands.
             None => n.def.and_then(|d| of.get(&d).copied().flatten()),
         };
         found[i] = owner;

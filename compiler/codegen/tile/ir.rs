@@ -1,17 +1,16 @@
 //! The tile IR: vector operations in SSA form inside counted loops.
 //!
 //! A value is an integer register (pointers, counters), a whole vector, or a mask of its lanes. Vectors have
-//! [`Width::lanes`] lanes of 32 bits; a scalar is a vector whose lanes are all equal. A function that works
-//! on elements of 64 bits ([`Func::long`]) has half as many lanes: elements of 32 bits then fill the lower
-//! half of a vector, and what is above them is of no use to anybody. Loops carry values as block
-//! parameters, as regalloc2 wants them.
+//! [`Width::lanes`] lanes of 32 bits; a scalar is a vector whose lanes are all equal. A function on 64-bit
+//! elements ([`Func::long`]) has half as many lanes: 32-bit elements then occupy the lower half of a vector,
+//! and its upper half is undefined. Loops carry values as block parameters, as in regalloc2.
 
 mod width;
 
 use crate::codegen::math::Table;
 pub use width::Width;
 
-/// Bits of the lanes that an operation works on.
+/// The width of the lanes of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Bits {
@@ -19,7 +18,7 @@ pub enum Bits {
     B64,
 }
 
-/// What all lanes of a constant hold.
+/// A constant in all lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Number {
     /// 32 bits.
@@ -46,14 +45,14 @@ impl Number {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value(pub(super) u32);
 
-/// What kind of register holds a value.
+/// The register class of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// 64-bit integers and pointers.
     Int,
     /// Vectors.
     Vector,
-    /// One truth value a lane: a k register, or a vector of zeros and ones (`Width::masks_are_vectors`).
+    /// One truth value per lane: a k register, or a vector of zeros and ones (`Width::masks_are_vectors`).
     Mask,
 }
 
@@ -68,7 +67,7 @@ pub enum Pred {
     Ne = 4,
 }
 
-/// Operations on two vectors, lane by lane; the second operand may come from memory.
+/// Lane-wise operations on two vectors; the second operand may be in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Bin {
@@ -76,10 +75,10 @@ pub enum Bin {
     Sub,
     Mul,
     Div,
-    /// The second operand if either is NaN or both are zero, as the instruction has it.
+    /// The second operand if either is NaN or both are zero, as in x86's `minps`.
     Min,
     Max,
-    /// NaN if either is; -0 is less than +0. Not on x86-64.
+    /// NaN if either operand is NaN; -0 is less than +0. Not on x86-64.
     Least,
     Most,
     And,
@@ -90,14 +89,14 @@ pub enum Bin {
     IAdd,
     ISub,
     IMul,
-    /// The two products of the signed halves of each lane, added.
+    /// The sum of the two products of the signed 16-bit halves of each lane.
     MulAddPairs,
-    /// In each half of a lane the two products of the bytes of a, unsigned, by those of b, signed, added and cut off
-    /// at 16 bits.
+    /// In each 16-bit half of a lane, the saturated sum of the two products of unsigned bytes of a and signed
+    /// bytes of b.
     MulAddBytes,
-    /// The signed halves of each lane, added modulo 2^16.
+    /// Adds the signed 16-bit halves of each lane modulo 2^16.
     AddWords,
-    /// The products of the lower halves of 64-bit lanes, unsigned.
+    /// The unsigned products of the lower halves of 64-bit lanes.
     IMulLow,
     IMin,
     IMax,
@@ -108,7 +107,7 @@ pub enum Bin {
     Sar,
     /// a * 2^floor(b), AVX-512 only.
     Scale,
-    /// The lane of b that the lowest bits of a say.
+    /// Selects lanes of b by the low bits of the lanes of a.
     Permute,
 }
 
@@ -117,7 +116,7 @@ pub enum Bin {
 #[allow(missing_docs)]
 pub enum Un {
     Sqrt,
-    /// To an integer value, halves to even.
+    /// Rounds to an integral value, halves to even.
     Round,
     Floor,
     Ceil,
@@ -125,7 +124,7 @@ pub enum Un {
     /// Floats -> i32: rounding to nearest, towards zero.
     ToInt,
     TruncInt,
-    /// Floats -> i64, u64: towards zero. What does not fit becomes i64::MIN and u64::MAX. AVX-512 only.
+    /// Floats -> i64, u64: towards zero. Values out of range become i64::MIN and u64::MAX. AVX-512 only.
     TruncLong,
     TruncUnsigned,
     /// Integers -> f32; u64 (AVX-512 only, as is i64).
@@ -144,9 +143,9 @@ pub enum Un {
     Low,
     /// f32 -> f16, packed in the lower half of the vector. 128 bits only.
     Half,
-    /// f32 -> bf16, a word in the lower half of each lane; subnormal numbers become 0. 512 bits only.
+    /// f32 -> bf16, in the lower half of each lane; subnormal numbers become 0. 512 bits only.
     Brain,
-    /// Four f16 -> f32: those of the lower half of the vector, or of the upper one. 128 bits only.
+    /// Four f16 -> f32, from the lower or the upper half of the vector. 128 bits only.
     Whole {
         upper: bool,
     },
@@ -154,17 +153,17 @@ pub enum Un {
     Shl(u8),
     Shr(u8),
     Sar(u8),
-    /// Lane i <-> lane i ^ k, of lanes of 32 bits.
+    /// Exchanges lanes i and i ^ k, of 32 bits.
     Swap(u8),
-    /// Truncates each lane to so many bytes (1 or 2) and packs them within each half of 128 bits: those of
-    /// the lower half from its byte 0 on, those of the upper half right behind that position in its own half.
-    /// The rest is 0. 128 and 256 bits only.
+    /// Truncates each lane to 1 or 2 bytes and packs them within each 128-bit half: those of the lower half
+    /// from its byte 0 on, those of the upper half at the following offset of its own half. All other bytes
+    /// are 0. 128 and 256 bits only.
     Narrow(u8),
     /// The 16 bytes number k.
     Part(u8),
 }
 
-/// How a vector is in memory.
+/// The memory format of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Form {
@@ -174,12 +173,12 @@ pub enum Form {
     B32,
     /// IEEE half precision, converted.
     F16,
-    /// 8 and 16 bits, extended on load, cut off on store.
+    /// 8 and 16 bits, extended when loaded, truncated when stored.
     I8,
     U8,
     I16,
     U16,
-    /// Stores of 8 bits, 512 bits only: unsigned numbers that are too large become 255.
+    /// Stores of 8 bits, 512 bits only: unsigned values above 255 saturate.
     NearU8,
 }
 
@@ -203,21 +202,21 @@ impl Form {
     }
 }
 
-/// Signs of the bytes that a dot product multiplies.
+/// Signedness of the operands of a byte dot product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bytes {
-    /// Unsigned ones of the first factor, signed ones of the second: AVX512-VNNI, AVX-VNNI, FEAT_I8MM.
+    /// The first factor is unsigned, the second one signed: AVX512-VNNI, AVX-VNNI, FEAT_I8MM.
     Mixed,
     /// FEAT_DotProd.
     Signed,
-    /// The same with sums of two products in 16 bits ([`DotKind::NarrowBytes`](crate::nest::DotKind::NarrowBytes)):
-    /// put together only ([`Func::in_words`]).
+    /// The same with 16-bit sums of two products
+    /// ([`DotKind::NarrowBytes`](crate::nest::DotKind::NarrowBytes)): expanded only ([`Func::in_words`]).
     Narrow,
     /// FEAT_DotProd.
     Unsigned,
 }
 
-/// What eight bytes are that a product of matrices multiplies.
+/// The elements of eight bytes that a matrix product multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Factors {
     /// Bytes; sums are i32. FEAT_I8MM.
@@ -226,12 +225,12 @@ pub enum Factors {
     Halves,
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Defines the parameters.
     Args,
-    /// A parameter that arrives on the stack, by number.
+    /// A parameter passed on the stack, by index.
     StackArg(u32),
     /// An integer.
     Int(i64),
@@ -243,23 +242,23 @@ pub enum Op {
     AndImm(i32),
     /// a * immediate.
     MulImm(i32),
-    /// The lesser of a and b.
+    /// The minimum of a and b.
     Lesser,
-    /// The greater of a and b.
+    /// The maximum of a and b.
     Greater,
     /// The address of the memory operand.
     Address,
     /// The first lane of a vector of integers.
     First(Bits),
-    /// All lanes the same number.
+    /// A constant in all lanes.
     Const(Number),
-    /// A number for each lane; of 16, as many as there are.
+    /// A constant per lane: the leading ones of 16.
     Table(&'static Table),
-    /// A small number for each lane of 32 bits.
+    /// A small integer per 32-bit lane.
     LaneNumbers([u8; 16]),
-    /// The mask of the lanes of 32 bits whose bits are set.
+    /// The constant mask of 32-bit lanes with the given bits.
     SomeLanes(u32),
-    /// Lane numbers 0, 1, 2, ... times a number.
+    /// Lane numbers 0, 1, 2, ... times a constant.
     Iota(u32, Bits),
     /// An integer in all lanes.
     Splat(Bits),
@@ -267,48 +266,48 @@ pub enum Op {
     SplatFloat,
     /// The mask of the first n lanes.
     FirstLanes(u32),
-    /// A vector from memory; an argument is a mask, lanes outside read as 0 and touch nothing.
+    /// Loads a vector. An optional argument is a mask: inactive lanes become 0 and access nothing.
     Load(Form),
-    /// The first lanes of a vector from memory; the others are 0. 128 bits only.
+    /// Loads the first lanes of a vector; the others are 0. 128 bits only.
     LoadFirst(Form, u8),
     /// lane i = mem\[base + index\[i\] * size of the form\]. Arguments: index (lanes of `builder`'s index
-    /// size) and mask, which the instruction clobbers: nobody else may read it. Lanes outside the mask
-    /// become 0. A form of less than 32 bits loads the 4 bytes at base + index\[i\].
+    /// size) and mask, which the instruction clobbers: it may have no other use. Inactive lanes become 0. A
+    /// form of less than 32 bits loads the 4 bytes at base + index\[i\].
     Gather(Form),
-    /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
+    /// Loads an element into all lanes. An optional argument is a mask: if it is empty, nothing is read.
     Broadcast(Form),
-    /// lane i = mem\[base + i * step\]. Arguments: step in bytes and, where there is one, a mask, as with
-    /// [`Op::Load`]. RISC-V only, as what follows about registers of floats.
+    /// lane i = mem\[base + i * step\]. Arguments: the step in bytes and, optionally, a mask as in
+    /// [`Op::Load`]. RISC-V only, like the following operations on floating-point registers.
     LoadStrided(Form),
-    /// A float from memory in a register of floats, by number: selection gives them out.
+    /// Loads a float into a floating-point register, assigned by selection.
     Element(Form, u8),
-    /// A number in a register of floats.
+    /// A constant in a floating-point register.
     Number(Number, u8),
-    /// A register of floats in all lanes.
+    /// Broadcasts a floating-point register.
     SplatScalar(Bits, u8),
-    /// Asks for a line of memory, into the second-level cache if `far`; the address need not exist.
+    /// Prefetches a cache line, into the second-level cache if `far`; the address need not be valid.
     Prefetch {
         /// Not into the first.
         far: bool,
     },
-    /// A vector to memory; a second argument is a mask.
+    /// Stores a vector; an optional second argument is a mask.
     Store(Form),
     /// The inverse of [`Op::LoadStrided`]: the vector, the step, a mask.
     StoreStrided(Form),
-    /// The first lanes of a vector to memory. 128 bits only.
+    /// Stores the first lanes of a vector. 128 bits only.
     StoreFirst(Form, u8),
-    /// A lane of the first 16 bytes to memory, cut off as its form says.
+    /// Stores a lane of the first 16 bytes, truncated to the form.
     StoreLane(Form, u8),
-    /// A lane each to where the second argument says, as with [`Op::Gather`]; the third is a mask, used up.
-    /// AVX-512 only.
+    /// Stores each lane at the offset given by the second argument, as in [`Op::Gather`]; the third is a
+    /// mask, which is clobbered. AVX-512 only.
     Scatter(Form),
-    /// 1 or more if a mask has any lane, else 0.
+    /// 1 or more if a mask is not empty, else 0.
     AnyLane,
-    /// The first lane to memory.
+    /// Stores the first lane.
     StoreScalar(Bits),
-    /// Lane by lane.
+    /// A lane-wise binary operation.
     Bin(Bin, Bits),
-    /// `Bin` with a register of floats as the second operand, or the first one.
+    /// `Bin` with a floating-point register as the second operand, or as the first one.
     BinScalar {
         /// Operation.
         op: Bin,
@@ -316,12 +315,12 @@ pub enum Op {
         bits: Bits,
         /// Register.
         f: u8,
-        /// It is the first operand.
+        /// The register is the first operand.
         reversed: bool,
     },
-    /// `Bin` with an integer for all lanes as the second operand.
+    /// `Bin` with a broadcast integer as the second operand.
     BinInt(Bin, Bits),
-    /// Lane by lane: bits of the operand.
+    /// A lane-wise unary operation; bits of the operand.
     Un(Un, Bits),
     /// a * b + c, or c - a * b, rounded once.
     Fma {
@@ -344,7 +343,7 @@ pub enum Op {
         /// Size of the lanes.
         bits: Bits,
     },
-    /// `Fma231` whose last factor is a register of floats.
+    /// `Fma231` whose last factor is a floating-point register.
     FmaScalar {
         /// Subtract the product.
         neg: bool,
@@ -353,7 +352,7 @@ pub enum Op {
         /// Register.
         f: u8,
     },
-    /// `Fma231` whose last factor is one lane of a vector for all lanes of the result. 128 bits only.
+    /// `Fma231` whose last factor is one lane of a vector, broadcast. 128 bits only.
     FmaLane {
         /// Subtract the product.
         neg: bool,
@@ -362,43 +361,45 @@ pub enum Op {
         /// The lane of the last factor.
         lane: u8,
     },
-    /// First argument plus the second times one lane of the third, for all lanes, rounded once: eight lanes of
-    /// f16. It overwrites the first; selection makes it of products of f32 ([`Func::halves`]). 128 bits only.
+    /// First argument plus the second times one broadcast lane of the third, rounded once: eight lanes of
+    /// f16. It overwrites the first; selection derives it from products of f32 ([`Func::halves`]). 128 bits
+    /// only.
     FmaHalves {
         /// The lane of the third argument.
         lane: u8,
     },
-    /// First argument plus four products of bytes a lane, of the second and the third. It overwrites the
-    /// first.
+    /// First argument plus, in each lane, the products of four bytes of the second and the third. It
+    /// overwrites the first.
     Dot(Bytes),
-    /// `Dot` whose last factor is one lane of a vector for all lanes of the result. 128 bits only.
+    /// `Dot` whose last factor is one lane of a vector, broadcast. 128 bits only.
     DotLane {
         /// Signs.
         bytes: Bytes,
-        /// Of mixed ones, those of the last factor are unsigned.
+        /// With mixed signedness, the bytes of the last factor are unsigned.
         swapped: bool,
         /// The lane of the last factor.
         lane: u8,
     },
-    /// The products of eight bytes of both arguments, as integers of 16 bits: of the lower halves, or the upper ones.
-    /// Not of mixed signs. 128 bits only.
+    /// The 16-bit products of eight bytes of both arguments, from the lower or upper halves. Not with mixed
+    /// signedness. 128 bits only.
     MulBytes {
         /// Signs.
         bytes: Bytes,
         /// Upper halves.
         upper: bool,
     },
-    /// The first argument and such products of the others, added modulo 2^16; it overwrites the first. 128 bits only.
+    /// The first argument plus such products of the others, modulo 2^16; it overwrites the first. 128 bits
+    /// only.
     AddMulBytes {
         /// Signs.
         bytes: Bytes,
         /// Upper halves.
         upper: bool,
     },
-    /// First argument plus the two integers of 16 bits of the second in each lane; it overwrites the first. 128
+    /// First argument plus the two 16-bit integers of the second in each lane; it overwrites the first. 128
     /// bits only.
     AddPairs(Bytes),
-    /// The bytes of the first argument that those of the second say. 128 bits only.
+    /// Selects bytes of the first argument by the bytes of the second. 128 bits only.
     BytesFrom,
     /// First argument plus the products of eight bytes or four bf16 a lane: of the second, whose halves are
     /// alike, and of eight bytes of memory for each lane in the third (lanes 0 and 1) and the fourth (2 and
@@ -407,7 +408,7 @@ pub enum Op {
     Dot8 {
         /// What is multiplied.
         of: Factors,
-        /// Of mixed ones, those of the second argument are signed.
+        /// With mixed signedness, the bytes of the second argument are signed.
         swapped: bool,
     },
     /// First argument, two rows of two sums, plus the product of two rows of eight bytes (the third) and of
@@ -415,23 +416,22 @@ pub enum Op {
     MatrixDot {
         /// What is multiplied.
         of: Factors,
-        /// Of mixed ones, those of the third argument are signed, and the sums are in columns.
+        /// With mixed signedness, the bytes of the third argument are signed; the sums are in columns.
         swapped: bool,
     },
-    /// The numbers of lanes, each with some bits turned: where [`Un::Swap`] takes them from.
+    /// The lane numbers with some bits inverted: the source lanes of [`Un::Swap`].
     LanesSwapped(u8, Bits),
-    /// The lanes of the first argument that the second one says, as numbers of their size.
+    /// Selects lanes of the first argument by the lanes of the second.
     Permuted(Bits),
-    /// The lower halves of two vectors side by side, lane by lane in turn; the upper ones if `upper`. 128
-    /// bits only.
+    /// Interleaves the lanes of the lower halves of two vectors; of the upper ones if `upper`. 128 bits only.
     Zip {
         /// Size of the lanes.
         bits: Bits,
         /// Upper halves.
         upper: bool,
     },
-    /// The lanes of 32 bits with even numbers, of the first and then of the second argument; those with odd
-    /// ones if `odd`. 128 bits only.
+    /// The 32-bit lanes with even indices, of the first and then of the second argument; those with odd
+    /// indices if `odd`. 128 bits only.
     Unzip {
         /// Odd numbers.
         odd: bool,
@@ -448,22 +448,22 @@ pub enum Op {
     MaskOr,
     /// Masks combined.
     MaskXor,
-    /// The lanes of its second argument where the mask (the third) is set, else those of the first.
+    /// Selects lanes of the second argument where the mask (the third) is set, else those of the first.
     Select(Bits),
-    /// `Select` that overwrites one of its arguments, by number. 128 bits only.
+    /// `Select` that overwrites one of its arguments, by index. 128 bits only.
     SelectInto(Bits, u8),
-    /// To the only successor.
+    /// Jumps to the only successor.
     Jump,
-    /// To the first successor if a < b (or a < immediate), else to the second.
+    /// Branches to the first successor if a < b (or a < immediate), else to the second.
     BranchLess(Option<i32>),
-    /// The end.
+    /// Returns.
     Ret,
-    /// The end, with 0 as the result if a mask has no lane.
+    /// Returns 0 if a mask is empty, else a positive number.
     RetAny,
 }
 
 impl Op {
-    /// True for operations that RISC-V alone has.
+    /// True for operations that exist on RISC-V only.
     pub(super) fn is_of_riscv(self) -> bool {
         matches!(
             self,
@@ -479,7 +479,8 @@ impl Op {
                 | Op::Permuted(_)
         )
     }
-    /// True for operations that are about their memory operand; with others it stands for the last argument.
+    /// True for operations that access memory; other operations may have a memory operand in place of their
+    /// last argument.
     pub(super) fn is_memory(self) -> bool {
         matches!(
             self,
@@ -506,14 +507,14 @@ impl Op {
 pub struct Mem {
     /// Pointer.
     pub base: Value,
-    /// Added, times 1, 2, 4 or 8.
+    /// Index register, and its scale of 1, 2, 4 or 8.
     pub index: Option<(Value, u8)>,
-    /// Bytes added.
+    /// Displacement in bytes.
     pub disp: i32,
 }
 
-/// The line of a text that an instruction comes from, 0 without debug information. All are equal: functions
-/// are compared by what they do.
+/// The source line of an instruction in the text, 0 without debug information. All compare equal: functions
+/// are compared by their operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Line(pub u32);
 
@@ -538,26 +539,26 @@ pub struct Node {
     pub args: Vec<Value>,
     /// Memory operand.
     pub mem: Option<Mem>,
-    /// A number in all lanes, read from behind the code, in place of the last operand.
+    /// A constant in all lanes, read from the literals after the code, that replaces the last operand.
     pub literal: Option<Number>,
     /// Result.
     pub def: Option<Value>,
-    /// Where it comes from.
+    /// Source line.
     pub line: Line,
 }
 
 /// A basic block.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Block {
-    /// Instructions; the last one leaves.
+    /// Instructions; the last one is the terminator.
     pub nodes: Vec<Node>,
-    /// Values that predecessors hand over.
+    /// Block parameters.
     pub params: Vec<Value>,
-    /// Where it goes.
+    /// Successors.
     pub succs: Vec<usize>,
-    /// Where it comes from.
+    /// Predecessors.
     pub preds: Vec<usize>,
-    /// What it hands to its only successor.
+    /// Arguments for the parameters of its only successor.
     pub jump_args: Vec<Value>,
 }
 
@@ -568,11 +569,11 @@ pub struct Func {
     pub width: Width,
     /// Vectors have lanes of 64 bits, and half as many.
     pub long: bool,
-    /// For cores that begin no instruction before the one before it.
+    /// For in-order cores.
     pub in_order: bool,
-    /// Products of f16 may be added up as f16, up to [`HALVES`](crate::nest::HALVES) of them.
+    /// Products of f16 may be accumulated in f16, up to [`HALVES`](crate::nest::HALVES) of them.
     pub halves: bool,
-    /// The machine has no dot products of bytes: they are put together.
+    /// The machine has no byte dot products: they are expanded.
     pub in_words: bool,
     /// The machine has no products of matrices of bytes: dot products of eights are two of quads each.
     pub in_quads: bool,

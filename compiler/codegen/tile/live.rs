@@ -1,21 +1,21 @@
-//! Which vectors of a tile live where.
+//! Liveness of the vectors of a tile.
 
 use crate::codegen::tile::ir::{Block, Class, Func, Value};
 
-/// Most vectors that live at once in each block, constants aside.
+/// Maximum number of live vectors in each block, without constants.
 pub(super) fn pressure(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<usize> {
     let live_out = at_ends(f, constant);
     let most = |(b, live): (&Block, Vec<bool>)| along(f, b, live, constant).0.into_iter().max().unwrap_or(0);
     f.blocks.iter().zip(live_out).map(most).collect()
 }
 
-/// Vectors that live at each instruction of a block, constants aside.
+/// Number of live vectors at each instruction of a block, without constants.
 pub(super) fn at_nodes(f: &Func, block: usize, constant: &dyn Fn(&Value) -> bool) -> Vec<usize> {
     let live_out = at_ends(f, constant).swap_remove(block);
     along(f, &f.blocks[block], live_out, constant).0
 }
 
-/// Which vectors live at the end of each block.
+/// The vectors that are live at the end of each block.
 fn at_ends(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<Vec<bool>> {
     let none = vec![false; f.classes.len()];
     let mut live_in: Vec<Vec<bool>> = vec![none.clone(); f.blocks.len()];
@@ -39,8 +39,8 @@ fn at_ends(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<Vec<bool>> {
     live_out
 }
 
-/// How many vectors live at each instruction of a block, with its results and operands, and which ones at its
-/// entry, from those at its end.
+/// The number of live vectors at each instruction of a block, including its results and operands, and the
+/// vectors that are live at its entry, given those at its end.
 fn along(
     f: &Func,
     b: &Block,

@@ -1,9 +1,9 @@
-//! Vectors: leaf functions whose instructions and registers are chosen here, not by Cranelift.
+//! Vector code: leaf functions with instruction selection and register allocation independent of Cranelift.
 //!
-//! A leaf nest becomes a function of the tile IR ([`ir`], made with `builder`) by [`translate()`], which asks
-//! what a machine can do and knows no instruction. [`text`] prints it and reads it back. `rematerialize`
-//! decides where constants are, `regalloc` gives registers (regalloc2), and a machine under `isa` selects and
-//! encodes instructions.
+//! [`translate()`] turns a leaf nest into a function of the tile IR ([`ir`], built with `builder`). It
+//! queries the capabilities of a machine and knows no instructions. [`text`] prints and parses functions.
+//! `rematerialize` places constants, `regalloc` assigns registers (regalloc2), and a machine under `isa`
+//! selects and encodes instructions.
 
 mod builder;
 mod interleave;
@@ -28,15 +28,15 @@ pub use translate::{Arg, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, t
 pub struct Code {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// What they do to the frame.
+    /// Their effects on the frame.
     pub steps: Steps,
-    /// The lines that they come from.
+    /// Their source lines.
     pub rows: Rows,
-    /// Bytes of stack that they use, with the return address.
+    /// Bytes of stack that they use, including the return address.
     pub stack: u32,
 }
 
-/// The code of a tile.
+/// Compiles a tile.
 pub fn compile(f: &Func) -> Result<Code> {
     if cfg!(debug_assertions) {
         reads_back(f).map_err(|e| Failure::bug("text of a tile", e))?;
@@ -46,8 +46,7 @@ pub fn compile(f: &Func) -> Result<Code> {
     machine.encode(&alloc, &out)
 }
 
-/// The function with constants where registers are few, and with the operations that its machine has
-/// instructions for.
+/// The function after placement of constants and instruction selection.
 pub fn select(f: &Func) -> Result<Func> {
     let machine = isa::machine(f.width);
     if cfg!(debug_assertions) {
@@ -62,19 +61,19 @@ pub fn select(f: &Func) -> Result<Func> {
     Ok(f)
 }
 
-/// Whether the text of a function says what the function does.
+/// Whether the function survives printing and parsing.
 fn reads_back(f: &Func) -> std::result::Result<(), String> {
     let text = text::print(f);
     let again = text::print(&text::parse(&text)?);
     if again == text { Ok(()) } else { Err(format!("it reads back as\n{again}\nfrom\n{text}")) }
 }
 
-/// What tiles of a CPU level may use.
+/// The vectors of the tiles of a CPU level.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors {
     /// Length of vectors.
     pub width: Width,
-    /// What they can do.
+    /// Their capabilities.
     pub caps: Caps,
 }
 

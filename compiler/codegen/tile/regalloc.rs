@@ -1,11 +1,11 @@
-//! Registers for selected instructions, by regalloc2.
+//! Register allocation for selected instructions, by regalloc2.
 
 use super::ir::{Block, Func, Node, Op, Value, Width};
 use super::isa::Machine;
 use crate::diag::{Failure, Result};
 use regalloc2::{Inst, InstOrEdit, InstRange, Operand, Output, PRegSet, RegClass, RegallocOptions, VReg};
 
-/// A function as regalloc2 sees it.
+/// A function in the representation of regalloc2.
 pub(super) struct Alloc {
     pub nodes: Vec<Node>,
     ranges: Vec<InstRange>,
@@ -70,12 +70,12 @@ impl regalloc2::Function for Alloc {
 }
 
 impl Alloc {
-    /// True if a block is nothing but a jump, so that branches may go to where it goes.
+    /// True if a block consists of a jump only, so that branches to it may be threaded.
     pub(super) fn is_empty(&self, out: &Output, b: usize) -> bool {
         let mut it = out.block_insts_and_edits(self, regalloc2::Block::new(b));
         matches!((it.next(), it.next()), (Some(InstOrEdit::Inst(i)), None) if self.nodes[i.index()].op == Op::Jump)
     }
-    /// Where a branch to a block ends.
+    /// The final target of a branch to a block.
     pub(super) fn target(&self, out: &Output, mut b: usize) -> usize {
         while self.is_empty(out, b) {
             b = self.blocks[b].succs[0];
@@ -84,7 +84,7 @@ impl Alloc {
     }
 }
 
-/// Gives registers to the instructions that were selected.
+/// Allocates registers for selected instructions.
 pub(super) fn allocate(mut f: Func, machine: &dyn Machine) -> Result<(Alloc, Output)> {
     let blocks = std::mem::take(&mut f.blocks);
     let alloc = operands(&f, blocks, machine);

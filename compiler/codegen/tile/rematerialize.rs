@@ -1,30 +1,29 @@
-//! Where the constants of a tile are.
+//! Placement of the constants of a tile.
 //!
-//! The builder makes each constant once, in a register at the entry. A tile whose sums fill the registers has
-//! none to spare for the coefficients of an activation that runs behind its loops: they would push sums out
-//! to memory in every step. Where all do not fit, constants go to where they are used: operands that
-//! instructions read from behind the code (AVX-512 broadcasts one element, AVX2 reads whole vectors), or
-//! registers that are filled just before; innermost loops with registers to spare fill theirs before they
-//! begin.
+//! The builder defines each constant once, in a register at the entry. If the accumulators of a tile fill the
+//! registers, the coefficients of an activation after its loops would spill accumulators in every step. If
+//! not all constants fit, they are rematerialized at their uses: as operands read from the literals after the
+//! code (AVX-512 broadcasts one element, AVX2 reads whole vectors), or in registers loaded just before.
+//! Innermost loops with free registers load their constants before they begin.
 
 use super::live::{self, pressure};
 use crate::codegen::tile::ir::{Bin, Block, Class, Func, Line, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// Vector registers that are kept for what instruction forms need on the way.
+/// Vector registers reserved for temporaries of instruction forms.
 const SPARE: usize = 1;
-/// The same where arithmetic reads registers only: loads need some, too.
+/// The same if arithmetic reads registers only: loads need some, too.
 const SPARE_FOR_LOADS: usize = 4;
 
-/// Moves tables and constants where registers do not suffice; `folds`: instructions read constants from
+/// Rematerializes tables and constants if registers do not suffice; `folds`: instructions read constants from
 /// memory.
 pub(super) fn place(f: &mut Func, folds: bool) {
     place_tables(f);
     place_constants(f, folds);
 }
 
-/// Tables that would push what lives in a loop out to memory are read where they are used: before an
-/// innermost loop, or once in a block.
+/// Tables that would cause spills in a loop are loaded near their uses: before an innermost loop, or once in
+/// a block.
 fn place_tables(f: &mut Func) {
     let (tables, constants) = (made(f, |op| matches!(op, Op::Table(_))), constants(f));
     let most = pressure(f, &|v| constants.contains_key(v));
@@ -51,7 +50,7 @@ fn place_tables(f: &mut Func) {
     }
 }
 
-/// What the entry makes with such operations.
+/// The values that the entry defines with operations accepted by `keep`.
 fn made(f: &Func, keep: impl Fn(&Op) -> bool) -> Map<Value, Op> {
     let nodes = f.blocks.first().map_or(&[][..], |b| &b.nodes);
     nodes.iter().filter(|n| keep(&n.op)).filter_map(|n| Some((n.def?, n.op))).collect()
@@ -61,7 +60,7 @@ fn constants(f: &Func) -> Map<Value, Op> {
     made(f, |op| matches!(op, Op::Const(_)))
 }
 
-/// Which of these the blocks use, in the order of their first uses.
+/// The values of `originals` that the blocks use, in the order of their first uses.
 fn used(blocks: &[Block], originals: &Map<Value, Op>) -> Vec<Value> {
     let (mut own, mut seen) = (vec![], Set::default());
     let args = blocks.iter().flat_map(|b| b.nodes.iter().flat_map(|n| &n.args).chain(&b.jump_args));
@@ -69,7 +68,7 @@ fn used(blocks: &[Block], originals: &Map<Value, Op>) -> Vec<Value> {
     own
 }
 
-/// Makes copies before a loop, which then uses them. False: there is no block before it.
+/// Defines copies before a loop, and uses them in it. False if there is no block before it.
 fn make_before(
     f: &mut Func,
     (head, latch): (usize, usize),
@@ -100,7 +99,7 @@ impl<'a> Copies<'a> {
     fn new(originals: &'a Map<Value, Op>) -> Self {
         Copies { originals, made: Map::default() }
     }
-    /// The copy of an original, which a node makes the first time; other values stand for themselves.
+    /// The copy of an original, defined on first use; other values are returned unchanged.
     fn of(&mut self, f: &mut Func, v: Value, nodes: &mut Vec<Node>) -> Value {
         match self.made.get(&v) {
             Some(copy) => *copy,
@@ -115,7 +114,8 @@ impl<'a> Copies<'a> {
         self.made.insert(v, copy);
         copy
     }
-    /// What block `i`, whose nodes are `out`, hands over is made before its jump.
+    /// Copies of values that block `i` (with nodes `out`) passes to its successor are defined before its
+    /// jump.
     fn hand_over(&mut self, f: &mut Func, i: usize, out: &mut Vec<Node>) {
         let mut handed = std::mem::take(&mut f.blocks[i].jump_args);
         let mut nodes = vec![];
@@ -126,7 +126,7 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// Moves constants.
+/// Rematerializes constants.
 fn place_constants(f: &mut Func, folds: bool) {
     let constants = constants(f);
     if constants.is_empty() {
@@ -165,9 +165,9 @@ fn place_constants(f: &mut Func, folds: bool) {
     }
 }
 
-/// The same where arithmetic reads registers only. What products are added to is overwritten: a copy of a
-/// constant costs as much as the constant. Of the others an innermost loop keeps as many as it has registers
-/// for.
+/// The same if arithmetic reads registers only. The addend of a multiply-add is overwritten, so that copying
+/// a constant costs as much as loading it. Of the other constants, an innermost loop keeps as many as it has
+/// free registers.
 fn place_near(f: &mut Func, constants: &Map<Value, Op>, pressure: &[usize]) {
     let registers = f.width.registers() - SPARE_FOR_LOADS;
     for (head, latch) in innermost(&f.blocks) {
@@ -210,13 +210,13 @@ fn place_near(f: &mut Func, constants: &Map<Value, Op>, pressure: &[usize]) {
     }
 }
 
-/// What an instruction overwrites: what products are added to.
+/// The operand that an instruction overwrites: the addend.
 fn overwritten(n: &Node) -> usize {
     if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() }
 }
 
-/// Uses of constants in a block, by the number of the instruction, that find the copy of the use before them:
-/// so many that registers suffice, those close together first.
+/// Uses of constants in a block, by instruction index, that reuse the copy of the previous use: as many as
+/// registers allow, closest uses first.
 fn kept_between_uses(
     f: &Func,
     block: usize,
@@ -249,7 +249,7 @@ fn kept_between_uses(
     kept
 }
 
-/// A value of its own.
+/// Defines a new value by `op`.
 fn fresh(f: &mut Func, op: Op) -> (Node, Value) {
     f.classes.push(Class::Vector);
     let v = Value(f.classes.len() as u32 - 1);
@@ -257,7 +257,7 @@ fn fresh(f: &mut Func, op: Op) -> (Node, Value) {
     (node, v)
 }
 
-/// Makes a constant the memory operand of an instruction, if it can have one there.
+/// Folds a constant into the memory operand of an instruction, if possible.
 fn fold(n: &mut Node, constants: &Map<Value, Op>) {
     let known = |v: &Value| match constants.get(v) {
         Some(Op::Const(x)) => Some(*x),
@@ -270,7 +270,7 @@ fn fold(n: &mut Node, constants: &Map<Value, Op>) {
         // Reads whole vectors at any length.
         (Op::Bin(Bin::MulAddPairs | Bin::MulAddBytes | Bin::AddWords, _), _) => {}
         (Op::Bin(op, bits), &[a, b]) => {
-            // What is read has the size that the instruction expects.
+            // The memory operand must have the size that the instruction expects.
             let known = |v: &Value| known(v).filter(|x| x.bits() == bits);
             if let Some(x) = known(&b) {
                 (n.args, n.literal) = (vec![a], Some(x));

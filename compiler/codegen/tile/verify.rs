@@ -13,13 +13,13 @@
 use super::ir::{Class, Func, Node, Op, Value};
 use super::isa::Machine;
 
-/// Checks a function; the first fault, with the instruction.
+/// Verifies a function; returns the first fault, with the instruction.
 pub(super) fn verify(f: &Func, machine: &dyn Machine) -> Result<(), String> {
     let mut v = Verify { f, defined: vec![false; f.classes.len()] };
     for p in &f.params {
         v.define(*p).map_err(|e| format!("parameters: {e}"))?;
     }
-    // Stack parameters are defined where they are loaded.
+    // Stack parameters are defined by the operation that loads them.
     let loaded = |p: &Value| {
         f.blocks.iter().flat_map(|b| &b.nodes).any(|n| matches!(n.op, Op::StackArg(_)) && n.def == Some(*p))
     };
@@ -45,7 +45,7 @@ pub(super) fn verify(f: &Func, machine: &dyn Machine) -> Result<(), String> {
     v.order()
 }
 
-/// So many successors, if the operation ends a block.
+/// The number of successors, if the operation is a terminator.
 fn leaves(op: Op) -> Option<usize> {
     match op {
         Op::Jump => Some(1),
@@ -86,7 +86,7 @@ impl Verify<'_> {
     }
     fn node(&mut self, n: &Node) -> Result<(), String> {
         let (args, def) = classes(n.op);
-        // Memory or a literal may stand for the last operand.
+        // Memory or a literal may replace the last operand.
         let folded = usize::from(n.literal.is_some() || n.mem.is_some() && !n.op.is_memory());
         let least = args.iter().filter(|a| !a.1).count().saturating_sub(folded);
         if n.args.len() < least || n.args.len() > args.len() {

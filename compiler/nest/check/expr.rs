@@ -167,7 +167,7 @@ impl<'a> Body<'a> {
         }
         self.dim(extent);
         self.define_sym(sym, None);
-        // What the driver checks may have simplified one of the two.
+        // Conditions of the driver may have simplified one of the two.
         let range = self.m.syms.loop_range(sym);
         if !range
             .is_some_and(|(lo, hi)| lo.as_const() == Some(0) && self.m.syms.eq(hi, extent) == Answer::Yes)

@@ -1,25 +1,25 @@
-//! Kernels that have several nests: loops, one after the other, around parallel ones.
+//! Compound kernels: sequences of parallel nests, possibly inside loops.
 
 use super::loops::par_loops;
 use crate::nest::{Body, LoopKind, Stmt, visit};
 use crate::sym::Sym;
 
-/// A piece of a compound kernel.
+/// A part of a compound kernel.
 pub(crate) enum Part {
-    /// What runs as a kernel of its own would: a nest, or statements without one.
+    /// A nest, or statements without one, equivalent to a separate kernel.
     Nest(Body),
-    /// A statement around pieces.
+    /// A statement around parts.
     Around {
         /// The statement, its bodies empty.
         stmt: Stmt,
-        /// The pieces of each body.
+        /// The parts of each body.
         bodies: Vec<Vec<Part>>,
-        /// The loop that runs the pieces again and again, if it is one.
+        /// The loop that repeats the parts, if the statement is one.
         again: Option<Sym>,
     },
 }
 
-/// The body of a compound kernel in pieces.
+/// Splits the body of a compound kernel into parts.
 pub(crate) fn parts(body: Vec<Stmt>) -> Vec<Part> {
     body.into_iter().map(part).collect()
 }
@@ -44,18 +44,18 @@ pub(crate) fn is_compound(body: &[Stmt]) -> bool {
         body.iter().all(|s| matches!(s, Stmt::For { .. } | Stmt::With { .. })) && has_nest(body)
     };
     match par_loops(body).1 {
-        // Of chains beside each other, each is one.
+        // Of parallel chains, each is compound.
         [Stmt::If { then, els, .. }] => compound(then) && (compound(els) || is_compound(els)),
         inside => compound(inside),
     }
 }
 
-/// True if a parallel loop is somewhere in a body.
+/// True if a body contains a parallel loop.
 fn has_nest(body: &[Stmt]) -> bool {
     visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Par, .. }))
 }
 
-/// True for a kernel of steps one after the other, each of parallel nests: a recurrence.
+/// True for a sequential loop of parallel nests: a recurrence.
 pub(crate) fn is_chain(body: &[Stmt]) -> bool {
     let is_nest = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Par, .. });
     let steps =

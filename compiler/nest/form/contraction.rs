@@ -1,16 +1,16 @@
-//! Sums of products of two operands: MatMul, Conv, and what passes make of them.
+//! Contractions: reductions of products of two operands (MatMul, Conv), including those that passes emit.
 
 use super::loops::{Loops, Sum, first_store, par_loops, seq_loops, sum};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Sums of products of two operands, taken apart.
+/// The parts of a contraction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Contraction {
     /// The `par` nest.
     pub loops: Loops,
-    /// The sum.
+    /// The accumulator.
     pub acc: Reg,
     /// The `seq` nest.
     pub reduction: Loops,
@@ -18,39 +18,39 @@ pub(crate) struct Contraction {
     pub a: (Buf, Vec<Dim>),
     /// See `a`.
     pub b: (Buf, Vec<Dim>),
-    /// Where B is a sum or a difference of two elements of its buffer: the second one.
+    /// If B is a sum or a difference of two elements of its buffer: the second one.
     pub with: Option<(BinOp, Vec<Dim>)>,
-    /// What each row prefetches while its sum runs: a share of the lines from here on. The last
-    /// subscript moves on with the row, by its share.
+    /// The lines that each row prefetches during its reduction, beginning at this element. The last subscript
+    /// advances with the row.
     pub prefetch: Option<(Buf, Vec<Dim>)>,
-    /// What the sum begins with, if not with zero.
+    /// The initial value, if it is not zero.
     pub start: Option<Expr>,
-    /// Lets and the store.
+    /// `Let` statements and the store.
     pub epilogue: Vec<Stmt>,
-    /// True if the kernel has nothing else.
+    /// True if the kernel contains nothing else.
     pub whole: bool,
-    /// How factors come to the sum.
+    /// The type of the products.
     pub product: ProductKind,
 }
 
 impl Contraction {
-    /// True if each step has one element of each operand, and nothing is asked of memory.
+    /// True if each step has one element of each operand, and there are no prefetches.
     pub fn is_plain(&self) -> bool {
         self.with.is_none() && self.prefetch.is_none()
     }
-    /// Where the result goes.
+    /// The position of the result.
     pub fn store(&self) -> Option<(Buf, Vec<Dim>)> {
         first_store(&self.epilogue)
     }
-    /// True for sums that have to be exact, so that no sums of other factors may take their place: those
-    /// known to be whole numbers, and those that are converted to an integer, which shows the smallest error.
+    /// True for accumulations that must be exact, so that algorithms with other factors do not apply: those
+    /// known to hold integers, and those converted to an integer, where the smallest error is visible.
     pub fn is_exact(&self, m: &Module) -> bool {
         let rounded = |e: &Expr| matches!(e, Expr::Cast(t, x) if t.is_int() && x.is_acc(self.acc));
         m.regs[self.acc].whole.is_some() || visit::any_expr(&self.epilogue, &mut |e| rounded(e))
     }
 }
 
-/// A step of the sum.
+/// A reduction step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ProductKind {
     /// Of floats.
@@ -59,19 +59,19 @@ pub(crate) enum ProductKind {
     Double,
     /// Of bytes as floats, and floats.
     Extended,
-    /// Of groups; of bytes, the unsigned ones are those of B if `swapped`.
+    /// Products of groups; if `swapped`, the unsigned bytes are those of B.
     Dot {
         /// What a group is.
         group: DotKind,
-        /// A and B have changed places.
+        /// A and B are exchanged.
         swapped: bool,
     },
-    /// Of single bytes, extended: what `exact_sums` and `integer_dot` rewrite, or nobody.
+    /// Products of single bytes, extended, which `exact_sums` and `integer_dot` rewrite.
     Bytes,
 }
 
 impl ProductKind {
-    /// Type of the sum.
+    /// Type of the accumulator.
     pub fn ty(self) -> ElemType {
         match self {
             ProductKind::Fma | ProductKind::Extended => ElemType::F32,
@@ -80,21 +80,20 @@ impl ProductKind {
             ProductKind::Bytes => ElemType::I32,
         }
     }
-    /// Columns of panels come in multiples of this on every level whose vectors have up to so many lanes, so
-    /// that they share panels; on levels of longer ones, of `lanes` of the product's size, in multiples of those.
+    /// The unit of panel widths: the same on all levels with at most that many lanes, so that they share
+    /// panels; on levels with longer vectors, the number of lanes of the product's size.
     pub fn unit(self, lanes: u32) -> i64 {
         i64::from(lanes).max(if self == ProductKind::Double { 8 } else { 16 })
     }
-    /// True where an instruction may multiply two rows of A by columns of B.
+    /// True if an instruction may multiply two rows of A by columns of B.
     pub fn pairs_rows(self) -> bool {
         matches!(self, ProductKind::Dot { group, .. } if group.is_long())
     }
-    /// Steps of the sum that are written out: as many as a vector of the row's elements holds, eight bytes
-    /// each or four.
+    /// Unrolled reduction steps: as many as elements of a row in a vector, in groups of eight or four bytes.
     pub fn steps(self) -> i64 {
         if matches!(self, ProductKind::Dot { group, .. } if group.is_long()) { 2 } else { 4 }
     }
-    /// The sum with one more product.
+    /// The accumulator after one more product.
     pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
         match self {
             ProductKind::Fma | ProductKind::Double => Expr::fma(a, b, sum),
@@ -106,7 +105,7 @@ impl ProductKind {
             }
         }
     }
-    /// The step of a sum of this type.
+    /// Matches a reduction step of this type.
     fn of(ty: ElemType, e: &Expr) -> Option<(ProductKind, [&Expr; 3])> {
         let byte = |e: &Expr| matches!(e, Expr::Cast(ElemType::I32, _));
         Some(match e {
@@ -131,12 +130,12 @@ impl ProductKind {
     }
 }
 
-/// A byte as the float of its value.
+/// The float of a byte.
 pub(crate) fn extended(byte: Expr) -> Expr {
     Expr::Cast(ElemType::F32, Box::new(Expr::Cast(ElemType::I32, Box::new(byte))))
 }
 
-/// A contraction, also where B is a sum of two elements or the sum prefetches: what passes make.
+/// A contraction, including those that passes emit, in which B is a sum of two elements or rows prefetch.
 pub(super) fn contraction(body: &[Stmt]) -> Option<Contraction> {
     let (loops, inside) = par_loops(body);
     let Sum { init, acc, steps, step, tail } = sum(inside)?;
@@ -182,7 +181,7 @@ pub(super) fn contraction(body: &[Stmt]) -> Option<Contraction> {
     })
 }
 
-/// A sum of products of two bytes each, as integers, whatever follows it.
+/// An integer reduction of products of two bytes, with any epilogue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ByteSum {
     /// The sum.
@@ -195,7 +194,7 @@ pub(crate) struct ByteSum {
     pub reduction: Loops,
 }
 
-/// The sum of bytes that a nest begins with, if nothing else changes it.
+/// The byte contraction that a nest begins with, if nothing else changes its accumulator.
 pub(crate) fn byte_sum(m: &Module, body: &[Stmt]) -> Option<ByteSum> {
     let (_, inside) = par_loops(body);
     let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = inside else {

@@ -3,15 +3,15 @@
 use super::{Contraction, Loops, Slide, depends};
 use crate::sym::{Dim, Sym};
 
-/// A contraction of `image[n][c][..]` and `filters[k][c][..]`. Each loop is where its name says and nowhere
-/// else; what runs over positions of the result depends on the image alone.
+/// A contraction of `image[n][c][..]` and `filters[k][c][..]`. Each loop occurs only in the subscripts that
+/// its name implies; loops over positions of the result occur in the image only.
 pub(crate) struct Convolution<'a> {
     sum: &'a Contraction,
-    /// The loop over images; none where there is one.
+    /// The loop over images; `None` for a single image.
     pub batch: Option<(Sym, Dim)>,
     /// The loop over filters, the channels of the result.
     pub filters: (Sym, Dim),
-    /// The other loops.
+    /// The loops over positions of the result.
     pub positions: Vec<(Sym, Dim)>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn loop_or_zero(loops: &Loops, at: Dim) -> Option<Option<(Sym, Dim)>>
     }
 }
 
-/// True if the variable is in this subscript and in no other.
+/// True if the variable occurs in this subscript and in no other.
 fn stands_in(at: &[Dim], own: usize, s: Sym) -> bool {
     at.iter().enumerate().all(|(i, d)| d.contains(s) == (i == own))
 }
@@ -61,7 +61,7 @@ impl Convolution<'_> {
             && weights[axis].as_sym() == Some(tap);
         own.then_some(slide)
     }
-    /// The same, if it moves by single elements in both loops and begins in the image.
+    /// The same, if stride and dilation are one and the window begins inside the image.
     pub fn unit_window(&self, axis: usize) -> Option<Slide> {
         self.window(axis).filter(|s| s.step == 1 && s.dilation == 1 && s.first >= 0)
     }

@@ -1,19 +1,19 @@
-//! Images: buffers with channels in the second dimension, as far as subscripts tell.
+//! Images: buffers with channels in the second dimension, as far as subscripts show it.
 
 use super::{Contraction, Form, depends, par_loops, seq_vars};
 use crate::nest::{Buf, Expr, Stmt, visit};
 use crate::sym::{Dim, Sym};
 
-/// What a nest reads and writes as images.
+/// The images that a nest accesses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Images {
-    /// Buffers that a convolution or pooling reads and writes as images.
+    /// Buffers that a convolution or pooling accesses as images.
     pub convolved: Vec<Buf>,
-    /// What it reads at positions from memory.
+    /// The image that it reads at computed positions.
     pub sampled: Option<Sampled>,
 }
 
-/// An image that a nest reads at positions from memory, channel by channel.
+/// An image that a nest reads at computed positions, channel by channel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sampled {
     /// The image.
@@ -27,7 +27,7 @@ pub(crate) struct Sampled {
 }
 
 impl Images {
-    /// Those of a nest of a form.
+    /// The images of a nest with the given form.
     pub fn of(body: &[Stmt], form: &Form) -> Images {
         Images { convolved: convolved(body, form.contraction()), sampled: sampled(body, form) }
     }
@@ -40,7 +40,7 @@ fn loads(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
     out
 }
 
-/// What a position has side by side, wherever it is, are channels.
+/// The contiguous elements of a position, wherever it is, are channels.
 fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
     let (mut bound, mut stores): (Vec<Sym>, Vec<(Buf, Vec<Dim>)>) = (vec![], vec![]);
     visit::walk(body, &mut |s| match s {
@@ -63,7 +63,7 @@ fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
     let read = |(buf, at): &(Buf, Vec<Dim>)| Some((*buf, at[1].as_sym().filter(|s| !bound.contains(s))?));
     let found: Vec<(Buf, Sym)> = reads.iter().filter(|r| positions(&r.1)).map(read).collect::<Option<_>>()?;
     let (image, channel) = *found.first()?;
-    // What else is read serves all channels.
+    // All other loads are independent of the channel.
     let serves = |(b, at): &(Buf, Vec<Dim>)| *b == image || !depends(at, channel);
     if found.iter().any(|f| *f != (image, channel)) || !reads.iter().all(serves) {
         return None;
@@ -123,15 +123,15 @@ fn convolved(body: &[Stmt], single: Option<&Contraction>) -> Vec<Buf> {
     if read.is_empty() {
         return vec![];
     }
-    // Channels that the kernel keeps as they are - those of depthwise convolutions, groups and pooling - and
-    // those that it makes.
+    // Channels that the kernel preserves (depthwise convolutions, groups, pooling), and those that it
+    // computes.
     let kept = |s: Sym| read.iter().any(|(_, at)| at[1].contains(s));
     let made = |s: Sym| single.is_some_and(|c| depends(&c.b.1, s) && !depends(&c.a.1, s));
     let channels: Vec<Sym> = loops.iter().map(|l| l.0).filter(|s| kept(*s) || made(*s)).collect();
-    // The phase of a transposed convolution is beside the position that it belongs to.
+    // The phase of a transposed convolution is in the same subscript as its position.
     let has =
         |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
-    // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
+    // A result that is not an image (its channels are in another dimension) keeps its layout.
     let mut moved: Vec<Buf> = vec![];
     visit::each_store(inside, &mut |buf, at| {
         if at.len() >= 3 && at[2..].iter().any(has) {

@@ -1,4 +1,4 @@
-//! Loops around a body, and the pieces that forms are told by.
+//! Loops around a body, and common parts of forms.
 
 use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Scalar, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -50,7 +50,7 @@ pub(crate) fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
     }
 }
 
-/// Puts loops around a body again.
+/// Wraps a body in loops.
 pub(crate) fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     loops.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::par(*var, *hi, body)])
 }
@@ -60,11 +60,11 @@ pub(crate) fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
 pub(crate) struct Map {
     /// The loops.
     pub loops: Vec<(Sym, Dim)>,
-    /// What it writes.
+    /// The buffer that it stores to.
     pub buf: Buf,
-    /// Where.
+    /// The subscripts.
     pub at: Vec<Dim>,
-    /// What.
+    /// The value.
     pub value: Expr,
 }
 
@@ -129,26 +129,26 @@ pub(crate) fn depends(at: &[Dim], s: Sym) -> bool {
     at.iter().any(|d| d.contains(s))
 }
 
-/// The store that ends a body which stores nothing else.
+/// The store at the end of a body without other stores.
 pub(crate) struct Stored<'a> {
-    /// What is before it.
+    /// The statements before it.
     pub before: &'a [Stmt],
-    /// What it writes.
+    /// The buffer that it stores to.
     pub buf: Buf,
-    /// Where.
+    /// The subscripts.
     pub at: &'a [Dim],
-    /// What.
+    /// The value.
     pub value: &'a Expr,
 }
 
-/// The body, or an epilogue, as what its last statement stores.
+/// A body, or an epilogue, that ends with its only store.
 pub(crate) fn stored(body: &[Stmt]) -> Option<Stored<'_>> {
     let [before @ .., Stmt::Store { buf, at, value }] = body else { return None };
     let others = visit::any(before, &mut |s| matches!(s, Stmt::Store { .. }));
     (!others).then_some(Stored { before, buf: *buf, at, value })
 }
 
-/// Where a body stores first.
+/// The first store of a body.
 pub(crate) fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
     let mut found = None;
     visit::walk(body, &mut |s| {
@@ -161,7 +161,7 @@ pub(crate) fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
     found
 }
 
-/// True for values and stores only: each statement runs once, and keeps nothing for the next iteration.
+/// True for straight-line code: each statement runs once, and no value is carried to the next iteration.
 pub(crate) fn is_straight(body: &[Stmt]) -> bool {
     body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }))
 }
@@ -188,12 +188,12 @@ pub(crate) fn seq_vars(body: &[Stmt]) -> Vec<Sym> {
     found
 }
 
-/// One accumulator that a nest of sequential loops changes, and what follows it.
+/// An accumulator that a nest of sequential loops updates, and the statements after the nest.
 pub(super) struct Sum<'a> {
     pub init: Scalar,
     pub acc: Reg,
     pub steps: Loops,
-    /// What is in the innermost loop.
+    /// The body of the innermost loop.
     pub step: &'a [Stmt],
     pub tail: &'a [Stmt],
 }

@@ -1,5 +1,5 @@
-//! Forms: what a nest is. This is the one place that tells them apart by their statements; passes and
-//! schedules ask it. [`super::Body`] keeps the form of each kernel.
+//! Forms: the classification of nests. This is the only module that recognises them by their statements;
+//! passes and schedules query it. [`super::Body`] caches the form of each kernel.
 //!
 //! ```text
 //! contraction          par .. { acc = 0; seq .. { acc += a * b }; lets; store }
@@ -13,8 +13,8 @@
 //! nests                loops around several nests
 //! ```
 //!
-//! Some nests have several forms - each contraction is a window, and each window a row reduction. [`Form`]
-//! is the first of them in this order; [`window`], [`rows`] and others answer for one form alone.
+//! Some nests have several forms: each contraction is a window, and each window a row reduction. [`Form`] is
+//! the first of them in this order; [`window`], [`rows`] and others match one form only.
 
 pub(crate) mod compound;
 mod contraction;
@@ -39,24 +39,24 @@ pub(crate) use window::{PooledContraction, Window, window};
 
 use super::{Expr, Stmt};
 
-/// What a nest is.
+/// The form of a nest.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Form {
-    /// Sums of products of two operands: MatMul, Conv.
+    /// Reductions of products of two operands: MatMul, Conv.
     Contraction(Box<Contraction>),
-    /// One element for each step, combined: pooling, reductions.
+    /// Reductions of single elements: pooling, sums.
     Window(Box<Window>),
-    /// A window of sums of products.
+    /// A window whose elements are contractions.
     PooledContraction(Box<PooledContraction>),
     /// Loops over the elements of a row, with a reduction among them: softmax, normalization.
     RowReduction(Box<Rows>),
-    /// One loop that changes an accumulator and stores in each step: CumSum.
+    /// A loop that updates an accumulator and stores in each step: CumSum.
     Scan(Box<Scan>),
     /// One expression for each element.
     Map(Box<Map>),
-    /// The same, at positions from memory.
+    /// A map that reads at computed positions.
     Gather(Box<Map>),
-    /// Steps one after the other, each of parallel nests: a recurrence.
+    /// A sequence of steps, each of parallel nests: a recurrence.
     Chain,
     /// Parallel nests inside other loops.
     Nests,
@@ -108,7 +108,7 @@ impl Form {
     pub fn map(&self) -> Option<&Map> {
         if let Form::Map(map) | Form::Gather(map) = self { Some(map) } else { None }
     }
-    /// The contraction, if it is one as operators write it.
+    /// The contraction, in the form that operators write.
     pub fn contraction(&self) -> Option<&Contraction> {
         if let Form::Contraction(c) = self { Some(&**c).filter(|c| c.is_plain()) } else { None }
     }
@@ -116,7 +116,7 @@ impl Form {
     pub fn pooled_contraction(&self) -> Option<&PooledContraction> {
         if let Form::PooledContraction(p) = self { Some(p) } else { None }
     }
-    /// The window, also where it is a contraction.
+    /// The window, including contractions.
     pub fn window(&self) -> Option<Window> {
         match self {
             Form::Window(w) => Some((**w).clone()),

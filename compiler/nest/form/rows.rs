@@ -1,11 +1,11 @@
-//! Rows: loops over the elements of a row one after the other, with values in between - softmax,
-//! normalization - and scans along them.
+//! Row kernels: sequential loops over the elements of a row, with values in between (softmax, normalization),
+//! and scans along them.
 
 use super::loops::{Loops, Map, par_loops, seq_loops};
 use crate::nest::{BinOp, Expr, LoopKind, Reg, Stmt};
 use crate::sym::Dim;
 
-/// What is done with each row.
+/// The parts of a row kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rows {
     /// The `par` nest.
@@ -17,22 +17,22 @@ pub(crate) struct Rows {
 /// A statement of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
-    /// An accumulator, a value, a change of an accumulator or a store, once for the row.
+    /// An accumulator, a value, an update or a store, once per row.
     Once(Stmt),
     /// A loop over elements.
     Each(Elements),
 }
 
-/// A loop over the elements of a row, or several from 0, one inside the other, whose body is straight.
+/// One or several nested loops over the elements of a row, whose body is straight-line code.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Elements {
     /// The loops.
     pub loops: Loops,
-    /// Lets, changes of accumulators, stores.
+    /// Values, updates of accumulators, stores.
     pub body: Vec<Stmt>,
 }
 
-/// The nest as rows, also where it is a contraction, a window or a scan.
+/// The nest as a row kernel, including contractions, windows and scans.
 pub(crate) fn rows(body: &[Stmt]) -> Option<Rows> {
     let (loops, inside) = par_loops(body);
     let part = |s: &Stmt| match s {
@@ -63,7 +63,7 @@ impl Rows {
     pub fn reduces(&self) -> bool {
         self.elements().any(Elements::reduces)
     }
-    /// What is done with each row, as statements.
+    /// The computation of a row, as statements.
     pub fn body(&self) -> Vec<Stmt> {
         self.parts.iter().map(Part::statement).collect()
     }
@@ -80,17 +80,17 @@ impl Part {
 }
 
 impl Elements {
-    /// Loops around a body, if that is straight.
+    /// Loops around a body, if that is straight-line code.
     pub fn new(loops: Loops, body: &[Stmt]) -> Option<Elements> {
         let straight =
             body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
         straight.then(|| Elements { loops, body: body.to_vec() })
     }
-    /// How many elements there are where one loop runs over them, if that is known.
+    /// The number of elements, if a single loop runs over them and it is known.
     pub fn count(&self) -> Option<i64> {
         if let [(_, n)] = self.loops[..] { n.as_const() } else { None }
     }
-    /// True if accumulators change.
+    /// True if the loop updates accumulators.
     pub fn reduces(&self) -> bool {
         self.body.iter().any(|s| matches!(s, Stmt::Set { .. }))
     }
@@ -98,9 +98,8 @@ impl Elements {
     pub fn stores(&self) -> bool {
         self.body.iter().any(|s| matches!(s, Stmt::Store { .. }))
     }
-    /// Every accumulator that changes, with what combines it with each element: one operation that may be
-    /// done in any order (but for the rounding of floats). None if one changes in another way, or is read
-    /// besides.
+    /// Every accumulator that the loop updates, with its operation, which may be reassociated (except for the
+    /// rounding of floats). `None` if an accumulator is updated in another way, or read elsewhere.
     pub fn reductions(&self) -> Option<Vec<(Reg, BinOp)>> {
         let changes = self.body.iter().filter(|s| matches!(s, Stmt::Set { .. }));
         let found = changes.map(reduction).collect::<Option<Vec<_>>>()?;
@@ -122,7 +121,7 @@ impl Elements {
     }
 }
 
-/// What combines an accumulator with an element.
+/// The operation that combines an accumulator with an element.
 fn reduction(s: &Stmt) -> Option<(Reg, BinOp)> {
     let Stmt::Set { reg, at, value } = s else { return None };
     let own = |e: &Expr| matches!(e, Expr::Acc { reg: r, .. } if r == reg);
@@ -136,10 +135,10 @@ fn reduction(s: &Stmt) -> Option<(Reg, BinOp)> {
     at.is_empty().then_some((*reg, op))
 }
 
-/// One loop that changes accumulators and stores in each step: CumSum.
+/// A loop that updates accumulators and stores in each step: CumSum.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scan {
-    /// What is in the loop.
+    /// The body of the loop.
     pub step: Vec<Stmt>,
 }
 

@@ -1,26 +1,26 @@
-//! Windows: one element in each step combined with those before, as pooling and reductions do.
+//! Windows: reductions of one element per step, as in pooling.
 
 use super::contraction::{Contraction, ProductKind};
 use super::loops::{Loops, Sum, par_loops, seq_loops, sum};
 use crate::nest::{BinOp, Buf, Expr, Reg, Scalar, Stmt};
 use crate::sym::Dim;
 
-/// One element in each step, combined with what is there; or its product with another one, added.
+/// A reduction of one element per step, or of its product with a weight.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Window {
     /// The `par` nest.
     pub loops: Loops,
     /// The accumulator.
     pub acc: Reg,
-    /// What it begins with.
+    /// Its initial value.
     pub init: Scalar,
     /// The `seq` nest.
     pub taps: Loops,
-    /// What combines it with an element.
+    /// The operation of the reduction.
     pub op: BinOp,
     /// The element.
     pub read: (Buf, Vec<Dim>),
-    /// What it is multiplied by.
+    /// The weight that it is multiplied by.
     pub weight: Option<(Buf, Vec<Dim>)>,
     /// Lets and stores.
     pub epilogue: Vec<Stmt>,
@@ -71,7 +71,7 @@ pub(crate) fn window(body: &[Stmt]) -> Option<Window> {
     })
 }
 
-/// A window of sums of products, as `fuse_conv_pool` makes it.
+/// A window of contractions, as `fuse_conv_pool` emits it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PooledContraction {
     /// The `par` nest.
@@ -80,7 +80,7 @@ pub(crate) struct PooledContraction {
     pub pooled: (Reg, Expr),
     /// The loops over the window.
     pub window: Loops,
-    /// The sum of products.
+    /// The accumulator of the contraction.
     pub sum: Reg,
     /// Its loops.
     pub reduction: Loops,
@@ -90,7 +90,7 @@ pub(crate) struct PooledContraction {
     pub a: (Buf, Vec<Dim>),
     /// The weights.
     pub w: (Buf, Vec<Dim>),
-    /// What follows a sum, up to the step of the pooling.
+    /// The statements between a contraction and the update of the pooled value.
     pub then: Vec<Stmt>,
     /// Lets and stores.
     pub epilogue: Vec<Stmt>,

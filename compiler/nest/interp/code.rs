@@ -1,5 +1,5 @@
-//! What the interpreter runs: trees of statements and expressions in which symbols, registers and
-//! accumulators are numbered slots.
+//! The code that the interpreter executes: trees of statements and expressions with numbered slots for
+//! symbols, registers and accumulators.
 
 use super::*;
 

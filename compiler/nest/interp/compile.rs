@@ -1,5 +1,5 @@
-//! Statements and expressions -> what the interpreter runs. Scopes and types are checked here, once for all
-//! iterations.
+//! Compiles statements and expressions to the interpreter's code. Scopes and types are checked here, once for
+//! all iterations.
 
 use super::code::{Access, Cell, CellAt, Factor, Ix, LaneIx, Node, Op};
 use super::memory::storage;
@@ -92,7 +92,7 @@ impl Compiler<'_> {
     fn stmt(&mut self, s: &Stmt) -> Res<Op> {
         Ok(match s {
             Stmt::For { kind, var, lo, hi, body } => {
-                // Registers of a loop that is one vector are vectors: later loops of as many lanes read them.
+                // Registers of a single-vector loop are vectors, which later loops with as many lanes read.
                 let one_vector = matches!((kind, lo.as_const(), hi.as_const()), (LoopKind::Vec(n), Some(a), Some(z)) if z.checked_sub(a) == Some(i64::from(*n)));
                 let (lo, hi) = (self.ix(*lo)?, self.ix(*hi)?);
                 let mark = self.undo.len();
@@ -249,7 +249,7 @@ impl Compiler<'_> {
         integer(ty, "an index")?;
         Ok(if ty == ElemType::I64 { v } else { Node::Cast(ty, ElemType::I64, Box::new(v)) })
     }
-    /// The place of an accumulator, its type and its lanes.
+    /// The location of an accumulator, its type and its lanes.
     pub(super) fn cell(&mut self, reg: Reg, at: &[Dim], lane: Option<Dim>) -> Res<(Cell, ElemType, u32)> {
         let (Some(data), Def::Acc { base, lanes, shape }) = (self.m.regs.get(reg), self.def(reg)) else {
             return msg(format!("{reg} is not an accumulator here"));
@@ -338,7 +338,7 @@ impl Compiler<'_> {
                 };
                 (Node::Un(*op, ty, Box::new(a)), to)
             }
-            // Buffers lie apart here: of addresses it is known whether they are of one.
+            // Buffers are separate regions here: addresses can only be compared for the same buffer.
             Expr::Bin(op @ (BinOp::Eq | BinOp::Ne), a, b)
                 if let (Expr::Address(a), Expr::Address(b)) = (&**a, &**b) =>
             {

@@ -1,4 +1,4 @@
-//! Memory of the interpreter: shapes and places of buffers, checked loads and stores.
+//! Memory of the interpreter: shapes and locations of buffers, checked loads and stores.
 
 use super::code::Access;
 use super::*;
@@ -53,12 +53,12 @@ impl Region<'_> {
     }
 }
 
-/// A buffer's shape and place under the current values of symbols.
+/// Shape and location of a buffer, given the current values of symbols.
 pub(super) struct Shape {
     pub(super) dims: Vec<i64>,
     pub(super) strides: Vec<i64>,
     pub(super) region: usize,
-    /// First byte, and how many.
+    /// First byte, and size.
     pub(super) base: usize,
     pub(super) len: usize,
 }

@@ -1,11 +1,11 @@
-//! Texts of the interpreter: a value is the number of a place in memory, and an element in scratch holds that
-//! number. Inputs, constants and outputs have the form of `onnxc_runtime::texts`.
+//! Strings of the interpreter: a value is the index of a location in memory, and an element in scratch holds
+//! that index. Inputs, constants and outputs have the form of `onnxc_runtime::texts`.
 
 use super::code::{Access, Node};
 use super::*;
 use onnxc_runtime::texts;
 
-/// Where the bytes of a text lie.
+/// The location of the bytes of a string.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Span {
     region: usize,
@@ -27,7 +27,7 @@ impl State<'_> {
             None => msg("a text outside of memory"),
         }
     }
-    /// The text that an element shows.
+    /// The string of an element.
     pub(super) fn load_text(&mut self, a: &Access) -> Res<u64> {
         let (region, base, i) = self.locate(a)?;
         self.text_at(region, base, i)
@@ -96,7 +96,7 @@ impl State<'_> {
     pub(super) fn compare_texts(&self, op: BinOp, a: u64, b: u64) -> Res<bool> {
         Ok(op.holds(self.text(a)?, self.text(b)?))
     }
-    /// The first `n` elements from byte `base` on, as callers get them.
+    /// The first `n` elements from byte `base` on, in the encoding of the interface.
     pub(super) fn encoded(&mut self, region: usize, base: usize, n: usize) -> Res<Vec<u8>> {
         let numbers = (0..n).map(|i| self.text_at(region, base, i)).collect::<Res<Vec<u64>>>()?;
         let list = numbers.into_iter().map(|t| self.text(t)).collect::<Res<Vec<&[u8]>>>()?;

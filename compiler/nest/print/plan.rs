@@ -1,10 +1,10 @@
 //! The text of a placed module with offsets in place of the contents of constants, and without the names of
-//! the model: equal texts are equal code, whatever the constants are.
+//! the model: equal texts imply equal code for any constants.
 
 use super::Printer;
 use crate::nest::{Buf, Module};
 
-/// Where the bytes of each constant lie; none for other texts than that of a plan.
+/// Offset of each constant; `None` except for the text of a plan.
 pub(super) type Offsets<'a> = Option<&'a dyn Fn(Buf) -> Option<i64>>;
 
 /// The whole module.

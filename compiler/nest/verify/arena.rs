@@ -1,15 +1,15 @@
-//! Buffers that are in use at the same time share no memory of the arena (stage Placed).
+//! Buffers that are live at the same time share no memory of the arena (stage Placed).
 //!
-//! Judged where offsets and sizes are numbers, by the statements of the driver between a buffer's first and
-//! last use. Two buffers that only meet within one branch or loop of the driver are left alone: their order
-//! inside tells.
+//! This is checked if offsets and sizes are numbers, by the statements of the driver between the first and
+//! last use of a buffer. Two buffers whose live ranges only overlap within one branch or loop of the driver
+//! are not checked, since the order inside decides.
 
 use super::accessed;
 use crate::nest::{Buf, Module, Place, Stmt};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
-/// When each buffer is in use.
+/// Live ranges of buffers.
 pub(super) struct Lives<'a> {
     m: &'a Module,
     /// First and last statement of the driver.
@@ -25,7 +25,7 @@ struct Use {
 }
 
 impl<'a> Lives<'a> {
-    /// Of all buffers in the arena of a placed module; of none before.
+    /// For all buffers in the arena of a placed module; empty for earlier stages.
     pub fn new(m: &'a Module) -> Self {
         let mut times: HashMap<Buf, (usize, usize)> = HashMap::new();
         for (i, s) in m.driver.iter().enumerate() {
@@ -45,7 +45,7 @@ impl<'a> Lives<'a> {
         }
         Lives { m, times: times.into_iter().collect() }
     }
-    /// What is wrong with values for the symbols: of buffers whose place they do not tell, nothing is.
+    /// The faults, given values of the symbols. Buffers whose location is not determined have none.
     pub fn faults(&self, value: &dyn Fn(Sym) -> Option<i64>) -> Vec<String> {
         let m = self.m;
         let mut faults = vec![];
@@ -75,8 +75,8 @@ impl<'a> Lives<'a> {
         faults.sort();
         faults
     }
-    /// The bytes of a buffer in the arena: from, to, and where its slot (or, if that is less, the workspace)
-    /// ends.
+    /// The bytes of a buffer in the arena: start, end, and the end of its slot (or of the workspace, if
+    /// smaller).
     fn memory(&self, b: Buf, value: &dyn Fn(Sym) -> Option<i64>) -> Option<(i64, i64, i64)> {
         let m = self.m;
         let number = |d: Dim| d.as_const().or_else(|| d.eval(value));

@@ -1,11 +1,11 @@
-//! Scratch that an iteration has to itself (rule 12).
+//! Private scratch of an iteration (rule 12).
 
 use crate::nest::check::Fault;
 use crate::nest::{Buf, Expr, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::HashSet;
 
-/// Checks the `private` statement of a kernel; gives the buffers that are private to its iterations.
+/// Checks the `private` statement of a kernel; returns the buffers that are private to its iterations.
 pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) -> Vec<Buf> {
     let mut out = vec![];
     if let [Stmt::For { kind: LoopKind::Par, var, body, .. }] = body
@@ -24,7 +24,7 @@ pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) -> Vec<B
     out
 }
 
-/// A `private` statement where none may be.
+/// Reports a misplaced `private` statement.
 fn elsewhere(body: &[Stmt], faults: &mut Vec<Fault>) {
     visit::walk(body, &mut |s| {
         if let Stmt::For { kind: LoopKind::Private, .. } = s {

@@ -1,20 +1,20 @@
-//! Iterations of a `par` or `vec` loop that store to one element (rule 5).
+//! Iterations of a `par` or `vec` loop that store to the same element (rule 5).
 //!
-//! Only what is certain is a fault: an address that does not change with the loop while the value does, or a
-//! linear one where two iterations meet whatever the sizes are. Stores under a condition, and addresses that
-//! an index from memory or a loop with bounds of the iteration's own goes into, are left alone.
+//! Only certain conflicts are faults: an address that is invariant in the loop while the value is not, or a
+//! linear one for which two iterations coincide for all sizes. Stores under a condition are not checked, nor
+//! are addresses that depend on a loaded index or on a loop with bounds that vary with the iteration.
 
 use crate::nest::check::Fault;
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
 use crate::sym::{Answer, Condition, Dim, Sym, View};
 
-/// What is between a parallel loop and a store inside.
+/// The context of a store inside a parallel loop.
 struct Inside<'a> {
     m: &'a Module,
     var: Sym,
-    /// Iterations, where they are known.
+    /// Trip count, if known.
     count: Option<i64>,
-    /// Loops with constant bounds: variable and iterations. Of no use to tell anything: the others.
+    /// Loops with constant bounds: variable and trip count. Other loops provide no information.
     loops: Vec<(Sym, Option<i64>)>,
     /// Indices whose values are unknown.
     bound: Vec<Sym>,
@@ -72,7 +72,7 @@ impl Inside<'_> {
             match s {
                 Stmt::Store { buf, at, value } => self.store(s, *buf, at, value),
                 Stmt::For { var, lo, hi, body, .. } => {
-                    // A variable whose bounds change with the iteration may do the same for an address.
+                    // A variable whose bounds vary with the iteration may compensate for it in an address.
                     let own = [lo, hi]
                         .into_iter()
                         .any(|d| d.contains(self.var) || self.bound.iter().any(|b| d.contains(*b)));
@@ -92,13 +92,13 @@ impl Inside<'_> {
                     self.block(body);
                     self.bound.pop();
                 }
-                // Which iterations store is not known.
+                // The set of storing iterations is not known.
                 _ => {}
             }
         }
     }
     fn store(&mut self, s: &Stmt, buf: Buf, at: &[Dim], value: &Expr) {
-        // Without elements there is nothing that iterations could share.
+        // Without elements there is no conflict.
         let none = |d: &Dim| self.m.syms.le(*d, Dim::constant(0)) == Answer::Yes;
         let empty = self.m.bufs[buf].dims.iter().any(none);
         let address = self.m.linear(buf, at);
@@ -128,7 +128,7 @@ impl Inside<'_> {
         });
         found
     }
-    /// True if a step of the loop is made up for by steps of one loop inside.
+    /// True if a step of the loop equals a number of steps of one inner loop.
     fn linear_meet(&self, address: Dim) -> bool {
         let step = |s: Sym| address.linear_in(s).and_then(|l| l.0.as_const());
         let (Some(own), Some(count)) = (step(self.var), self.count) else { return false };

@@ -5,16 +5,16 @@ use super::PixelFormat;
 use hayro_jpeg2000::{ColorSpace, DecodeSettings, DecoderContext, Image};
 use std::cell::RefCell;
 
-/// Most pixels of a JPEG 2000 image: memory for what its header says is taken before anything is read. Other
-/// decoders have such a limit of their own.
+/// Maximum pixels of a JPEG 2000 image: its decoder allocates memory for the size in the header before
+/// reading any data. Other decoders have a limit of their own.
 const MOST: u64 = 1 << 26;
 
-/// How the data of a JPEG 2000 file and of a bare codestream begin.
+/// Signatures of a JPEG 2000 file and of a bare codestream.
 const JPEG_2000: [&[u8]; 2] = [b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"];
 
-/// Height, width and pixels of an encoded image, row by row; `None` if it is no image that can be decoded.
+/// Height, width and pixels of an encoded image, row by row; `None` if it cannot be decoded.
 pub fn decode(encoded: &[u8], format: PixelFormat) -> Option<(u32, u32, Vec<u8>)> {
-    // A decoder's panic means data that it can not decode. It must not reach code that knows no unwinding.
+    // A panic of a decoder means invalid data. It must not unwind into generated code.
     std::panic::catch_unwind(|| pixels(encoded, format)).ok().flatten()
 }
 
@@ -57,13 +57,12 @@ fn jpeg_2000(encoded: &[u8]) -> Option<(u32, u32, Vec<u8>)> {
     Some((height, width, rgb))
 }
 
-/// An image that was decoded for its sizes: where its data lie and how many they are, its format, height,
-/// width and pixels.
+/// A cached decoding: address and size of the data, format, height, width and pixels.
 type Decoded = (usize, usize, PixelFormat, u32, u32, Vec<u8>);
 
 thread_local! {
-    /// Pixels are asked for right after the sizes, which only decoding tells: whether it succeeds decides
-    /// them.
+    /// Pixels are requested directly after the sizes, which are only known after decoding, since only its
+    /// success is certain.
     static LAST: RefCell<Option<Decoded>> = const { RefCell::new(None) };
 }
 

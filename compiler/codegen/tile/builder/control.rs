@@ -1,17 +1,17 @@
-//! Loops and branches, and what they carry.
+//! Loops and branches, and their carried values.
 
 use super::{Builder, Count, Loop};
 use crate::codegen::tile::ir::{Block, Class, Op, Value};
 
 impl Builder {
-    /// Opens a part that runs only if a mask has any lane; as [`Builder::open_if_positive`].
+    /// Opens a region that runs only if a mask is not empty; see [`Builder::open_if_positive`].
     pub(in crate::codegen::tile) fn open_if_any(&mut self, mask: Value) -> usize {
         let all = self.all_lanes(true);
         let mask = self.masks(Op::MaskAnd, mask, all);
         let any = self.value(Op::AnyLane, &[mask], None, Class::Int);
         self.open_if_positive(any)
     }
-    /// What `make` gives if a mask has any lane, else zeros.
+    /// The result of `make` if a mask is not empty, else zeros.
     pub(in crate::codegen::tile) fn only_if(
         &mut self,
         mask: Value,
@@ -49,8 +49,8 @@ impl Builder {
         };
         self.current()
     }
-    /// Opens `for i in (0..end).step_by(step)` that carries values. With `guard` the loop may run not at all;
-    /// without, `end > 0` is promised.
+    /// Opens `for i in (0..end).step_by(step)` with carried values. With `guard` the loop may have no
+    /// iteration; without, the caller guarantees `end > 0`.
     pub fn open_loop(&mut self, end: Count, guard: bool, carried: &[Value]) -> Loop {
         let zero = self.int(0);
         let first: Vec<Value> = std::iter::once(zero).chain(carried.iter().copied()).collect();
@@ -72,7 +72,7 @@ impl Builder {
         self.f.blocks[head].params = std::iter::once(i).chain(inside.iter().copied()).collect();
         Loop { i, inside, head, end, around }
     }
-    /// Closes a loop with what its carried values become; returns them as they are afterwards.
+    /// Closes a loop, given its carried values after an iteration; returns them after the loop.
     pub fn close_loop(&mut self, l: Loop, step: i64, after: &[Value]) -> Vec<Value> {
         let mut after = after.to_vec();
         self.hoist(l.head, &mut after);
@@ -90,7 +90,7 @@ impl Builder {
             Some((before, carried)) => self.join(before, out, &carried, &after),
         }
     }
-    /// Opens a part that runs only if `n > 0`; hand what this returns to [`Builder::close_if`].
+    /// Opens a region that runs only if `n > 0`; the result is passed to [`Builder::close_if`].
     pub fn open_if_positive(&mut self, n: Value) -> usize {
         let zero = self.int(0);
         let before = self.branch_less(zero, Count::Run(n));
@@ -98,12 +98,12 @@ impl Builder {
         self.edge(before, inside);
         before
     }
-    /// Values after the part: `through` if it ran, else `around`.
+    /// Closes a region; returns `through` if it ran, else `around`.
     pub fn close_if(&mut self, opened: usize, around: &[Value], through: &[Value]) -> Vec<Value> {
         let out = self.current();
         self.join(opened, out, around, through)
     }
-    /// Ends `out` and the way around it (the second successor of `before`) in a common block.
+    /// Joins `out` and the edge around it (the second successor of `before`) in a new block.
     fn join(&mut self, before: usize, out: usize, around: &[Value], through: &[Value]) -> Vec<Value> {
         self.push(Op::Jump, &[], None, None);
         self.f.blocks[out].jump_args = through.to_vec();

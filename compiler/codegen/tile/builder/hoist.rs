@@ -1,19 +1,19 @@
-//! Loop-invariant code motion of sizes in all lanes and of the masks of partial vectors at run-time ends. A
-//! loop of few steps over short rows would spend more on them than on its work.
+//! Loop-invariant code motion of broadcast sizes and of the masks of partial vectors with run-time lengths.
+//! In a short loop over short rows they would cost more than its work.
 
 use super::Builder;
 use crate::codegen::tile::ir::{Node, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// True for cheap operations without effects that partial vectors repeat. Operations on masks are not among
-/// them: a gather clears its own copy of one.
+/// True for cheap operations without side effects that partial vectors repeat. Operations on masks are
+/// excluded: a gather clobbers its own copy.
 fn moves(op: Op) -> bool {
     matches!(op, Op::Splat(_) | Op::ICmp(..))
 }
 
 impl Builder {
-    /// Moves invariant operations out of the loop that begins with block `head` and ends with the current one,
-    /// and merges equal ones. `after` is renamed accordingly.
+    /// Hoists invariant operations out of the loop that begins with block `head` and ends with the current
+    /// block, and merges equal ones. `after` is renamed accordingly.
     pub(super) fn hoist(&mut self, head: usize, after: &mut [Value]) {
         let Some(before) = self.f.blocks[head].preds.first().copied() else { return };
         let mut out: Vec<Node> = vec![];

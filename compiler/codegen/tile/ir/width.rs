@@ -1,6 +1,6 @@
 //! Lengths of vectors.
 
-/// Vector length, and with it the encoding and what there are masks for.
+/// Vector length, which also determines the encoding and the operations that can be masked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Width {
     /// 256 bits, VEX: AVX2 and FMA (x86-64-v3).
@@ -31,16 +31,16 @@ impl Width {
     pub fn bytes(self) -> u32 {
         self.lanes() * 4
     }
-    /// Vectors that registers hold.
+    /// Number of allocatable vector registers.
     pub(in crate::codegen::tile) fn registers(self) -> usize {
         match self {
             Width::Avx2 => 16,
             Width::Avx512 | Width::Neon => 32,
-            // Groups of two; four registers hold masks and what instructions need on the way.
+            // Groups of two; four registers are reserved for masks and temporaries.
             Width::Rvv128 | Width::Rvv256 | Width::Rvv512 => 14,
         }
     }
-    /// Parameters that arrive in registers: System V of x86-64, AAPCS64, psABI of RISC-V.
+    /// Number of parameters passed in registers: System V of x86-64, AAPCS64, psABI of RISC-V.
     pub(in crate::codegen::tile) fn register_params(self) -> usize {
         match self {
             Width::Avx2 | Width::Avx512 => 6,
@@ -51,11 +51,11 @@ impl Width {
     pub(in crate::codegen::tile) fn masks_are_vectors(self) -> bool {
         matches!(self, Width::Avx2 | Width::Neon)
     }
-    /// True if conversions of floats to integers ask for NaN first: small numbers are converted otherwise.
+    /// True if conversions of floats to integers require an explicit test for NaN.
     pub(in crate::codegen::tile) fn checks_for_nan(self) -> bool {
         matches!(self, Width::Rvv128 | Width::Rvv256 | Width::Rvv512)
     }
-    /// True if conversions of floats to integers saturate, and give 0 for NaN.
+    /// True if conversions of floats to integers saturate, and convert NaN to 0.
     pub(in crate::codegen::tile) fn saturates(self) -> bool {
         matches!(self, Width::Neon | Width::Rvv128 | Width::Rvv256 | Width::Rvv512)
     }

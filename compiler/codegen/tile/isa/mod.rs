@@ -1,4 +1,4 @@
-//! What the tile backend needs of a machine. A folder each.
+//! The interface between the tile backend and a machine, each of which is a folder.
 
 pub(in crate::codegen) mod aarch64;
 pub(in crate::codegen) mod riscv64;
@@ -10,7 +10,7 @@ use crate::codegen::tile::Code;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, PRegSet, RegClass, VReg};
 
-/// What displacements hold.
+/// The range of displacements.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
     /// How many bytes.
@@ -28,37 +28,37 @@ impl Reach {
 
 /// A machine: instruction selection, registers, encoding.
 pub(super) trait Machine {
-    /// Rewrites operations of a function as the machine has them.
+    /// Legalises and selects the operations of a function.
     fn select(&self, f: &mut Func);
-    /// The registers that hold a kind of value.
+    /// The register class of a kind of value.
     fn class(&self, c: Class) -> RegClass;
-    /// The registers there are.
+    /// The allocatable registers.
     fn env(&self) -> MachineEnv;
     /// The operands of an instruction with their constraints: arguments, memory operand, result.
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand>;
-    /// Registers that an instruction destroys besides its result.
+    /// Registers that an instruction clobbers besides its result.
     fn clobbers(&self, _: Op) -> PRegSet {
         PRegSet::empty()
     }
     /// The code of an allocated function.
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Code>;
-    /// Whether there are instructions for an operation.
+    /// Whether the machine has an operation.
     fn has_op(&self, op: Op) -> bool;
-    /// Whether vectors of a form can be loaded or stored, under a mask or without.
+    /// Whether vectors of a form can be loaded or stored, with or without a mask.
     fn has(&self, form: Form, stores: bool, masked: bool) -> bool;
-    /// Whether arithmetic reads its last operand from memory, constants among them.
+    /// Whether arithmetic reads its last operand, constants included, from memory.
     fn folds(&self) -> bool;
-    /// Whether accesses add a counter times the size of an element to a base.
+    /// Whether addresses can be a base plus a counter times the element size.
     fn indexed(&self) -> bool;
-    /// The bytes that an access at a displacement reaches from a base at no cost, if displacements do not hold
-    /// all: of one element, or of a vector.
+    /// The range around a displacement that a single base reaches, if displacements are limited: for single
+    /// elements, or for vectors.
     fn reach(&self, displacement: i64, vector: bool) -> Option<Reach>;
-    /// Whether short loops are written out, and several vectors taken in an iteration: where vectors have few
-    /// elements, what counts the iterations is a large part of them.
+    /// Whether short loops are unrolled, and loops of vectors unrolled by several vectors: with few elements
+    /// per vector, loop overhead is a large part of them.
     fn unrolls(&self) -> bool;
 }
 
-/// The machine that has vectors of a length.
+/// The machine of a vector length.
 pub(super) fn machine(w: Width) -> &'static dyn Machine {
     match w {
         Width::Avx2 => &x86_64::X86(Width::Avx2),

@@ -1,5 +1,4 @@
-//! Accesses of a tile: how they move with its loops, taken apart once for all copies that unrolling makes of
-//! them.
+//! Accesses of a tile: their strides along its loops, analysed once for all copies that unrolling creates.
 
 use super::{Arg, Fit, Translate};
 use crate::codegen::tile::ir::Value;
@@ -10,46 +9,46 @@ use std::rc::Rc;
 
 pub(super) const NOT_LINEAR: &str = "an access that is not linear in its loops";
 
-/// How an access moves with the loops around it: argument, then loop and stride in elements.
+/// The movement of an access with the loops around it: argument, then loop and stride in elements.
 pub(super) type Stream = (usize, Vec<(Sym, Dim)>);
 
-/// An access as it is in the nest, with what surrounds the tile put in.
+/// An access of the nest, after substitution of variables outside the tile.
 pub(super) struct Site {
     storage: Buf,
     size: u32,
-    /// Loops of the tile with their strides in elements, where it is linear in all of them.
+    /// Loops of the tile with their strides in elements, if it is linear in all of them.
     terms: Option<Vec<(Sym, Dim)>>,
-    /// What does not depend on them; all of it where it is not linear.
+    /// The part that does not depend on them; the whole position if it is not linear.
     rest: Dim,
     constant: i64,
 }
 
-/// An access taken apart.
+/// An analysed access.
 pub(super) struct Access {
     pub stream: Stream,
     pub storage: Buf,
     pub disp: i32,
-    /// Elements per lane, where they are known.
+    /// Stride between lanes in elements, if it is constant.
     pub lane: Option<i64>,
-    /// Elements per lane.
+    /// Stride between lanes in elements.
     pub step: Dim,
-    /// Where the lanes read, in elements from the first one on, if they are not so many apart each.
+    /// Offsets of the lanes in elements, relative to the first one, if they are constant but not equidistant.
     pub places: Option<Vec<i64>>,
-    /// What lanes add to the place, if it is not linear in them and run time decides: it never falls from
-    /// lane to lane, and grows by less than two vectors.
+    /// A run-time offset of lanes that is not linear: it does not decrease from lane to lane, and increases
+    /// by less than two vectors in total.
     pub window: Option<Dim>,
     /// Indices read from memory, with their strides in elements.
     pub bound: Vec<(Sym, Dim)>,
 }
 
 impl Access {
-    /// True if all lanes are as far apart.
+    /// True if all lanes are equidistant.
     pub fn is_regular(&self) -> bool {
         self.places.is_none() && self.window.is_none()
     }
 }
 
-/// A position in the tile, in elements: loops with their strides, what else run time adds, a number.
+/// A position in the tile, in elements: loops with their strides, other run-time terms, a constant.
 struct Position {
     strides: Vec<(Sym, Dim)>,
     more: Dim,
@@ -71,7 +70,7 @@ impl Position {
 const TOO_FAR: &str = "an address beyond 64 bits";
 
 impl Translate<'_> {
-    /// Takes an access apart.
+    /// Analyses an access.
     pub fn access(&mut self, buf: Buf, at: &[Dim]) -> Fit<Access> {
         let site = self.site(buf, at)?;
         let mut p = self.position(&site)?;
@@ -106,7 +105,7 @@ impl Translate<'_> {
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear, size: site.size })?;
         Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, window, bound })
     }
-    /// The position with what stands for variables of opened loops put in.
+    /// The position after substitution of the variables of open loops.
     fn position(&mut self, site: &Site) -> Fit<Position> {
         let mut p = Position { strides: vec![], more: Dim::constant(0), constant: site.constant };
         let Some(terms) = &site.terms else {
@@ -130,8 +129,9 @@ impl Translate<'_> {
     fn is_active(&self, s: Sym) -> bool {
         self.active.iter().any(|a| a.0 == s)
     }
-    /// Takes what lanes add that is not linear in them, see [`Access::window`]. Lanes of a loop of one vector
-    /// may lie anywhere: while an outer loop is opened, the first one stands for them.
+    /// Removes the non-linear offset of lanes from a position, see [`Access::window`]. The lanes of a
+    /// single-vector loop may have any offsets: while an outer loop is opened, the first lane represents
+    /// them.
     fn take_window(&self, more: &mut Dim) -> Option<Dim> {
         let vectors: Vec<Sym> =
             self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
@@ -153,7 +153,7 @@ impl Translate<'_> {
         }
         window
     }
-    /// Takes where the lanes read, if a position is not linear in them.
+    /// Removes constant offsets of lanes from a position that is not linear in them.
     fn take_places(&mut self, storage: Buf, more: &mut Dim) -> Fit<Option<Vec<i64>>> {
         let Some(l) = self.lane.map(|l| l.sym).filter(|l| more.contains(*l) && !self.is_active(*l)) else {
             return Ok(None);
@@ -165,7 +165,7 @@ impl Translate<'_> {
         *more = first;
         Ok(Some(list))
     }
-    /// Takes the loops of the tile from what is left.
+    /// Removes the loops of the tile from the remaining terms.
     fn take_loops(&self, p: &mut Position) -> Fit<()> {
         if p.more.as_const().is_some() {
             return Ok(());
@@ -181,7 +181,7 @@ impl Translate<'_> {
         }
         if self.is_inner(p.more) { Err(NOT_LINEAR) } else { Ok(()) }
     }
-    /// A pointer in elements and a displacement in bytes for a position, `whole` if vectors are accessed.
+    /// A pointer in elements and a displacement in bytes for a position; `whole`: vectors are accessed.
     fn displaced(&self, rest: Dim, constant: i64, size: u32, whole: bool) -> (Dim, i32) {
         let bytes = constant.checked_mul(i64::from(size)).and_then(|c| i32::try_from(c).ok());
         let Some(x) = bytes else { return (rest + constant, 0) };
@@ -189,13 +189,13 @@ impl Translate<'_> {
         let far = self.reach(x, whole).map_or(0, |r| r.base(x));
         if far % size == 0 { (rest + far / size, (x - far) as i32) } else { (rest, x as i32) }
     }
-    /// Bytes that displacements may reach, if what is beyond has a pointer of its own.
+    /// The range of displacements, if accesses beyond it have pointers of their own.
     fn reach(&self, displacement: i64, vector: bool) -> Option<Reach> {
         if self.near { isa::machine(self.b.width()).reach(displacement, vector) } else { None }
     }
-    /// What all copies of an access have in common.
+    /// The properties common to all copies of an access.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
-        // Accesses are where they are in the nest for as long as it is translated.
+        // The nest is not moved while it is translated, so that addresses of accesses identify them.
         let key = (buf, at.as_ptr() as usize);
         if let Some(s) = self.sites.get(&key) {
             return Ok(s.clone());
@@ -262,7 +262,7 @@ impl Translate<'_> {
             let trip = (hi - lo).as_const();
             let kind = if self.written_out(*kind, trip, body) { &LoopKind::Unroll } else { kind };
             match (kind, trip) {
-                // Nothing happens inside, and what it would bind has no value.
+                // An empty loop: the symbols that it would bind have no value.
                 (_, Some(..=0)) => {}
                 (LoopKind::Unroll, Some(n)) => {
                     for i in 0..n {

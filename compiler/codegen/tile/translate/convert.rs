@@ -88,7 +88,7 @@ impl Translate<'_> {
     fn zero(&mut self, ty: ElemType) -> Value {
         if is_long(ty) { self.b.bits64(0) } else { self.b.bits(0) }
     }
-    /// The lower bits of 32 as an integer type of that size or less.
+    /// Truncates 32 bits to an integer type of that size or less, and extends the result.
     fn narrowed(&mut self, x: Value, to: ElemType) -> Value {
         match to {
             ElemType::U8 | ElemType::U16 => {
@@ -103,7 +103,7 @@ impl Translate<'_> {
             _ => x,
         }
     }
-    /// Towards zero, saturating; NaN becomes 0.
+    /// Rounds towards zero, saturating; NaN becomes 0.
     fn to_int(&mut self, x: Value) -> Value {
         let i = self.b.un(Un::TruncInt, x);
         if self.b.width().saturates() {
@@ -115,7 +115,7 @@ impl Translate<'_> {
         let nan = self.b.cmp(Pred::Unordered, x, x, Bits::B32);
         self.b.select(nan, zero, i, Bits::B32)
     }
-    /// A number that `is_near` as i32; NaN gives 0x8000_0000.
+    /// Converts a value that `is_near` to i32; NaN becomes 0x8000_0000.
     pub(super) fn near_int(&mut self, e: &Expr) -> Fit<Val> {
         let (op, x) = match e {
             Expr::Un(UnOp::Round, x) => (Un::ToInt, &**x),
@@ -124,11 +124,10 @@ impl Translate<'_> {
         let x = self.value(x)?;
         Ok(Val { v: if x.ty == ElemType::F32 { self.b.un(op, x.v) } else { x.v }, ty: ElemType::I32 })
     }
-    /// A vector with the low byte of a number as `t` in each lane.
+    /// A vector with the low byte of a value as `t` in each lane.
     pub(super) fn low_byte(&mut self, e: &Expr, t: ElemType) -> Fit<Value> {
         match e {
-            // NaN and what is out of range give 0x8000_0000, whose low byte is that of 0. Floats are clamped
-            // here.
+            // NaN and values out of range become 0x8000_0000, whose low byte is 0. Floats are clamped here.
             Expr::Cast(ElemType::I32, x) if is_near(x) => Ok(self.near_int(x)?.v),
             Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if matches!(**y, Expr::Const(_)) => {
                 let (x, y) = (self.low_byte(x, t)?, self.value(y)?);

@@ -4,7 +4,7 @@ use super::{Fit, Misfit, Translate, Val};
 use crate::codegen::tile::ir::{Bytes, Factors, Form, Mem, Op};
 use crate::nest::{DotKind, Expr};
 
-/// Signs of the bytes of a group.
+/// Signedness of the bytes of a group.
 pub(super) fn bytes_of(g: DotKind) -> Bytes {
     match g.signs() {
         _ if matches!(g, DotKind::NarrowBytes | DotKind::LongNarrowBytes) => Bytes::Narrow,
@@ -15,7 +15,7 @@ pub(super) fn bytes_of(g: DotKind) -> Bytes {
 }
 
 impl Translate<'_> {
-    /// A dot product of eights: one element by a vector of neighbours, which fill two registers.
+    /// A dot product of eights: one element by a vector of adjacent ones, which occupy two registers.
     pub(super) fn long_dot(&mut self, g: DotKind, a: &Expr, b: &Expr, c: &Expr) -> Fit<Val> {
         const ONE: Misfit = "a dot product of eights that is not of one element and of neighbours";
         let (Expr::Load { buf: x, at: of_x }, Expr::Load { buf: y, at: of_y }) = (a, b) else {

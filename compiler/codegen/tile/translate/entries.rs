@@ -1,5 +1,5 @@
-//! Numbers of a small constant at places that lanes compute: one or two vectors hold the constant for the whole
-//! function, and permutations pick from them.
+//! Table lookups in small constants at computed positions: one or two vectors hold the constant for the whole
+//! function, and permutations select from them.
 
 use super::{Arg, Fit, Translate, Val};
 use crate::codegen::tile::builder::Count;
@@ -14,15 +14,15 @@ impl Translate<'_> {
         let bounds = self.bounds.of(self.m, value).zip(extent.as_const());
         bounds.is_some_and(|((lo, hi), n)| lo >= 0.0 && hi < n as f64)
     }
-    /// The number that `body` reads from a constant of at most two vectors at the place `sym`, which is `value`
-    /// and needs no check; `None` where it is something else.
+    /// The value that `body` reads from a constant of at most two vectors at position `sym`, which is `value`
+    /// and needs no check; `None` for anything else.
     pub(super) fn entry(&mut self, (sym, value): (Sym, &Expr), extent: Dim, body: &Expr) -> Fit<Option<Val>> {
         let Some((buf, count)) = self.small_constant(sym, body).filter(|_| self.is_inside(value, extent))
         else {
             return Ok(None);
         };
         let lanes = i64::from(self.b.lanes());
-        // Permutations look at the lowest bits of a place only.
+        // Permutations use the lowest bits of a position only.
         let (place, bits) = match value {
             Expr::Bin(BinOp::And, x, mask)
                 if matches!(&**mask, Expr::Const(c) if c.to_i64() == count - 1)
@@ -44,8 +44,8 @@ impl Translate<'_> {
         }
         Ok(Some(Val { v, ty: ElemType::F32 }))
     }
-    /// The mask of the lanes whose place is in a second vector; of places of so many `bits` the others are of no
-    /// meaning, unless there are 0.
+    /// The mask of the lanes whose position is in the second vector; only `bits` bits of a position are
+    /// defined, unless `bits` is 0.
     fn is_upper(&mut self, place: Value, bits: u32) -> Value {
         if bits == 0 {
             let last = self.b.bits(self.b.lanes() - 1);
@@ -53,13 +53,13 @@ impl Translate<'_> {
         }
         let up = Un::Shl(32 - bits as u8);
         if self.b.width().masks_are_vectors() {
-            // Selection looks at the highest bit of a lane.
+            // Selection uses the highest bit of a lane.
             return self.b.mask(Op::Un(up, Bits::B32), &[place]);
         }
         let (place, zero) = (self.b.un(up, place), self.b.bits(0));
         self.b.icmp(Pred::Lt, place, zero, Bits::B32)
     }
-    /// The constant that an expression reads at such a place, and how many elements it has.
+    /// The constant that an expression reads at such a position, and its number of elements.
     fn small_constant(&self, sym: Sym, body: &Expr) -> Option<(Buf, i64)> {
         let Expr::Load { buf, at } = body else { return None };
         let d = &self.m.bufs[*buf];
@@ -71,7 +71,7 @@ impl Translate<'_> {
         let permutes = self.b.has(Op::Bin(Bin::Permute, Bits::B32));
         (plain && known && fits && permutes).then_some((self.m.storage(*buf), count))
     }
-    /// `count` elements of a constant from number `first` on, loaded at the entry.
+    /// Elements `first .. first + count` of a constant, loaded at the entry.
     fn part_of(&mut self, buf: Buf, first: i64, count: i64) -> Fit<Value> {
         let base = self.arg(Arg::Pointer { buf, linear: Dim::constant(0), size: 4 })?;
         let mem = Mem { base: self.params[base], index: None, disp: 4 * first as i32 };

@@ -12,7 +12,7 @@ use crate::tensor::ElemType;
 
 pub(super) const NO_TYPE: &str = "an element type without vectors";
 
-/// True for floats clamped by numbers to what i32 holds, rounded or not.
+/// True for floats clamped by constants to the range of i32, rounded or not.
 pub(super) fn is_near(e: &Expr) -> bool {
     match e {
         Expr::Un(UnOp::Round, x) => is_clamped(x),
@@ -20,7 +20,7 @@ pub(super) fn is_near(e: &Expr) -> bool {
     }
 }
 
-/// True for floats clamped by numbers to what i32 holds.
+/// True for floats clamped by constants to the range of i32.
 fn is_clamped(e: &Expr) -> bool {
     let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
     let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
@@ -33,12 +33,12 @@ pub(super) fn is_long(t: ElemType) -> bool {
     matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
 }
 
-/// Size of the lanes of a type.
+/// Lane width of a type.
 pub(super) fn bits_of(t: ElemType) -> Bits {
     if is_long(t) { Bits::B64 } else { Bits::B32 }
 }
 
-/// How elements of a type are moved, where there are vectors of them.
+/// The memory format of a type, if it has vectors.
 pub(super) fn form(ty: ElemType) -> Option<Form> {
     Some(match ty {
         ElemType::F64 | ElemType::I64 | ElemType::U64 => Form::B64,
@@ -219,8 +219,7 @@ impl Translate<'_> {
             Expr::Text(..) => Err("a text"),
         }
     }
-    /// What a vector of neighbours reads in the lanes of a condition, with zeros in the others: a load with a
-    /// mask.
+    /// A vector load under a condition, with zeros in the inactive lanes: a masked load.
     fn load_or_zero(&mut self, c: Value, a: &Expr, b: &Expr) -> Fit<Option<Val>> {
         let (Expr::Load { buf, at }, Expr::Const(zero)) = (a, b) else { return Ok(None) };
         let ty = self.m.bufs[*buf].ty;
@@ -235,7 +234,7 @@ impl Translate<'_> {
         }
         self.under(c, a).map(Some)
     }
-    /// The load of an integer of 8 or 16 bits, extended or not.
+    /// The load of an 8-bit or 16-bit integer, extended or not.
     fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {
         let e = if let Expr::Cast(ElemType::I32, x) = e { x } else { e };
         match e {
@@ -250,7 +249,8 @@ impl Translate<'_> {
             _ => None,
         }
     }
-    /// A value whose accesses happen only in the lanes of a condition, where others might leave a buffer.
+    /// An expression whose accesses happen only in the lanes of a condition, since others might be out of
+    /// bounds.
     fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
         let leaves = e.any(&mut |e| match e {
             Expr::Load { buf, at } => self.may_leave(*buf, at),
@@ -271,7 +271,7 @@ impl Translate<'_> {
         self.mask = outer;
         r
     }
-    /// True unless all iterations of the loops around read an element that exists.
+    /// True unless all iterations of the loops around access an existing element.
     fn may_leave(&self, buf: Buf, at: &[Dim]) -> bool {
         at.iter().zip(&self.m.bufs[buf].dims).any(|(x, n)| !self.m.syms.in_range(*x, *n))
     }
@@ -317,8 +317,7 @@ impl Translate<'_> {
             _ => return Err(NO_TYPE),
         })
     }
-    /// What is stored in a form, side by side in the first part of the register where the store does not
-    /// narrow.
+    /// The value to store in a form, packed in the first part of the register if the store does not narrow.
     pub(super) fn side_by_side(&mut self, form: Form, v: Value) -> Value {
         if form == Form::F16 && self.b.has(Op::Un(Un::Half, Bits::B32)) {
             return self.b.un(Un::Half, v);
@@ -334,7 +333,7 @@ impl Translate<'_> {
         let upper = self.b.un(Un::Swap(4), v);
         self.b.bin(Bin::Or, v, upper)
     }
-    /// The upper half, rounded to even; NaN stays NaN.
+    /// Rounds to the upper half, ties to even; NaN stays NaN.
     fn to_bf16(&mut self, x: Value) -> Value {
         if self.b.rounds_to_bf16 {
             return self.b.un(Un::Brain, x);
@@ -361,7 +360,7 @@ impl Translate<'_> {
     fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
         let mut k = self.b.lanes() as u8 / 2;
         let words = if is_long(v.ty) { 2 } else { 1 };
-        // Others move 32 bits, whatever is in them.
+        // Other forms move 32 bits of any type.
         let typed = self.b.has(Op::Un(Un::Swap(k * words), Bits::B64));
         let bits = if typed { bits_of(v.ty) } else { Bits::B32 };
         let mut r = v;
@@ -412,7 +411,7 @@ impl Translate<'_> {
         };
         Ok(Val { v, ..a })
     }
-    /// A number of a type in all lanes.
+    /// A constant of a type in all lanes.
     fn number(&mut self, x: f64, ty: ElemType) -> Value {
         let bits = Scalar::from_f64(ty, x).bits;
         if is_long(ty) { self.b.bits64(bits) } else { self.b.bits(bits as u32) }
@@ -437,7 +436,7 @@ impl Translate<'_> {
                 self.b.bin_of(Bin::Div, one, x, bits)
             }
             UnOp::Sign => {
-                // Zero and NaN stay what they are.
+                // Zero and NaN are unchanged.
                 let (zero, one, minus) =
                     (self.number(0.0, a.ty), self.number(1.0, a.ty), self.number(-1.0, a.ty));
                 let (pos, neg) = (self.b.cmp(Pred::Lt, zero, x, bits), self.b.cmp(Pred::Lt, x, zero, bits));
@@ -457,7 +456,7 @@ impl Translate<'_> {
     fn magnitude(&mut self, a: Val) -> Value {
         Lanes { b: &mut self.b, bits: bits_of(a.ty) }.abs(a.v)
     }
-    /// `known`: the second operand is a number other than NaN.
+    /// `known`: the second operand is a constant other than NaN.
     fn binary(&mut self, op: BinOp, a: Val, b: Val, known: bool) -> Fit<Val> {
         if op.is_comparison() {
             return self.compare(op, a, b);
@@ -483,13 +482,13 @@ impl Translate<'_> {
         };
         Ok(Val { v, ..a })
     }
-    /// The smaller or the larger float, NaN if either is: by an instruction that does so, or by one that gives
-    /// its second operand then.
+    /// The minimum or maximum of floats, NaN if either is: by an instruction with this behaviour, or by one
+    /// that returns its second operand in that case.
     fn extreme(&mut self, [ieee, plain]: [Bin; 2], (a, b): (Value, Value), bits: Bits, known: bool) -> Value {
         if self.b.has(Op::Bin(ieee, bits)) {
             return self.b.bin_of(ieee, a, b, bits);
         }
-        // Of a reduction the first operand is what waits.
+        // The first operand is the accumulator of a reduction, whose latency matters.
         let r = self.b.bin_of(plain, b, a, bits);
         if known {
             return r;
@@ -497,7 +496,7 @@ impl Translate<'_> {
         let nan = self.b.cmp(Pred::Unordered, b, b, bits);
         self.b.select(nan, b, r, bits)
     }
-    /// The same by a number that is known.
+    /// A shift by a constant.
     fn shift_by(&mut self, op: BinOp, a: Val, n: u64) -> Fit<Val> {
         let n = n as u8 & 31;
         let op = match (op, a.ty) {
@@ -508,7 +507,7 @@ impl Translate<'_> {
         };
         Ok(if n == 0 { a } else { Val { v: self.b.un(op, a.v), ..a } })
     }
-    /// Counts are taken modulo the number of bits; instructions shift everything out.
+    /// Shift counts are taken modulo the width, while instructions shift everything out.
     fn shift(&mut self, op: BinOp, a: Val, n: Val) -> Fit<Val> {
         let bits = bits_of(a.ty);
         let most = self.number(f64::from(a.ty.bits() - 1), a.ty);

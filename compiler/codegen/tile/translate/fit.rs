@@ -1,5 +1,5 @@
-//! What can be told at a glance: whether statements may be a tile at all. Kernels ask at every level of their
-//! nests, so this looks at each statement once, before anything is unrolled.
+//! The quick check whether statements can be a tile at all. Kernels query it at every level of their nests,
+//! so it visits each statement once, before any loop is unrolled.
 
 use super::expr::form;
 use super::{Fit, Misfit, NOT_INSIDE};
@@ -11,9 +11,9 @@ use std::collections::HashSet;
 
 const NO_DOT: Misfit = "a dot product of bytes on a level that has none";
 
-/// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the
-/// vectors of 32 bits a lane have those, half as long ones the others: schedules make these where elements of
-/// 64 bits are in a nest.
+/// Rejects statements that cannot be a tile; true if the vectors have 64-bit lanes. Vector loops as long as
+/// the vectors have 32-bit lanes, half as long ones 64-bit lanes: schedules emit the latter for nests with
+/// 64-bit elements.
 pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
     branches(body, false)?;
     let mut defined: HashSet<Reg> = HashSet::new();
@@ -53,7 +53,7 @@ pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
     fit.map(|()| lanes.is_some_and(|l| l < vectors.width.lanes()))
 }
 
-/// Branches inside loops only: around everything they are Cranelift's, with a tile in each arm.
+/// Branches inside loops only: Cranelift compiles outermost branches, with a tile in each arm.
 fn branches(body: &[Stmt], inside: bool) -> Fit<()> {
     body.iter().try_for_each(|s| match s {
         Stmt::If { .. } if !inside => Err("a branch around a tile"),
@@ -63,12 +63,12 @@ fn branches(body: &[Stmt], inside: bool) -> Fit<()> {
     })
 }
 
-/// True if loops are inside that run one iteration after the other.
+/// True if a body contains sequential loops.
 fn loops(body: &[Stmt]) -> bool {
     visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Seq | LoopKind::Par, .. }))
 }
 
-/// Lanes of a loop's or an accumulator's vectors.
+/// Lanes of the vectors of a loop or an accumulator.
 fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
     match s {
         Stmt::For { kind: LoopKind::Vec(n), .. } => Ok(Some(*n)),
@@ -114,8 +114,8 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
     }
 }
 
-/// Accumulators that are only in vector loops of one and the same length, shorter than a vector: what their
-/// other lanes hold is nobody's business.
+/// Accumulators used only in vector loops of a single length shorter than a vector: the other lanes may hold
+/// anything.
 pub(super) fn short_sums(body: &[Stmt], lanes: i64) -> Set<Reg> {
     let mut lengths: Map<Reg, Option<i64>> = Map::default();
     note(body, None, lanes, &mut lengths);

@@ -1,8 +1,7 @@
-//! Indices that a nest reads from memory, and accesses that step over elements: what lanes read then are
-//! gathers.
+//! Indices loaded from memory, and strided accesses, both of which become gathers.
 //!
-//! An index out of range reads nothing that it should not: it becomes 0, and a mask that loops carry on
-//! remembers it. The tile returns whether that mask has a lane.
+//! An index out of range accesses nothing out of bounds: it is replaced by 0 and recorded in a mask that
+//! loops carry. The tile returns whether that mask is not empty.
 
 use super::access::Access;
 use super::near::Near;
@@ -13,19 +12,19 @@ use crate::nest::{BinOp, Expr, Module, Reg};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// An index read from memory.
+/// An index loaded from memory.
 #[derive(Clone, Copy)]
 pub(super) struct Bound {
-    /// As lanes count.
+    /// Its value in lanes.
     pub(super) value: Value,
-    /// As an integer, where all lanes agree.
+    /// Its value as an integer, if it is uniform.
     first: Option<Value>,
-    /// What tells that lanes may read near each other.
+    /// Whether lanes may read close to each other.
     pub(super) near: Option<Near>,
 }
 
 impl Translate<'_> {
-    /// Binds an index for an expression.
+    /// Translates an expression with a bound index.
     pub(super) fn with_index(&mut self, sym: Sym, value: &Expr, extent: Dim, body: &Expr) -> Fit<Val> {
         if let Some(v) = self.entry((sym, value), extent, body)? {
             return Ok(v);
@@ -62,11 +61,11 @@ impl Translate<'_> {
         }
         let first = uniform.then(|| self.b.first(value));
         let mut near = self.near_of(sym, (raw, extent, limit), clamped, body).filter(|_| !uniform);
-        // What was read at another index is something else.
+        // Loads at the previous index are invalid.
         let before = self.loaded.clone();
         let outer = self.mask;
         if !some {
-            // There may be no element at all to read in place of those out of range.
+            // There may be no element 0 to read for indices out of range.
             let inside = self.b.ucmp(Pred::Lt, read, limit, bits);
             let inside = match outer {
                 Some(k) => self.b.masks(Op::MaskAnd, k, inside),
@@ -84,7 +83,7 @@ impl Translate<'_> {
         self.bound.remove(&sym);
         r
     }
-    /// True if lanes may differ in the value of an expression.
+    /// True if the value of an expression may differ between lanes.
     pub(super) fn varies(&self, e: &Expr) -> bool {
         let differs = |d: &Dim| {
             self.lane.is_some_and(|l| d.contains(l.sym))
@@ -110,14 +109,13 @@ impl Translate<'_> {
         });
         hit
     }
-    /// True if an access is more than a pointer that loops move: lanes that are not neighbours, indices from
-    /// memory.
+    /// True for an access that is not a contiguous stream: other distances between lanes, or loaded indices.
     pub(super) fn is_gather(&self, a: &Access, form: Form) -> bool {
         (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && !self.is_strided(a, form)
             || !a.bound.is_empty()
             || a.window.is_some()
     }
-    /// What lanes read at such an access.
+    /// The elements that lanes read at such an access.
     pub(super) fn gathered(&mut self, a: &Access, form: Form) -> Fit<Value> {
         if let Some(window) = a.window {
             return self.load_window(a, window, form);
@@ -149,7 +147,7 @@ impl Translate<'_> {
         }
         let bits = self.b.index_bits();
         let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
-        // Where only lanes step apart, they do so by numbers that are known.
+        // If only lanes have a stride, it is constant.
         let near = a.bound.is_empty() && i32::try_from(lane.saturating_mul(16)).is_ok();
         if bits == Bits::B32
             && !near
@@ -189,9 +187,9 @@ impl Translate<'_> {
         }
         Ok(self.b.gather(form, index, mem, self.mask))
     }
-    /// Elements of 8 and 16 bits. Each lane reads four bytes: those that begin with its element, or the last
-    /// four of the buffer where these begin earlier. So nothing is read behind the end, and nothing before
-    /// the beginning of a buffer that has four bytes.
+    /// Elements of 8 and 16 bits. Each lane loads four bytes: those beginning at its element, or the last
+    /// four of the buffer if these begin earlier. Nothing is read after the end of a buffer, nor before the
+    /// beginning of one with at least four bytes.
     fn short_gather(&mut self, a: &Access, form: Form, index: Value, mem: Mem) -> Fit<Value> {
         let owner = &self.m.bufs[a.storage];
         let total = Dim::product(owner.dims.iter().copied());
@@ -201,7 +199,7 @@ impl Translate<'_> {
         }
         let end = self.arg(Arg::Pointer { buf: a.storage, linear: total, size })?;
         let base = self.b.address(mem);
-        // Bytes from where lanes count to the last word.
+        // Distance in bytes from the base of the lanes to the last word.
         let minus = self.b.mul_imm(base, -1);
         let room = self.b.add(self.params[end], minus);
         let room = self.b.add_imm(room, -4);
@@ -228,12 +226,12 @@ impl Translate<'_> {
             }
         })
     }
-    /// The f32 that the lower 16 bits of each lane are as f16.
+    /// Converts the f16 in the lower 16 bits of each lane to f32.
     fn half_to_float(&mut self, x: Value) -> Value {
         let (rest, top) = (self.b.bits(0x7fff), self.b.bits(0x8000));
         let (m, sign) = (self.b.bin(Bin::And, x, rest), self.b.bin(Bin::And, x, top));
         let (m, sign) = (self.b.un(Un::Shl(13), m), self.b.un(Un::Shl(16), sign));
-        // The exponent is off by what both count from; subnormal numbers are so too.
+        // Adjust the exponent by the difference of the biases; this also handles subnormal numbers.
         let (scale, last, most) =
             (self.b.f32(2f32.powi(112)), self.b.bits(0x0f7f_ffff), self.b.bits(0x7f80_0000));
         let v = self.b.bin(Bin::Mul, m, scale);

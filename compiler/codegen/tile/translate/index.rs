@@ -1,5 +1,5 @@
-//! What loop variables and sizes say, as numbers in lanes. Where lanes have 32 bits, what the lanes of a
-//! vector share stays an integer of 64 bits for as long as nothing tells that it fits.
+//! Loop variables and sizes as integers in lanes. With 32-bit lanes, the part of an index that is uniform
+//! stays a 64-bit integer unless it provably fits.
 
 use super::windows::{Moving, taken_apart};
 use super::{Fit, Translate, Val};
@@ -9,10 +9,10 @@ use crate::nest::BinOp;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Lane numbers times this are far from the limits of 32 bits.
+/// Products of lane numbers with this value are far from the limits of 32 bits.
 pub(super) const MOST_STEP: u64 = 1 << 24;
 
-/// An index taken apart: counters with what they count for, what a lane counts for, and what no loop changes.
+/// A decomposed index: counters with their factors, the factor of the lane, and the invariant rest.
 pub(super) struct Parts {
     pub counters: Vec<(Value, i64)>,
     pub lane: i64,
@@ -20,12 +20,12 @@ pub(super) struct Parts {
 }
 
 impl Translate<'_> {
-    /// True if an index fits into 32 bits; ranges belong to the variables as the nest has them.
+    /// True if an index fits in 32 bits; bounds are those of the variables in the nest.
     fn fits(&self, d: Dim) -> bool {
         let r = self.m.syms.range(d);
         matches!((r.lo, r.hi), (Some(lo), Some(hi)) if i32::try_from(lo).is_ok() && i32::try_from(hi).is_ok())
     }
-    /// Compares what loop variables say.
+    /// Compares two indices.
     pub(super) fn compare_indices(&mut self, op: BinOp, a: Dim, b: Dim) -> Fit<Val> {
         let near = self.b.is_long() || self.fits(a) && self.fits(b);
         let (a, b) = (self.substituted(a), self.substituted(b));
@@ -39,8 +39,8 @@ impl Translate<'_> {
         self.compared.insert(key, found);
         Ok(found)
     }
-    /// Two numbers of 32 bits that compare as an index does with 0: what lanes add, and the rest, as far as
-    /// that matters.
+    /// Two 32-bit values whose comparison equals that of an index with 0: the lane part and the rest,
+    /// clamped.
     fn difference(&mut self, d: Dim) -> Fit<(Val, Val)> {
         let p = self.parts(d)?;
         if p.lane.unsigned_abs() > MOST_STEP {
@@ -62,7 +62,7 @@ impl Translate<'_> {
         let lane = if p.lane == 1 { iota } else { self.index_op(Bin::IMul, iota, step) };
         Ok((Val { v: lane, ty: ElemType::I32 }, Val { v: rest, ty: ElemType::I32 }))
     }
-    /// An index as a number of another type, where lanes have 32 bits.
+    /// An index converted to another type, with 32-bit lanes.
     pub(super) fn index_as(&mut self, to: ElemType, d: Dim) -> Fit<Val> {
         let fits = self.fits(d);
         let d = self.substituted(d);
@@ -104,7 +104,7 @@ impl Translate<'_> {
         }
         Ok(p)
     }
-    /// What all lanes have in common.
+    /// The uniform part.
     pub(super) fn scalar(&mut self, p: &Parts) -> Fit<Count> {
         let mut sum = self.count(p.rest)?;
         for (v, c) in &p.counters {
@@ -154,8 +154,8 @@ impl Translate<'_> {
         };
         Ok(Val { v, ty: if self.b.is_long() { ElemType::I64 } else { ElemType::I32 } })
     }
-    /// What is not linear in the lanes of a single vector as what they share and small numbers of their own,
-    /// such as remainders of the lane.
+    /// A position that is not linear in the lanes of a single vector, as a uniform part and a small constant
+    /// per lane, such as remainders of the lane number.
     fn numbers_of_lanes(&self, d: Dim) -> Option<(Dim, [u8; 16])> {
         let lane = self.lane_sym().filter(|l| !self.counters().iter().any(|c| c.0 == *l))?;
         if self.b.is_long() || !d.contains(lane) || d.linear_in(lane).is_some() {
@@ -168,7 +168,7 @@ impl Translate<'_> {
         }
         Some((shared, numbers))
     }
-    /// A number as lanes count.
+    /// A constant in the lane width.
     pub(super) fn index_number(&mut self, c: i64) -> Value {
         if self.b.is_long() { self.b.bits64(c as u64) } else { self.b.bits(c as i32 as u32) }
     }

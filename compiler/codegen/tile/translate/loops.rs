@@ -1,5 +1,5 @@
-//! Loops of tiles: unrolled ones, vectors and their last, partial one, counted ones, which carry accumulators
-//! and pointers.
+//! Loops of tiles: unrolled loops; vectors and their last, partial one; counted loops, which carry
+//! accumulators and pointers.
 
 use super::access::Stream;
 use super::unroll;
@@ -53,7 +53,7 @@ impl Translate<'_> {
             }
         }
     }
-    /// Runs `f` with a dim in place of a variable.
+    /// Runs `f` with a dim substituted for a variable.
     pub(super) fn with<T>(&mut self, var: Sym, d: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
         let before = self.put.insert(var, d);
         let r = f(self);
@@ -63,7 +63,7 @@ impl Translate<'_> {
         };
         r
     }
-    /// Runs `f` with a variable that counts from 0.
+    /// Runs `f` with a variable rebased to count from 0.
     pub(super) fn shifted<T>(&mut self, var: Sym, lo: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
         if lo.as_const() == Some(0) { f(self) } else { self.with(var, lo + Dim::sym(var), f) }
     }
@@ -86,9 +86,9 @@ impl Translate<'_> {
             if full && !single {
                 return Ok(());
             }
-            // What is left, where the loop has stopped.
+            // The remainder, where the loop has stopped.
             let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
-            // Without masks each number of lanes has code of its own.
+            // Without masks, each number of lanes has separate code.
             let counts: Vec<Option<i64>> = match (full, masks) {
                 (true, _) => vec![Some(lanes)],
                 (false, true) => vec![None],
@@ -133,13 +133,13 @@ impl Translate<'_> {
             return Ok(());
         };
         let (whole, rest) = (n / lanes * lanes, n % lanes);
-        // Several vectors in an iteration, and those that are left.
+        // Several vectors per iteration, and the remaining ones.
         let copies =
             if whole > lanes && isa::machine(self.b.width()).unrolls() { unroll::vectors(body) } else { 1 };
         let each = lanes * copies;
         let blocks = whole / each * each;
         if blocks == lanes {
-            // One vector: the variable is the lane.
+            // One vector: the variable is the lane number.
             self.block(body)?;
         } else if blocks > each {
             self.counted(var, Count::Fixed(blocks), false, (each, lanes), body)?;
@@ -158,12 +158,12 @@ impl Translate<'_> {
         }
         Ok(())
     }
-    /// True if a loop around runs only for so many elements, one at least.
+    /// True if an enclosing loop implies that at least one of these elements exists.
     fn runs_for(&self, trip: Dim) -> bool {
         let once = self.m.syms.simplify(trip.min(1));
         self.trips.contains(&once)
     }
-    /// Runs `f` for the first `n` lanes.
+    /// Runs `f` with the first `n` lanes active.
     fn masked(&mut self, trip: Dim, n: Value, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
         let mask = self.b.first_lanes(Count::Run(n));
         let outer = (
@@ -175,7 +175,7 @@ impl Translate<'_> {
         (self.mask, self.rest, self.rest_of) = outer;
         r
     }
-    /// A branch that all lanes take together, inside a loop: around everything it is Cranelift's.
+    /// A uniform branch inside a loop; Cranelift compiles outermost branches.
     pub(super) fn branch(&mut self, cond: &Expr, then: &[Stmt], els: &[Stmt]) -> Fit<()> {
         if self.active.is_empty() {
             return Err("a branch around a tile");
@@ -208,7 +208,7 @@ impl Translate<'_> {
     fn counted(&mut self, var: Sym, end: Count, guard: bool, steps: (i64, i64), body: &[Stmt]) -> Fit<()> {
         self.counted_streams(var, end, guard, steps, body).map(drop)
     }
-    /// Runs `f` with a variable so much farther on.
+    /// Runs `f` with a variable advanced by a constant.
     pub(super) fn ahead<T>(&mut self, var: Sym, by: i64, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
         if by == 0 {
             return f(self);
@@ -217,8 +217,8 @@ impl Translate<'_> {
         let d = d.subst(&mut |s| (s == var).then(|| Dim::sym(var) + by));
         self.with(var, d, f)
     }
-    /// `for var in (0..end).step_by(step)`, each iteration in parts of `part`: accumulators and pointers are
-    /// carried. Returns where the streams are afterwards.
+    /// `for var in (0..end).step_by(step)`, each iteration in parts of `part`; accumulators and pointers are
+    /// carried. Returns the streams after the loop.
     fn counted_streams(
         &mut self,
         var: Sym,
@@ -228,7 +228,7 @@ impl Translate<'_> {
         body: &[Stmt],
     ) -> Fit<Vec<(Stream, Place)>> {
         let moving = self.moving(var, (step, part), body)?;
-        // A counter that all streams share instead of a pointer each.
+        // A counter that all streams share replaces separate pointers.
         let scale = |s: &Stream| {
             let bytes = s.1.last()?.1.as_const()? * i64::from(self.size_of(s.0));
             matches!(bytes, 1 | 2 | 4 | 8).then_some(bytes as u8)
@@ -273,7 +273,7 @@ impl Translate<'_> {
         let parts = |t: &mut Self| {
             (0..step).step_by(part as usize).try_for_each(|at| t.ahead(var, at, |t| t.block(body)))
         };
-        // Vectors are independent of each other: schedules say so for the longest ones.
+        // Vectors are independent of each other, which schedules guarantee for the longest ones.
         if step > part && !unroll::reads_back(self.m, body) {
             self.stores_last(parts)?
         } else {
@@ -312,7 +312,7 @@ impl Translate<'_> {
         );
         Ok(out)
     }
-    /// A run-time stride in bytes as a register; `None` for numbers.
+    /// A run-time stride in bytes as a register; `None` for constants.
     fn stride_value(&mut self, s: &Stream, step: i64) -> Fit<Option<Value>> {
         let Some((_, c)) = s.1.last() else { return Err("a stream without a stride") };
         if c.as_const().is_some() {
@@ -330,11 +330,11 @@ impl Translate<'_> {
             Arg::Number(_) => 1,
         }
     }
-    /// A place without an index.
+    /// The address without an index register.
     fn flat(&mut self, p: Place) -> Value {
         match p.index {
             None => p.base,
-            // Indexed places belong to innermost loops only.
+            // Only innermost loops use index registers.
             Some((i, _)) => self.b.add(p.base, i),
         }
     }
@@ -365,7 +365,7 @@ impl Translate<'_> {
             }
         }
     }
-    /// Drops loads that stores in a body may change.
+    /// Invalidates loads that stores in a body may change.
     fn forget(&mut self, body: &[Stmt]) {
         let stored: Vec<Buf> = visit::stores(body).into_iter().map(|b| self.m.storage(b)).collect();
         let m = self.m;
@@ -373,7 +373,7 @@ impl Translate<'_> {
     }
 }
 
-/// True if a loop with iterations of its own is inside.
+/// True if a body contains a loop that is not a single vector.
 fn has_loop(body: &[Stmt], lanes: i64) -> bool {
     let mut found = false;
     visit::walk(body, &mut |s| {

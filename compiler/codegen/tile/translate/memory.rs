@@ -1,4 +1,4 @@
-//! Loads and stores of tiles. A load is made once for all that read it, until a store may have changed it.
+//! Loads and stores of tiles. A load is shared by all of its readers until a store may have changed it.
 
 use super::access::Access;
 use super::expr::{bits_of, is_long};
@@ -10,9 +10,10 @@ use crate::nest::{BinOp, Buf, Expr, Place as NestPlace, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Constants from so many bytes on come from memory or a far cache: other constants were read since.
+/// Constants of at least this size come from memory or an outer cache, since other constants were read
+/// meanwhile.
 const LARGE: u64 = 64 << 10;
-/// Bytes between what a tile reads and what it asks memory for: some hundred nanoseconds of work.
+/// Prefetch distance in bytes: some hundred nanoseconds of work.
 const AHEAD: i32 = 4096;
 
 const LANES: Misfit = "an access lane by lane of lanes that run time knows";
@@ -22,7 +23,7 @@ impl Translate<'_> {
         let p = self.place(&a.stream)?;
         Ok(Mem { base: p.base, index: p.index, disp: a.disp })
     }
-    /// Loads a vector of neighbours, or one element for all lanes.
+    /// Loads contiguous elements, or broadcasts one.
     pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {
         let linear = a.places.is_none() && a.window.is_none() && a.bound.is_empty();
         if linear && !matches!(a.lane, Some(0 | 1)) && self.b.has(Op::LoadStrided(form)) {
@@ -43,7 +44,7 @@ impl Translate<'_> {
         let mem = self.mem(a)?;
         self.load_at(a, form, mem)
     }
-    /// The same from a place.
+    /// The same from an address.
     pub(super) fn load_at(&mut self, a: &Access, form: Form, mem: Mem) -> Fit<Value> {
         let mask = self.mask;
         let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, false, mask);
@@ -52,7 +53,7 @@ impl Translate<'_> {
         }
         let wide = self.b.width() == Width::Avx512;
         let v = if a.lane == Some(1) {
-            // Narrow vectors of 256-bit code are loaded as a whole or not at all.
+            // Narrow vectors of 256-bit code are loaded completely or not at all.
             let parts = self.b.has(Op::LoadFirst(form, 1));
             let first = parts && mask.is_some_and(|k| self.b.lanes_of(k).is_some());
             if let Some(k) = mask.filter(|k| parts && !first && self.b.is_uniform(*k)) {
@@ -64,7 +65,7 @@ impl Translate<'_> {
             if !first && !isa::machine(self.b.width()).has(form, false, masked) {
                 return Err("a load that these vectors do not have");
             }
-            // Once for each line.
+            // Once per cache line.
             let begins =
                 self.b.width().bytes() >= 32 || mem.disp.rem_euclid(64) < self.b.width().bytes() as i32;
             if begins && self.from_memory(a) {
@@ -72,7 +73,7 @@ impl Translate<'_> {
             }
             self.b.load(form, mem, mask)
         } else {
-            // Where some lanes do not exist the element may not either, if a condition made the mask.
+            // If a condition made the mask, the element may not exist when the mask is empty.
             match mask {
                 Some(k) if self.mask_is_condition() => {
                     if !matches!(form, Form::B32 | Form::B64) {
@@ -81,7 +82,8 @@ impl Translate<'_> {
                     if wide {
                         self.b.broadcast_masked(form, mem, k)
                     } else if !self.b.has(Op::Gather(form)) {
-                        // Nothing is read if no lane is: of one element it does not matter which ones are.
+                        // A broadcast reads nothing if the mask is empty; which lanes are active does not
+                        // matter.
                         self.b.only_if(k, |b| b.broadcast(form, mem))
                     } else {
                         let zero = self.index_number(0);
@@ -94,7 +96,7 @@ impl Translate<'_> {
         self.loaded.insert(key, (a.storage, v));
         Ok(v)
     }
-    /// The same for small integers as floats: converted once, as they are loaded once.
+    /// The same for small integers converted to floats: each is converted once, like its load.
     pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
         if self.is_gather(a, form) || self.is_strided(a, form) || a.lane.is_none() {
             let v = self.load_form(a, form)?;
@@ -110,8 +112,7 @@ impl Translate<'_> {
         self.loaded.insert(key, (a.storage, v));
         Ok(v)
     }
-    /// True for constants that come from afar, where the innermost loop runs through them in order: what it
-    /// will read is asked for early.
+    /// True for large constants that the innermost loop reads sequentially, which are prefetched.
     fn from_memory(&self, a: &Access) -> bool {
         const LEAST: i64 = 128;
         let far = |c: &crate::tensor::ConstData| c.byte_len() >= LARGE;
@@ -131,7 +132,7 @@ impl Translate<'_> {
         // Remainders of vector loops have at least one lane; conditions may have none.
         self.mask.is_some_and(|k| self.b.is_condition(k))
     }
-    /// Stores lane after lane, `step` elements apart.
+    /// Stores lane by lane, `step` elements apart.
     fn store_strided(&mut self, form: Form, mem: Mem, v: Value, step: i64) -> Fit<()> {
         const FAR: Misfit = "a store that steps too far";
         if form == Form::F16 {
@@ -162,7 +163,7 @@ impl Translate<'_> {
             _ => Err(LANES),
         }
     }
-    /// What lanes read at a distance that run time knows: one element after the other.
+    /// Loads lanes at a run-time stride, one by one.
     fn lane_by_lane(&mut self, a: &Access, form: Form) -> Fit<Value> {
         if self.b.has(Op::LoadStrided(form)) {
             let step = match self.count(a.step * i64::from(form.bytes()))? {
@@ -183,7 +184,7 @@ impl Translate<'_> {
         let mut base = self.b.address(mem);
         let (n, last) = match (self.used_lanes(), self.mask, self.rest) {
             (Some(n), ..) => (n, None),
-            // Lanes that do not exist read what the last one does that exists.
+            // Inactive lanes read the last active lane's element.
             (None, Some(k), Some((rest, _))) if k == rest => {
                 let far = self.count(a.step * (self.rest_of - 1) * i64::from(form.bytes()))?;
                 let Count::Run(far) = far else { return Err(LANES) };
@@ -218,7 +219,7 @@ impl Translate<'_> {
             return Ok(());
         }
         let v = match value {
-            // What is stored is the low byte.
+            // The store keeps the low byte.
             Expr::Cast(t @ (ElemType::U8 | ElemType::I8), x) if self.m.bufs[buf].ty == *t => {
                 Val { v: self.low_byte(x, *t)?, ty: *t }
             }
@@ -264,13 +265,13 @@ impl Translate<'_> {
         self.stored(a.storage);
         Ok(())
     }
-    /// True if an instruction stores the lanes that count side by side.
+    /// True if an instruction stores active lanes contiguously.
     fn has_store(&self, form: Form) -> bool {
         let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some());
         first && self.b.has(Op::StoreFirst(form, 1))
             || isa::machine(self.b.width()).has(form, true, self.mask.is_some())
     }
-    /// Runs `f`, and then makes the stores of whole vectors in it.
+    /// Runs `f`, then emits its whole-vector stores.
     pub(super) fn stores_last(&mut self, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
         let outer = self.waiting.replace(vec![]);
         let r = f(self);
@@ -284,8 +285,8 @@ impl Translate<'_> {
         let m = self.m;
         self.loaded.retain(|_, (b, _)| !m.overlaps(storage, *b));
     }
-    /// For `store u8(i32(round(min(max(x, lo), hi))) + z)` where 255 is the upper limit: the number without
-    /// that limit, which the store has.
+    /// For `store u8(i32(round(min(max(x, lo), hi))) + z)` with an upper limit of 255: the value without that
+    /// limit, since the store saturates.
     fn near_byte(&mut self, buf: Buf, value: &Expr) -> Fit<Option<Value>> {
         let (Expr::Cast(ElemType::U8, x), ElemType::U8) = (value, self.m.bufs[buf].ty) else {
             return Ok(None);
@@ -305,7 +306,8 @@ impl Translate<'_> {
         let Expr::Bin(BinOp::Min, x, hi) = x else { return Ok(None) };
         let (Expr::Bin(BinOp::Max, inner, lo), Expr::Const(hi)) = (&**x, &**hi) else { return Ok(None) };
         let Expr::Const(lo) = &**lo else { return Ok(None) };
-        // Whole limits, so that rounding does not pass them; no conversion or sum overflows.
+        // Integral limits, so that rounding does not exceed them; neither the conversion nor the sum
+        // overflows.
         let limits = hi.ty == ElemType::F32
             && lo.to_f64() + zero as f64 >= 0.0
             && lo.to_f64().fract() == 0.0

@@ -1,10 +1,10 @@
 //! Leaf nests -> tiles.
 //!
-//! A tile is what a kernel does innermost: statements whose loops have bounds that do not depend on each
-//! other, whose accesses move linearly with every loop variable, and which contain at least one vector loop
-//! as long as the target's vectors. Everything that depends on the kernel around it - pointers, run-time
-//! sizes and strides - is an argument, so that tiles of one structure are one function. What does not fit
-//! ([`Misfit`]) stays with Cranelift, which then tries the statements inside; the reasons are the rule.
+//! A tile is innermost code of a kernel: statements whose loop bounds do not depend on each other, whose
+//! accesses are linear in every loop variable, and which contain at least one vector loop as long as the
+//! target's vectors. Everything that depends on the surrounding kernel (pointers, run-time sizes and strides)
+//! is an argument, so that tiles of the same structure share a function. Cranelift compiles statements that
+//! do not fit ([`Misfit`]), and tries the statements inside.
 
 mod access;
 mod convert;
@@ -42,11 +42,11 @@ use expr::{bits_of, is_long};
 use gather::Bound;
 use std::rc::Rc;
 
-/// Values up to this magnitude become integers without limits of their own.
+/// Values up to this magnitude are converted to integers without clamping.
 const NEAR: f64 = (1 << 30) as f64;
 
-/// Everything that code of a body takes from the values of constants: whether floats that become integers are
-/// known to be numbers, and to be near. What asks [`Bounds`] here for something else is to add it.
+/// All properties of constant values that the code of a body depends on: whether floats converted to integers
+/// are known not to be NaN, and to be small. Other queries of [`Bounds`] in this module must be added here.
 pub fn told_by_constants(m: &Module, body: &[Stmt]) -> Vec<bool> {
     let mut out = vec![];
     let bounds = Bounds::of_sums(m, body);
@@ -60,22 +60,22 @@ pub fn told_by_constants(m: &Module, body: &[Stmt]) -> Vec<bool> {
             out.extend([range.is_some(), range.is_some_and(|r| r.0 >= -NEAR && r.1 <= NEAR)]);
         });
     });
-    // Lists of statements inside are offered as bodies, too.
+    // Lists of statements inside are candidates, too.
     body.iter().flat_map(Stmt::bodies).for_each(|b| out.extend(told_by_constants(m, b)));
     out
 }
 
-/// A leaf nest as a function, and what to call it with.
+/// A leaf nest as a function, and its arguments.
 pub struct Tile {
     /// The function.
     pub func: Func,
     /// Its arguments in order.
     pub args: Vec<Arg>,
-    /// True if it reads indices and returns, as 32 bits, whether one of them was out of range.
+    /// True if it loads indices and returns, as 32 bits, whether one of them was out of range.
     pub checks: bool,
 }
 
-/// An argument of a tile, as the kernel around it computes it.
+/// An argument of a tile, computed by the surrounding kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Arg {
     /// The address of an element of a buffer's storage.
@@ -91,39 +91,40 @@ pub enum Arg {
     Number(Dim),
 }
 
-/// Why a nest is no tile.
+/// The reason why a nest is not a tile.
 pub type Misfit = &'static str;
 
-/// Statements that read a register which a statement around them sets: only with that one they may be a tile.
+/// Statements that read a register which a surrounding statement sets: they can only be a tile together with
+/// it.
 pub const NOT_INSIDE: Misfit = "a value of another nest";
 
-/// In place of an accumulator: lanes that met an index out of range.
+/// The pseudo accumulator of lanes with an index out of range.
 fn outside() -> Reg {
     Reg::from_u32(u32::MAX - 1)
 }
 
 type Fit<T> = Result<T, Misfit>;
 
-/// Arguments beyond this many cost more than they save.
+/// Maximum arguments: more would cost more than a tile saves.
 const MOST_ARGS: usize = 96;
 
-/// Arguments beyond this many have no registers where accesses far apart have a pointer each.
+/// Maximum arguments if distant accesses have separate pointers: registers do not suffice for more.
 const MOST_POINTERS: usize = 20;
 
-/// What a tile is made for.
+/// The context of a translation.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
     /// The module.
     pub m: &'a Module,
     /// The vectors of the level.
     pub vectors: Vectors,
-    /// Puts in what the kernel has unrolled around the statements.
+    /// Substitutes loops that the kernel has unrolled around the statements.
     pub substitute: &'a dyn Fn(Dim) -> Dim,
     /// Where statements are, for debug information.
     pub lines: Option<&'a Lines>,
 }
 
-/// Translates statements.
+/// Translates statements to a tile.
 pub fn translate(s: Setting, body: &[Stmt]) -> Fit<Tile> {
     let long = fit::check(s.m, s.vectors, body)?;
     if isa::machine(s.vectors.width).reach(0, true).is_some()
@@ -135,8 +136,8 @@ pub fn translate(s: Setting, body: &[Stmt]) -> Fit<Tile> {
     attempt(s, long, body, false)
 }
 
-/// Translates statements that may be a tile. With `near`, accesses whose displacements instructions do not
-/// hold have pointers of their own.
+/// Translates statements that may be a tile. With `near`, accesses whose displacements are out of range have
+/// separate pointers.
 fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     let Setting { m, vectors, substitute, lines } = s;
     let mut locals = vec![];
@@ -223,7 +224,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     Ok(Tile { args: t.args, func: t.b.finish(outside), checks })
 }
 
-/// A value of a nest's expression: a vector, or a mask for truth values.
+/// The value of an expression: a vector, or a mask for truth values.
 #[derive(Clone, Copy, Debug)]
 struct Val {
     pub v: Value,
@@ -237,24 +238,24 @@ struct Acc {
     ty: ElemType,
 }
 
-/// The vector loop we are in.
+/// The current vector loop.
 #[derive(Clone, Copy)]
 struct Lane {
     pub sym: Sym,
 }
 
-/// Where a stream is now.
+/// The current address of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Place {
     base: Value,
     index: Option<(Value, u8)>,
 }
 
-/// A load that was made: place, displacement, form, elements per lane, whether integers were converted to
-/// floats, and for which lanes.
+/// An available load: address, displacement, form, elements per lane, whether integers were converted to
+/// floats, and the mask.
 type Loaded = (Place, i32, Form, Option<i64>, bool, Option<Value>);
 
-/// A store of a vector: storage, form, place, value, lanes.
+/// A delayed store of a vector: storage, form, address, value, mask.
 struct Waiting {
     storage: Buf,
     form: Form,
@@ -267,60 +268,60 @@ struct Translate<'a> {
     pub m: &'a Module,
     lines: Option<&'a Lines>,
     pub b: Builder,
-    /// Displacements beyond what instructions hold are pointers.
+    /// Displacements out of range become pointers.
     near: bool,
     outer: &'a dyn Fn(Dim) -> Dim,
-    /// What stands for variables of unrolled loops and of loops that do not start at 0.
+    /// Substitutions for variables of unrolled loops and of loops that do not start at 0.
     put: Map<Sym, Dim>,
-    /// Loops that run, with their counters.
+    /// Open loops, with their counters.
     active: Vec<(Sym, Value)>,
-    /// How often the counted loops around run.
+    /// Trip counts of the open counted loops.
     trips: Vec<Dim>,
-    /// Loops inside the one that is being opened: their terms do not matter yet.
+    /// Loops inside the one that is being opened: their terms are irrelevant so far.
     deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
     locals: Vec<Sym>,
-    /// Those of loops of a single vector.
+    /// Variables of single-vector loops.
     lanes_of_one: Vec<Sym>,
-    /// Symbols of indices that are read from memory.
+    /// Symbols of indices loaded from memory.
     withs: Vec<Sym>,
-    /// Those that have a value.
+    /// Those that are bound.
     bound: Map<Sym, Bound>,
-    /// Buffers that statements ask for by themselves.
+    /// Buffers that statements prefetch explicitly.
     prefetched: Vec<Buf>,
     sites: Map<(Buf, usize), Rc<Site>>,
     accs: Map<Reg, Acc>,
-    /// Accumulators of which nobody looks at more lanes than the least that are set.
+    /// Accumulators whose lanes beyond the shortest use are never read.
     short: Set<Reg>,
     pub regs: Map<Reg, Val>,
-    /// Integers of 64 bits that lanes of 32 bits share.
+    /// 64-bit integers that are uniform across 32-bit lanes.
     shared: Map<Reg, Value>,
     args: Vec<Arg>,
     params: Vec<Value>,
     streams: Map<Stream, Place>,
     loaded: Map<Loaded, (Buf, Value)>,
-    /// Stores that wait until all vectors of an iteration are computed.
+    /// Stores delayed until all vectors of an iteration are computed.
     waiting: Option<Vec<Waiting>>,
-    /// Columns of the unrolled loop that is being translated, by the access that reads them.
+    /// Columns of the unrolled loop being translated, by the access that reads them.
     transposed: Map<(Buf, usize), Vec<Value>>,
     /// The iteration of that loop.
     turning: usize,
     lane: Option<Lane>,
-    /// Lanes that exist, where not all do.
+    /// The active lanes, unless all are active.
     pub mask: Option<Value>,
-    /// The mask of a last, partial vector whose lanes only run time counts, and how many there are.
+    /// The mask of a last, partial vector of run-time length, and its number of lanes.
     rest: Option<(Value, Value)>,
     /// The same number as an expression.
     rest_of: Dim,
-    /// Places within windows, by what stands for their variables, lanes and the block that computed them.
+    /// Positions within windows, by the substituted expression, mask and block.
     windows: Map<(Dim, Option<Value>, usize), windows::Window>,
-    /// Indices that were compared, in the block that did.
+    /// Compared indices, by block.
     compared: Map<(BinOp, Dim, Dim, usize), Val>,
     bounds: Bounds,
 }
 
 impl Translate<'_> {
-    /// With everything put in that stands for variables.
+    /// The dim after all substitutions.
     pub fn substituted(&self, d: Dim) -> Dim {
         let d = (self.outer)(d);
         if self.put.is_empty() || d.as_const().is_some() {
@@ -413,7 +414,7 @@ impl Translate<'_> {
             None => Err("a stream that nothing carries"),
         }
     }
-    /// A dim as a number or an argument.
+    /// A dim as a constant or an argument.
     pub fn count(&mut self, d: Dim) -> Fit<Count> {
         if let Some(c) = d.as_const() {
             return Ok(Count::Fixed(c));
@@ -442,7 +443,7 @@ impl Translate<'_> {
         self.params.push(p);
         Ok(self.args.len() - 1)
     }
-    /// Counters of the loops that run.
+    /// Counters of the open loops.
     pub fn counters(&self) -> &[(Sym, Value)] {
         &self.active
     }

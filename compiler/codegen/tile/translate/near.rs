@@ -1,6 +1,6 @@
-//! Gathers whose lanes read near each other: positions in a row that fits a vector, or that rise from lane to
-//! lane, as those of an image that grows do. One load and a shuffle serve them in place of as many loads as
-//! there are lanes; run time finds out vector by vector, and gathers what lies farther apart.
+//! Gathers whose lanes read close to each other: positions in a row that fits in a vector, or that increase
+//! from lane to lane, as in an upscaled image. One load and a shuffle replace a load per lane; a run-time
+//! test decides vector by vector, and distant positions are gathered.
 
 use super::access::Access;
 use super::{Fit, Translate};
@@ -9,22 +9,22 @@ use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Value};
 use crate::nest::Expr;
 use crate::sym::{Answer, Dim, Sym};
 
-/// An index whose lanes may be near each other.
+/// An index whose lanes may be close to each other.
 #[derive(Clone, Copy)]
 pub(super) struct Near {
-    /// What bounds it.
+    /// Its bound.
     extent: Dim,
-    /// The same in lanes.
+    /// The bound in lanes.
     limit: Value,
-    /// It is limited to a range: positions in an image, most of which are neighbours.
+    /// It is clamped to a range: positions in an image, most of which are adjacent.
     rises: bool,
-    /// Lanes that have it.
+    /// Its active lanes.
     pub mask: Option<Value>,
 }
 
 impl Translate<'_> {
-    /// What is known of an index below `raw` - `extent` with everything put in, `limit` in lanes - that
-    /// `body` reads at.
+    /// The properties of index `raw` below `extent` (after substitution; `limit` in lanes) at which `body`
+    /// reads.
     pub(super) fn near_of(
         &self,
         sym: Sym,
@@ -47,7 +47,7 @@ impl Translate<'_> {
         });
         whole.then_some(Near { extent, limit, rises, mask: None })
     }
-    /// What lanes read at an index from memory, if they may be near each other.
+    /// The elements at a loaded index, if its lanes may be close to each other.
     pub(super) fn gathered_near(
         &mut self,
         a: &Access,
@@ -69,7 +69,7 @@ impl Translate<'_> {
         }
         let (lanes, long) = (i64::from(self.b.lanes()), self.b.is_long());
         let base = self.b.address(mem);
-        // The elements from the first lane's on, or the last ones of the row.
+        // The elements from the first lane's position on, or the last ones of the row.
         let (places, base) = if near.rises {
             let first = self.b.first(bound.value);
             let most = match self.count(near.extent)? {

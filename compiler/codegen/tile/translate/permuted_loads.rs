@@ -1,6 +1,6 @@
-//! Loads whose lanes are no neighbours but lie at distances known now: every second element, each of them
-//! twice, a row from its end. A few vectors of neighbours hold them all; one shuffle each and a blend put
-//! them in place. Nothing before the first of these elements or behind the last is touched.
+//! Loads whose lanes are not contiguous but at constant offsets: every second element, each element twice, a
+//! reversed row. A few contiguous vectors contain all elements; each is shuffled, and the results are
+//! blended. Nothing before the first of these elements or after the last is accessed.
 
 use super::access::{Access, NOT_LINEAR};
 use super::{Fit, Place, Translate};
@@ -10,20 +10,20 @@ use crate::nest::Buf;
 use crate::sym::broadcast::is_factor;
 use crate::sym::{Dim, Sym};
 
-/// Neighbours that a vector holds, and which lanes take which of them.
+/// Contiguous elements in a vector, and the lanes that read them.
 struct Part {
-    /// The first, in elements from where lane 0 reads.
+    /// The first, relative to the element of lane 0.
     first: i64,
-    /// How many.
+    /// Their number.
     count: i64,
-    /// Lane, and the place of its element.
+    /// Lanes, and the positions of their elements.
     lanes: Vec<(u32, u8)>,
 }
 
 impl Translate<'_> {
-    /// Where the lanes of an access that is not linear in them read, as elements behind that of the first
-    /// lane, and where that one reads. Lanes that do not exist count where nobody knows which these are: they
-    /// read within the buffer, too.
+    /// The offsets of the lanes of a non-linear access, relative to the element of the first lane, and the
+    /// position of that one. If the active lanes are unknown, all lanes count: inactive ones are within the
+    /// buffer, too.
     pub(super) fn places(&self, storage: Buf, at: Dim, lane: Sym) -> Option<(Dim, Vec<i64>)> {
         let first = at.subst(&mut |s| (s == lane).then(|| Dim::constant(0)));
         let place = |i: u32| {
@@ -40,21 +40,21 @@ impl Translate<'_> {
         }
         Some((first, places))
     }
-    /// Lanes that exist, where their number is known.
+    /// The active lanes, if their number is constant.
     pub(super) fn used_lanes(&self) -> Option<u32> {
         match self.mask {
             None => Some(self.b.lanes()),
             Some(k) => self.b.lanes_of(k),
         }
     }
-    /// The vectors that hold what an access reads, if a few do.
+    /// The vectors that contain the elements of an access, if few suffice.
     fn vectors_of(&self, a: &Access, form: Form) -> Option<Vec<Part>> {
         if self.b.is_long() || !a.bound.is_empty() || a.window.is_some() {
             return None;
         }
         let used = match self.used_lanes() {
             Some(n) => n,
-            // What lanes read that do not exist is masked.
+            // Inactive lanes are masked.
             None => self.lanes_left().map(|_| self.b.lanes())?,
         };
         let places: Vec<(u32, i64)> = match &a.places {
@@ -65,7 +65,7 @@ impl Translate<'_> {
         };
         self.parts_of(&places, form)
     }
-    /// The vectors that hold the elements which some lanes read, if a few do.
+    /// The vectors that contain the elements of some lanes, if few suffice.
     fn parts_of(&self, places: &[(u32, i64)], form: Form) -> Option<Vec<Part>> {
         if !self.b.has(Op::Bin(Bin::Permute, Bits::B32)) || self.b.is_long() {
             return None;
@@ -82,7 +82,7 @@ impl Translate<'_> {
                     w.lanes.push((lane, (p - w.first) as u8));
                 }
                 None => {
-                    // What lies before the next part is there.
+                    // A part ends before the next one begins.
                     if let Some(w) = parts.last_mut() {
                         w.count = lanes;
                     }
@@ -90,16 +90,16 @@ impl Translate<'_> {
                 }
             }
         }
-        // Short elements come in whole vectors only where masks do not apply to them.
+        // Short elements can be loaded as whole vectors only if they cannot be masked.
         let whole = self.used_lanes().is_some() && parts.iter().all(|w| w.count == lanes);
         let loads = wide || form == Form::B32 || whole;
         (parts.len() <= most && loads).then_some(parts)
     }
-    /// Lanes that exist in a last vector, where only run time counts them.
+    /// The active lanes of a last vector of run-time length.
     fn lanes_left(&self) -> Option<Value> {
         self.rest.filter(|(k, _)| self.mask == Some(*k) && self.used_lanes().is_none()).map(|r| r.1)
     }
-    /// The mask of the elements of a part that lanes read; none where these are a whole vector.
+    /// The mask of the elements of a part that active lanes read; none if it is a whole vector.
     fn elements_of(&mut self, w: &Part) -> Option<Value> {
         let lanes = i64::from(self.b.lanes());
         let Some(left) = self.lanes_left() else {
@@ -115,17 +115,16 @@ impl Translate<'_> {
         let (readers, left) = (self.b.lane_numbers(readers), self.b.splat(left));
         Some(self.b.icmp(Pred::Lt, readers, left, Bits::B32))
     }
-    /// True for accesses that [`Translate::vectors_of`] knows.
+    /// True for accesses that [`Translate::vectors_of`] supports.
     pub(super) fn is_strided(&self, a: &Access, form: Form) -> bool {
         (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && self.vectors_of(a, form).is_some()
     }
-    /// True for lanes that read neighbours or all the same element, which run time decides: what may have to
-    /// be repeated under broadcasting.
+    /// True for lanes that read either contiguous elements or a single one, decided at run time: operands of
+    /// a possible broadcast.
     pub(super) fn is_repeated(&self, a: &Access, form: Form) -> bool {
         a.lane.is_none() && a.bound.is_empty() && is_factor(&self.m.syms, a.step) && self.has_windows(form)
     }
-    /// What such lanes read: the elements that there are, put in place by numbers that are all 0 where there
-    /// is one.
+    /// The elements of such lanes: existing elements, permuted by indices that are all 0 for a broadcast.
     pub(super) fn load_repeated(&mut self, a: &Access, form: Form) -> Fit<Value> {
         let lanes = i64::from(self.b.lanes());
         let count = |t: &mut Self, used: i64| match t.count(a.step * (used - 1) + 1)? {
@@ -150,7 +149,7 @@ impl Translate<'_> {
         let numbers = self.b.bin(Bin::And, iota, all);
         Ok(self.b.bin(Bin::Permute, numbers, v))
     }
-    /// Neighbours from a place on, those lanes of them that a mask keeps.
+    /// Contiguous elements at an address, with inactive lanes masked.
     pub(super) fn load_neighbours(
         &mut self,
         a: &Access,
@@ -172,7 +171,7 @@ impl Translate<'_> {
         self.mask = outer;
         v
     }
-    /// What lanes at known distances read.
+    /// The elements of lanes at constant offsets.
     pub(super) fn load_strided(&mut self, a: &Access, form: Form) -> Fit<Value> {
         let Some(parts) = self.vectors_of(a, form) else { return Err("lanes too far apart for shuffles") };
         let mem = self.mem(a)?;
@@ -186,7 +185,7 @@ impl Translate<'_> {
         }
         Ok(v)
     }
-    /// The lanes of some parts, and those of a vector in the others.
+    /// The lanes of some parts, blended into a vector with the others.
     fn load_parts(
         &mut self,
         a: &Access,
@@ -205,8 +204,8 @@ impl Translate<'_> {
                 .ok_or(FAR)?;
             let mask = self.elements_of(w);
             let v = self.load_neighbours(a, form, Mem { disp: bytes, ..mem }, mask);
-            // Lanes of other parts pick what makes the numbers of all parts alike where elements lie at equal
-            // distances.
+            // Inactive lanes of a permutation are chosen so that the indices of all parts are equal for
+            // equidistant elements.
             let mut from = [0u8; 16];
             for (p, other) in parts.iter().flat_map(|p| p.lanes.iter().map(move |l| (p, l))) {
                 if let Some(f) = from.get_mut(other.0 as usize) {
@@ -226,8 +225,8 @@ impl Translate<'_> {
         }
         Ok(all)
     }
-    /// What lanes read in a few places that lie a distance apart which run time knows, at known distances
-    /// in each: planes of an image whose channels are the phases of a row.
+    /// Elements in a few planes at a run-time distance, at constant offsets in each: an image whose channels
+    /// are the phases of a row.
     pub(super) fn load_from_planes(&mut self, buf: Buf, at: &[Dim], form: Form) -> Fit<Value> {
         let Some(lane) = self.lane_sym().filter(|l| !self.put.contains_key(l)) else {
             return Err(NOT_LINEAR);
@@ -260,5 +259,5 @@ impl Translate<'_> {
     }
 }
 
-/// Places that lanes of a vector read from at most.
+/// Maximum planes that the lanes of a vector read.
 const PLANES: usize = 4;

@@ -1,9 +1,9 @@
-//! Integers divided by a number, and what is left: products with its reciprocal, for which there are vectors.
+//! Integer quotients and remainders by a constant, as vector products with its reciprocal.
 //!
-//! A first quotient is wrong in its last bits only, so what it leaves is small, and a float holds it exactly.
-//! What that leaves is exact: `floor((rest + 1/2) / by)` of whole numbers is as far from both neighbours as
-//! `1/2 / by`, and the rounding of the reciprocal and of one fused operation stays below that within the
-//! limits of [`constant_divisor`](crate::nest::visit::constant_divisor).
+//! A first quotient is wrong in its last bits only, so that its remainder is small and exact in floats. The
+//! second step is exact: `floor((rest + 1/2) / by)` of integers is at least `1/2 / by` from both neighbours,
+//! and the rounding errors of the reciprocal and of one fused operation are smaller within the limits of
+//! [`constant_divisor`](crate::nest::visit::constant_divisor).
 
 use super::expr::{bits_of, is_long};
 use super::{Fit, Translate, Val};
@@ -12,14 +12,14 @@ use crate::nest::BinOp;
 use crate::tensor::ElemType;
 
 impl Translate<'_> {
-    /// `Div`, `Rem` or `Mod` by a number that `constant_divisor` allows.
+    /// `Div`, `Rem` or `Mod` by a constant that `constant_divisor` allows.
     pub(super) fn quotient(&mut self, op: BinOp, a: Val, by: i64) -> Fit<Val> {
         let (bits, signed) = (bits_of(a.ty), a.ty.is_signed_int());
         if a.ty == ElemType::U64 && !self.b.has(Op::Un(Un::TruncUnsigned, bits)) {
             return Err("a quotient of unsigned integers of 64 bits");
         }
         let size = by.unsigned_abs() as f64;
-        // Of fewer bits than a float's the number itself is the rest.
+        // A number with no more bits than a float's significand is its own remainder.
         let (first, rest) =
             if a.ty.bits() < 32 { (None, self.b.un(Un::ToFloat, a.v)) } else { self.first_quotient(a, by) };
         let below_zero = op == BinOp::Mod && by < 0;
@@ -30,7 +30,7 @@ impl Translate<'_> {
         let minus = self.real(-size, bits);
         let mut left = self.b.fma_of(k, minus, rest, bits);
         if op != BinOp::Mod && signed {
-            // Towards zero: of numbers below it the quotient is the next one.
+            // Rounding towards zero: negative numbers take the next quotient.
             let (none, zero, one) = (self.zero_of(bits), self.real(0.0, bits), self.real(1.0, bits));
             let (below, some) =
                 (self.b.icmp(Pred::Lt, a.v, none, bits), self.b.cmp(Pred::Lt, zero, left, bits));
@@ -56,7 +56,7 @@ impl Translate<'_> {
         }
         Ok(Val { v: q, ..a })
     }
-    /// A quotient by |by| that is off by little, and what it leaves as a float.
+    /// An approximate quotient by |by|, and its remainder as a float.
     fn first_quotient(&mut self, a: Val, by: i64) -> (Option<Value>, Value) {
         let (bits, size) = (bits_of(a.ty), by.unsigned_abs());
         let inverse = self.real(1.0 / size as f64, bits);
@@ -72,7 +72,7 @@ impl Translate<'_> {
                 self.b.un_of(Un::TruncUnsigned, x, bits)
             }
             ElemType::U32 => {
-                // Of half the number, which is a signed one; 2^31 is what too large ones become.
+                // Halve the number, so that it is signed; 2^31 is the result for too large ones.
                 let (x, twice) = (self.b.un(Un::Shr(1), a.v), self.real(2.0 / size as f64, bits));
                 let x = self.b.un(Un::ToFloat, x);
                 let x = self.b.bin(Bin::Mul, x, twice);
@@ -91,7 +91,7 @@ impl Translate<'_> {
         let rest = if is_long(a.ty) { self.b.small_to_double(rest) } else { self.b.un(Un::ToFloat, rest) };
         (Some(q), rest)
     }
-    /// A whole number, far from where floats have gaps, as an integer.
+    /// Converts a whole number that is exact in floats to an integer.
     fn whole(&mut self, x: Value, bits: Bits) -> Value {
         if bits == Bits::B64 { self.b.small_to_long(x) } else { self.b.un(Un::TruncInt, x) }
     }

@@ -1,4 +1,4 @@
-//! Integers of 64 bits that all lanes of 32 bits share, such as how many keys a sample of a batch has: they are
+//! 64-bit integers that are uniform across 32-bit lanes, such as the number of keys of a sample: they are
 //! kept in integer registers, and lanes only compare their positions with them.
 
 use super::index::{MOST_STEP, Parts};
@@ -9,24 +9,23 @@ use crate::nest::{BinOp, Expr, Reg};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Positions are smaller than this.
+/// Upper bound of positions.
 const FAR: i64 = 1 << 62;
 const NOT_SHARED: &str = "an integer of 64 bits that lanes do not share";
 
 impl Translate<'_> {
-    /// True for a type whose values lanes share, if the tile has any.
+    /// True for a type whose values are uniform, if the tile has any.
     pub(super) fn is_shared(&self, ty: ElemType) -> bool {
         let has = matches!(self.b.width(), Width::Avx2 | Width::Avx512 | Width::Neon);
         ty == ElemType::I64 && !self.b.is_long() && has
     }
-    /// Remembers the integer that a register stands for.
+    /// Records the integer of a register.
     pub(super) fn define_shared(&mut self, reg: Reg, value: &Expr) -> Fit<()> {
         let v = self.shared(value)?;
         self.shared.insert(reg, v);
         Ok(())
     }
-    /// Compares the positions of lanes with an integer, where one of both operands is the position; `None` if
-    /// neither is.
+    /// Compares the positions of lanes with an integer, if one operand is the position; `None` otherwise.
     pub(super) fn compare_with_shared(&mut self, op: BinOp, a: &Expr, b: &Expr) -> Fit<Option<Val>> {
         if !self.is_shared(self.m.type_of(a)) {
             return Ok(None);
@@ -46,7 +45,7 @@ impl Translate<'_> {
             lane: 0,
             rest: Dim::constant(0) - p.rest,
         })?;
-        // What a lane adds is small: numbers beyond 32 bits compare as the last ones of these do.
+        // The lane part is small, so that values beyond 32 bits can be clamped.
         let rest = self.b.limited(other, -FAR, FAR);
         let rest = self.sum(rest, own);
         let rest = self.b.limited(rest, i32::MIN.into(), i32::MAX.into());
@@ -57,7 +56,7 @@ impl Translate<'_> {
         let (x, y) = if turned { (rest, lane) } else { (lane, rest) };
         self.compare(op, x, y).map(Some)
     }
-    /// An integer in a register of its own.
+    /// A uniform integer in a register.
     fn shared(&mut self, e: &Expr) -> Fit<Value> {
         match e {
             Expr::Reg(r) => self.shared.get(r).copied().ok_or(NOT_INSIDE),
@@ -75,7 +74,7 @@ impl Translate<'_> {
                 if a.lane != Some(0) || !a.is_regular() || !a.bound.is_empty() || self.mask_is_condition() {
                     return Err(NOT_SHARED);
                 }
-                // One element does not depend on which lanes there are.
+                // A single element does not depend on the active lanes.
                 let (mem, outer) = (self.mem(&a)?, self.mask.take());
                 let v = self.load_at(&a, Form::B64, mem);
                 self.mask = outer;

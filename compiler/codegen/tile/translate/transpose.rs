@@ -1,5 +1,5 @@
-//! Columns of a matrix as vectors: where lanes step over elements while an unrolled loop around them takes
-//! neighbours, the rows are loaded as vectors and turned in registers, lane against row.
+//! Columns of a matrix as vectors: if lanes are strided while an unrolled loop around them is contiguous,
+//! rows are loaded as vectors and transposed in registers.
 
 use super::expr::{NO_TYPE, form, is_long};
 use super::{Fit, Translate};
@@ -9,13 +9,13 @@ use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Iterations and elements that are worth it: fewer are read one by one.
+/// Minimum iterations and elements; fewer are loaded one by one.
 const LEAST: i64 = 4;
 
 impl Translate<'_> {
-    /// Loads what the body of an unrolled loop of `count` iterations, `for var in lo..`, reads in columns;
-    /// iteration `turning` finds it in `turned`. Loops may have fewer iterations than vectors have lanes, and
-    /// vectors fewer elements.
+    /// Loads and transposes the columns that the body of an unrolled loop of `count` iterations, `for var in
+    /// lo..`, reads; iteration `turning` finds them in `transposed`. Loops may have fewer iterations than
+    /// vectors have lanes, and vectors fewer elements.
     pub(super) fn transpose_columns(&mut self, (var, lo, count): (Sym, Dim, i64), body: &[Stmt]) -> Fit<()> {
         let lanes = self.b.lanes();
         let [Stmt::For { kind: LoopKind::Vec(n), var: lane, lo: start, hi, body }] = body else {
@@ -33,7 +33,7 @@ impl Translate<'_> {
                 loads.push((*buf, at));
             }
         });
-        // Integers and f32, whose registers hold what is in memory, and f16, which a load extends.
+        // Integers and f32, whose registers have the memory format, and f16, which loads extend.
         let long = self.b.is_long();
         let turns = |t: ElemType| {
             (t.compute() == t || t == ElemType::F16)
@@ -71,8 +71,8 @@ impl Translate<'_> {
         let whole = count == i64::from(self.b.lanes());
         whole || self.b.width() == Width::Avx512 || form(self.m.bufs[buf].ty) == Some(Form::B32)
     }
-    /// A vector of `count` elements along the unrolled loop for each lane that is used. Element [lo, 0] is in
-    /// range, and its neighbours along both loops are.
+    /// A vector of `count` elements along the unrolled loop for each active lane. Element [lo, 0] and its
+    /// neighbours along both loops are in range.
     fn rows(
         &mut self,
         buf: Buf,
@@ -97,7 +97,7 @@ impl Translate<'_> {
             self.mask = None;
             rows?
         } else {
-            // Rows a distance apart that run time knows.
+            // Rows at a run-time distance.
             let a = first(self, Dim::constant(0))?;
             let Count::Run(step) = self.count(across * i64::from(form.bytes()))? else {
                 return Err("a distance that is no register");
@@ -118,12 +118,12 @@ impl Translate<'_> {
         }
         Ok(rows)
     }
-    /// What stands for a load where a loop has turned what it reads.
+    /// The value of a load that a loop has transposed.
     pub(super) fn transposed(&self, buf: Buf, at: &[Dim]) -> Option<Value> {
         self.transposed.get(&(buf, at.as_ptr() as usize))?.get(self.turning).copied()
     }
-    /// Lane i of vector k becomes lane k of vector i: pairs of blocks change places, of half the size each
-    /// time.
+    /// Transposes: lane i of vector k becomes lane k of vector i. Blocks are exchanged pairwise, with half
+    /// the size in each step.
     fn transpose(&mut self, v: &mut [Value]) {
         let lanes = v.len();
         let (iota, bits) = (self.b.iota(), self.b.index_bits());

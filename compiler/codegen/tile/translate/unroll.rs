@@ -1,18 +1,18 @@
-//! What is written out beyond what schedules say, on machines whose vectors have few elements.
+//! Unrolling beyond the schedule, on machines with few elements per vector.
 
 use super::Translate;
 use crate::codegen::tile::isa;
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
 
-/// Statements that a loop may become.
+/// Maximum statements after unrolling a loop.
 const STATEMENTS: i64 = 64;
-/// Iterations of a loop that is written out: the taps of a window.
+/// Maximum iterations of an unrolled loop: the taps of a window.
 const ITERATIONS: i64 = 9;
-/// Operations of an iteration that takes several vectors.
+/// Maximum operations of an iteration with several vectors.
 const OPERATIONS: usize = 64;
 
 impl Translate<'_> {
-    /// True for short loops inside others that become as many copies of their body.
+    /// True for short inner loops that are unrolled completely.
     pub(super) fn written_out(&self, kind: LoopKind, trip: Option<i64>, body: &[Stmt]) -> bool {
         let (LoopKind::Seq | LoopKind::Par, Some(n @ 2..=ITERATIONS)) = (kind, trip) else { return false };
         let inside = !self.active.is_empty() || !self.deeper.is_empty();
@@ -20,7 +20,7 @@ impl Translate<'_> {
             && isa::machine(self.b.width()).unrolls()
             && self.statements(body).is_some_and(|s| s * n <= STATEMENTS)
     }
-    /// Statements of a body with its loops written out, if these are short.
+    /// Number of statements of a body after unrolling its loops, if these are short.
     fn statements(&self, body: &[Stmt]) -> Option<i64> {
         let mut sum = 0;
         for s in body {
@@ -45,7 +45,7 @@ impl Translate<'_> {
     }
 }
 
-/// True if a statement reads what one before it has stored.
+/// True if a statement reads what an earlier one has stored.
 pub(super) fn reads_back(m: &Module, body: &[Stmt]) -> bool {
     let mut stored: Vec<Buf> = vec![];
     let mut found = false;
@@ -64,13 +64,13 @@ pub(super) fn reads_back(m: &Module, body: &[Stmt]) -> bool {
     found
 }
 
-/// Vectors that an iteration takes of a loop with such a body.
+/// Vectors per iteration of a loop with this body.
 pub(super) fn vectors(body: &[Stmt]) -> i64 {
     let mut operations = 0;
     for s in body {
         match s {
             Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. } | Stmt::Acc { .. } => {}
-            // What has loops or branches inside is long enough.
+            // Bodies with loops or branches are long enough.
             _ => return 1,
         }
         if let Some(e) = s.expr() {

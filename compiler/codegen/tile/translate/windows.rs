@@ -1,8 +1,7 @@
-//! Loads whose lanes read at places that run time knows, but never before the place of the lane before, and
-//! all within two vectors: neighbours in an image that is scaled by a known number, up to an edge that only
-//! run time knows. One or two vectors of neighbours hold what lanes read, and shuffles put it in place by
-//! numbers that are computed in lanes. Nothing before the first of these elements or behind the last is
-//! touched.
+//! Loads whose lanes read at run-time positions that never decrease from lane to lane and are within two
+//! vectors: an image scaled by a constant, up to a run-time edge. One or two contiguous vectors contain the
+//! elements, and shuffles by computed indices permute them. Nothing before the first of these elements or
+//! after the last is accessed.
 
 use super::access::{Access, NOT_LINEAR};
 use super::{Fit, Translate};
@@ -10,29 +9,30 @@ use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Class, Form, Mem, Op, Pred, Value, Width};
 use crate::sym::{Atom, Dim, Sym, Term, View};
 
-/// Distances beyond this are all alike: lanes do not reach so far.
+/// Distances beyond this value are equivalent, since lanes do not reach so far.
 const FAR: i64 = 1 << 30;
 
-/// What lanes read within a window: the first place, the number of each lane's from there on, the last one's.
+/// The reads of lanes within a window: the first position, the offset of each lane, the offset of the last
+/// one.
 pub(super) type Window = (Count, Value, Value);
 
-/// An expression that does not fall in lanes, taken apart.
+/// A non-decreasing expression in the lane, decomposed.
 pub(super) enum Moving {
-    /// What lanes add to a number that they share: the expression in the lane alone, and the number.
+    /// A sum of a lane part and a uniform value.
     Sum(Dim, Dim),
-    /// What lanes share, and the operands of a minimum, or of a maximum.
+    /// A uniform addend, and the operands of a minimum or a maximum.
     Extreme(Dim, Op, Vec<Dim>),
 }
 
 impl Translate<'_> {
-    /// True if the level's vectors can load what lanes read in a window.
+    /// True if the level's vectors support loads within a window.
     pub(super) fn has_windows(&self, form: Form) -> bool {
         self.b.has(Op::Bin(Bin::Permute, Bits::B32))
             && !self.b.is_long()
             && !self.b.has(Op::LoadFirst(form, 1))
             && (form == Form::B32 || self.b.width() == Width::Avx512)
     }
-    /// What the lanes of an access read within its window.
+    /// The elements that the lanes of an access read within its window.
     pub(super) fn load_window(&mut self, a: &Access, window: Dim, form: Form) -> Fit<Value> {
         let Some(lane) = self.lane_sym().filter(|_| self.has_windows(form) && a.bound.is_empty()) else {
             return Err(NOT_LINEAR);
@@ -57,7 +57,7 @@ impl Translate<'_> {
             let needed = self.b.icmp(Pred::Le, numbers, last, Bits::B32);
             let disp = (part * lanes) as i32 * form.bytes() as i32;
             let v = self.load_neighbours(a, form, Mem { base, index: None, disp }, Some(needed));
-            // Numbers beyond a vector count from its beginning again.
+            // Indices beyond a vector wrap to its beginning.
             let v = self.b.bin(Bin::Permute, places, v?);
             all = Some(match all {
                 None => v,
@@ -69,8 +69,8 @@ impl Translate<'_> {
         }
         all.ok_or("a vector without lanes")
     }
-    /// Where the first lane reads, how far all are behind it, and how far, in all lanes, the last one is that
-    /// exists. Other rows of an image read at the same places.
+    /// The position of the first lane, the offsets of all lanes, and the offset of the last active lane,
+    /// broadcast. Other rows of an image share these.
     fn places_within(&mut self, window: Dim, lane: Sym) -> Fit<Window> {
         let key = (window, self.mask, self.b.block());
         if let Some(found) = self.windows.get(&key) {
@@ -110,7 +110,7 @@ impl Translate<'_> {
             }
         }
     }
-    /// How far lanes are behind a number, each.
+    /// The offsets of lanes from a base.
     fn distances(&mut self, d: Dim, lane: Sym, from: Count) -> Fit<Value> {
         match taken_apart(d, lane)? {
             Moving::Sum(own, shared) => {
@@ -151,7 +151,7 @@ impl Translate<'_> {
             }
         }
     }
-    /// What all lanes have in common, as an integer.
+    /// The uniform part, as an integer.
     fn shared_number(&mut self, d: Dim) -> Fit<Count> {
         if !self.active.iter().any(|(s, _)| d.contains(*s)) {
             return self.count(d);
@@ -179,7 +179,7 @@ impl Translate<'_> {
         };
         self.numbers(Op::Add, a, minus)
     }
-    /// A sum, the lesser or the greater of two integers.
+    /// A sum, minimum or maximum of two integers.
     fn numbers(&mut self, op: Op, a: Count, b: Count) -> Count {
         let (x, y) = match (a, b) {
             (Count::Fixed(x), Count::Fixed(y)) => {
@@ -202,12 +202,12 @@ impl Translate<'_> {
     }
 }
 
-/// An expression by its terms in the lane.
+/// Decomposes an expression into its terms in the lane.
 pub(super) fn taken_apart(d: Dim, lane: Sym) -> Fit<Moving> {
     split_extreme(d, Some(lane))
 }
 
-/// An expression as a minimum or maximum and what is added to it; with a lane, one that it moves.
+/// Splits an expression into a minimum or maximum and its addend; with a lane, one that depends on it.
 fn split_extreme(d: Dim, lane: Option<Sym>) -> Fit<Moving> {
     let View::Sum { terms, .. } = d.view() else { return Ok(Moving::Sum(Dim::constant(0), d)) };
     let whole = |t: &Term| {

@@ -1,19 +1,20 @@
 //! attention: scores, softmax and the weighted sum of values as one nest over blocks of query rows.
 //!
-//! What exporters write is a contraction Q*K with scale and mask as its epilogue, a kernel of rows (softmax),
-//! perhaps maps, and a contraction with V. They become one `par` loop over pieces of (batch, head, block of
-//! rows); of a block the scores of all keys are computed, normalised and used while they are in the cache, so
-//! that the matrix of all scores is never written. A row is whole: nothing is rescaled, and results do not
-//! depend on the number of threads.
+//! Exporters write a contraction Q*K with scale and mask as its epilogue, a row kernel (softmax), possibly
+//! maps, and a contraction with V. The pass replaces them by one `par` loop over pieces of (batch, head,
+//! block of rows). The scores of a block against all keys are computed, normalised and used while they are in
+//! the cache; the full score matrix is never stored. A row is never divided: no rescaling is needed, and
+//! results do not depend on the number of threads.
 //!
-//! With `--math fast`, both contractions may be dot products of bf16 (`bf16_dot`): what softmax makes is bf16
-//! then, in scratch of its own.
+//! With `--math fast`, both contractions may be dot products of bf16 (`bf16_dot`). The result of softmax is
+//! then bf16, in separate scratch.
 //!
-//! Where run time counts the rows, the driver may choose kernels for a single one, see `one_row`.
+//! If the number of rows is a run-time value, the driver may call kernels for a single row instead, see
+//! `one_row`.
 //!
-//! Softmax goes through a block in phases, see `softmax`. Scores live in a buffer with a place for each
-//! iteration of the `par` loop, which has at most `PIECES`: an iteration takes several blocks one after the
-//! other, and tasks are ranges of iterations.
+//! Softmax processes a block in phases, see `softmax`. The score buffer has a slot for each iteration of the
+//! `par` loop, of which there are at most `PIECES`. An iteration processes several blocks in sequence; tasks
+//! are ranges of iterations.
 
 mod group;
 mod one_row;
@@ -35,13 +36,13 @@ use crate::tensor::ElemType;
 use group::{Group, group, position};
 use softmax::Found;
 
-/// Iterations of the `par` loop at most: what tasks there may be.
+/// Maximum number of iterations of the `par` loop, which bounds the number of tasks.
 const PIECES: i64 = 64;
-/// Rows of a block, and how many bytes of scores a block has at most where that is known.
+/// Maximum rows of a block, and maximum bytes of its scores if their size is known.
 const ROWS: i64 = 28;
 const BYTES: i64 = 11 * L2 / 64;
 
-/// Runs the pass. Kernels that it makes are scheduled.
+/// Runs the pass. The kernels that it emits are already scheduled.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
     if facts.lanes == 1 {
@@ -50,11 +51,11 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let uses = Uses::new(m);
     let groups = groups(m, &uses);
     let chosen: Vec<bool> = groups.iter().map(|g| one_row::add(m, g)).collect();
-    // Kernels for one row read what packing would otherwise compute on its way.
+    // The single-row kernels read operands that packing would otherwise compute.
     let uses = if chosen.contains(&true) { Uses::new(m) } else { uses };
     for (g, chosen) in groups.into_iter().zip(chosen) {
         let values = g.values;
-        // What packs operands runs where the merged kernel does.
+        // Kernels that pack operands run where the merged kernel runs.
         let anchors = (if chosen { values } else { g.scores }, values);
         if merge(m, &uses, g, anchors, facts) {
             m.kernels[values].scheduled = true;
@@ -65,8 +66,8 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// The attentions of a module, in order. Of two that share a kernel (the values of one are the scores of the
-/// next), the first.
+/// The attentions of a module, in driver order. Two may share a kernel (the values of one are the scores of
+/// the next); the first one is returned.
 fn groups(m: &Module, uses: &Uses) -> Vec<Group> {
     let mut groups: Vec<Group> = vec![];
     for g in uses.order.iter().filter_map(|k| group(m, uses, *k)) {
@@ -77,12 +78,12 @@ fn groups(m: &Module, uses: &Uses) -> Vec<Group> {
     groups
 }
 
-/// True for a map that changes no more than the type of elements.
+/// True for a map that only converts the element type.
 fn copies(m: &Module, k: Kernel) -> bool {
     m.form(k).map().is_some_and(|map| matches!(map.value, Expr::Load { .. }))
 }
 
-/// A contraction with dims in place of variables.
+/// Substitutes dims for the variables of a contraction.
 fn put_parts(p: &mut Contraction, f: &dyn Fn(Sym) -> Option<Dim>) {
     let sub = |d: &Dim| d.subst(&mut |s| f(s));
     p.a.1 = p.a.1.iter().map(sub).collect();
@@ -90,17 +91,17 @@ fn put_parts(p: &mut Contraction, f: &dyn Fn(Sym) -> Option<Dim>) {
     p.epilogue = std::mem::take(&mut p.epilogue).into_iter().map(|s| s.map_dims(&mut |d| sub(&d))).collect();
 }
 
-/// What both contractions of a merged kernel need to be emitted for a block of rows.
+/// Everything that emitting a block of rows requires from both contractions.
 struct Block {
     qk: (Contraction, Tile),
     rows: Vec<Vec<Stmt>>,
     pv: (Contraction, Tile),
-    /// The row inside a block, and the first row of a block: both stand for themselves in the parts.
+    /// The row inside a block, and the first row of a block, as symbols.
     local: Sym,
     first: Sym,
 }
 
-/// Merges a group into its last kernel. `anchors`: the calls before which both operands are packed.
+/// Merges a group into its last kernel. `anchors`: the calls before which each operand is packed.
 fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), facts: Facts) -> bool {
     let zero = Dim::constant(0);
     let keys = g.dims[g.dims.len() - 1];
@@ -137,11 +138,11 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
     };
     let panels1 = panels1.apply(m, anchors.0, &g.qk);
     let panels2 = panels2.apply(m, anchors.1, &g.pv);
-    // The scratch takes the place of what was a matrix.
+    // Scratch replaces the score matrix.
     let name = format!("{}.block", m.bufs[g.bufs[0]].name);
     let room = vec![pieces, Dim::constant(height), row_length(keys)];
     let scratch = m.temp(name, ElemType::F32, room.clone());
-    // What the second contraction reads, and a view of it in its steps.
+    // The left operand of the second contraction, and a view of it whose elements are single steps.
     let (weights, steps) = match g.pv.product {
         ProductKind::Dot { group, .. } => {
             let name = format!("{}.weights", m.bufs[g.bufs[0]].name);
@@ -173,7 +174,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
     for (i, k) in g.rows.iter().enumerate() {
         let body = match m.form(*k) {
             Form::RowReduction(rows) => rows.body(),
-            // Of a map, the loop along the row is the last one.
+            // The innermost loop of a map runs along the row.
             form => form.map().and_then(Rows::of_map).map_or(vec![], |rows| rows.body()),
         };
         let sub = |d: Dim| d.subst(&mut |s| rename(i + 1, s)).subst(&mut |s| at_row(s));
@@ -206,7 +207,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
     let work = work(m, &g);
     let inner = vec![tiles::describe_tile(m, &g.qk, &t1), tiles::describe_tile(m, &g.pv, &t2)];
     let b = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };
-    // Blocks: all of one height, but perhaps the last.
+    // Blocks of equal height, except possibly the last.
     let block = m.syms.loop_var("b", zero, blocks);
     let from = Dim::sym(block) * height;
     let body = match extent.as_const() {
@@ -218,7 +219,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
         }
         None => emit(m, &b, from, (extent - from).min(Dim::constant(height)), facts),
     };
-    // One loop over batch and blocks, blocks innermost: keys and values stay in the cache.
+    // One loop over batch and blocks, with blocks innermost so that keys and values stay in the cache.
     let (flat, inside) = match each.as_const() {
         Some(1) => (Dim::sym(piece), None),
         _ => {
@@ -254,7 +255,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
     true
 }
 
-/// Floats from row to row of the scores: whole lines of memory, not 4 KiB or a multiple of it.
+/// Stride between rows of scores, in floats: whole cache lines, but no multiple of 4 KiB.
 fn row_length(keys: Dim) -> Dim {
     const LINE: i64 = 16;
     const PAGE: i64 = 1024;
@@ -268,18 +269,18 @@ fn row_length(keys: Dim) -> Dim {
 /// Rows of a block.
 fn height(extent: Dim, keys: Dim) -> i64 {
     let most = keys.as_const().map_or(ROWS, |k| (BYTES / (4 * k.max(1))).clamp(ROWS / 2, ROWS));
-    // Blocks of equal height; else one that common lengths are multiples of.
+    // Equal heights if the extent is known; else a height that divides common lengths.
     extent.as_const().filter(|e| *e > 0).map_or(most / 8 * 8, |e| {
         let blocks = (e + most - 1) / most;
         (e + blocks - 1) / blocks
     })
 }
 
-/// Iterations of the `par` loop, and blocks of each at most.
+/// Iterations of the `par` loop, and maximum number of blocks of each.
 fn pieces(total: Dim) -> (Dim, Dim) {
     let each = match total.as_const() {
         Some(t) if t <= 2 * PIECES => Dim::constant(1),
-        // Rather a few pieces less than a last one that is shorter.
+        // Prefer slightly fewer pieces to a shorter last piece.
         Some(t) => {
             let least = (t + PIECES - 1) / PIECES;
             Dim::constant((least..2 * least).find(|e| t % e == 0).unwrap_or(least))

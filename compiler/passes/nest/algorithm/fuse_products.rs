@@ -1,9 +1,9 @@
-//! fuse_products: in kernels that sum up rows of floats, a product that is added to something is fused with
-//! the sum: the scale and bias of a normalization.
+//! fuse_products: contracts a product and an addition into a fused multiply-add in kernels that reduce rows
+//! of floats: the scale and bias of a normalization.
 //!
-//! What such a kernel stores depends on the order of its sums anyway, which passes choose: without the
-//! rounding of one product it is no less exact. `--math strict` does without the pass, and so do maps that no
-//! sum goes into: they give the same bits on every CPU.
+//! The result of such a kernel already depends on the order of the reduction, which passes choose, and
+//! omitting the rounding of a product makes it no less exact. The pass does not run with `--math strict`, and
+//! leaves maps without reductions alone: these compute the same bits on every CPU.
 
 use crate::diag::Result;
 use crate::nest::form::Form;
@@ -11,7 +11,7 @@ use crate::nest::{BinOp, Expr, Kernel, Math, Module, Stmt, visit};
 use crate::target::Level;
 use crate::tensor::ElemType;
 
-/// Runs the pass on levels of which instructions bound what such kernels do, not memory: vectors are short.
+/// Runs the pass on levels with short vectors, where arithmetic rather than memory bounds such kernels.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     if m.math == Math::Strict || !level.facts.caps.by_lane {
         return Ok(());
@@ -25,7 +25,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// True for rows with a sum of floats.
+/// True for a row kernel with a floating-point reduction.
 fn sums(m: &Module, k: Kernel) -> bool {
     let adds = |s: &Stmt| {
         matches!(s, Stmt::Set { reg, value: Expr::Bin(BinOp::Add, ..) | Expr::Fma(..), .. }
@@ -36,7 +36,7 @@ fn sums(m: &Module, k: Kernel) -> bool {
         && visit::any(&m.kernels[k].body, &mut |s| adds(s))
 }
 
-/// A sum with a product as one operation.
+/// Contracts additions of products to fused multiply-adds.
 fn fuse(m: &Module, e: Expr) -> Expr {
     match e {
         Expr::Bin(BinOp::Add, x, y) if matches!(m.type_of(&x), ElemType::F32 | ElemType::F64) => {

@@ -1,4 +1,4 @@
-//! Algorithms: kernels that compute the same results by other sums, where these are cheaper.
+//! Algorithms: kernels that compute the same results with fewer or cheaper operations.
 
 pub mod attention;
 pub mod fuse_products;

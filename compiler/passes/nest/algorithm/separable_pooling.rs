@@ -1,8 +1,8 @@
-//! separable_pooling: windows over an image that comes from the caller with channels first, and whose result
-//! goes there.
+//! separable_pooling: pooling of an image that an input provides with channels first, and whose result is an
+//! output.
 //!
-//! Turning such an image to channels innermost and back takes longer than pooling it. What a window does - a
-//! maximum, a sum - it does first to the rows of the window, then to its columns:
+//! Transposing such an image to channels innermost and back takes longer than pooling it. The reduction of a
+//! window (a maximum, a sum) is applied first to the rows of the window, then to its columns:
 //!
 //! ```text
 //! par s { seq q in s .. s + 1 {
@@ -11,9 +11,9 @@
 //! } }
 //! ```
 //!
-//! A plane's rows are scratch of a task, so they stay in the cache; around them is what the window begins
-//! with, in place of the padded copy of the image. A depthwise convolution whose windows are side by side
-//! has the whole plane there, with zeros around it.
+//! The rows of a plane are scratch of a task and stay in the cache. They are padded with the initial value of
+//! the reduction, which replaces the padded copy of the image. A depthwise convolution with overlapping
+//! windows stores the whole plane there, padded with zeros.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
@@ -26,8 +26,8 @@ use crate::tensor::ElemType;
 /// Windows of as many elements are read directly where nothing surrounds the image.
 const SMALL: i64 = 4;
 
-/// Taps of a depthwise convolution at most: from row to row vectors do not begin where lines of the cache do,
-/// which costs more for each tap than turning the image once.
+/// Maximum taps of a depthwise convolution in place. Vectors of successive rows are not aligned to cache
+/// lines, which costs more for each tap than transposing the image once.
 const MOST: i64 = 12;
 
 /// Shortest result row worth pooling in place: its vectors are whole for the most part, several at a time.
@@ -59,7 +59,7 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
     Ok(())
 }
 
-/// The window along one dimension: element `step o + dilation k + first` of the image for result o and tap k.
+/// The window along one dimension: result o and tap k access element `step o + dilation k + first`.
 struct Side {
     var: Sym,
     tap: Option<Sym>,
@@ -75,14 +75,14 @@ impl Side {
     fn position(&self, o: impl Into<Dim>, k: impl Into<Dim>) -> Dim {
         o.into() * self.step + k.into() * self.dilation + self.first
     }
-    /// The taps of a result that lie in the image: from one on, so many.
+    /// The taps of a result that are inside the image: the first one, and their number.
     fn inside(&self, o: Dim) -> (Dim, Dim) {
         let base = o * self.step + self.first;
         let hi = (self.size - base).ceil_div(self.dilation).max(0).min(self.taps);
         let lo = (Dim::constant(0) - base).ceil_div(self.dilation).max(0).min(self.taps);
         (lo, (hi - lo).max(0))
     }
-    /// Results whose windows lie in the image as a whole: from one on, up to another one.
+    /// Results whose windows are entirely inside the image, as a half-open range.
     fn whole(&self) -> (Dim, Dim) {
         let first = Dim::constant((self.step - 1 - self.first).div_euclid(self.step).max(0));
         let reach = self.dilation * (self.taps - 1) + self.first;
@@ -90,27 +90,27 @@ impl Side {
         let first = first.min(self.results);
         (first, end.min(self.results).max(first))
     }
-    /// True if only run time knows how long it is.
+    /// True if the length is a run-time value.
     fn is_unknown(&self) -> bool {
         self.results.as_const().is_none() || self.size.as_const().is_none()
     }
 }
 
 struct Pool {
-    /// The image, as it comes.
+    /// The image, in the layout of the caller.
     image: Buf,
-    /// Variables and sizes of batch and channel, where there are loops for them.
+    /// Variables and extents of batch and channel, if there are such loops.
     outer: Vec<Option<Sym>>,
     planes: Vec<Dim>,
     y: Side,
     x: Side,
     op: BinOp,
-    /// What elements are multiplied by.
+    /// The weights of a depthwise convolution.
     weights: Option<(Buf, Vec<Dim>)>,
     init: Scalar,
     acc: Reg,
     epilogue: Vec<Stmt>,
-    /// Kernels that make a padded copy for this one alone.
+    /// Kernels that produce a padded copy only for this kernel.
     padding: Vec<Kernel>,
 }
 
@@ -129,7 +129,7 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     {
         return None;
     }
-    // Where the image comes from, and how far from its place in a padded copy.
+    // The image, and its offset in a padded copy.
     let (image, before, padding) = match m.bufs[src].place {
         Place::Input(_) => (src, [0, 0], vec![]),
         _ => unpadded(m, uses, src, k, init)?,
@@ -152,7 +152,7 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     let unknown = y.is_unknown() || x.is_unknown();
     let short = x.results.as_const().is_some_and(|n| n < WIDE);
     let empty = [y.results, x.results].iter().any(|n| n.as_const() == Some(0));
-    // Batch and channel: the same on both sides.
+    // Batch and channel have the same subscripts in the image and in the result.
     let outer: Vec<Option<Sym>> = (0..2).map(|i| at[i].as_sym()).collect();
     let same = (0..2).all(|i| {
         at[i] == store[i]
@@ -164,7 +164,7 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     let pays = match &weights {
         None if unknown && y.dilation > 1 => false,
         None => !padding.is_empty() || x.taps * y.taps > SMALL,
-        // Weights of the channel, and nothing that runs along a row.
+        // The weights depend on the channel and on no loop along a row.
         Some((_, at)) => {
             !(unknown || short && is_turned(m, image))
                 && x.step == 1
@@ -190,15 +190,15 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     })
 }
 
-/// True for an image that is easy to turn.
+/// True for an image that is cheap to transpose.
 fn is_turned(m: &Module, image: Buf) -> bool {
     let d = &m.bufs[image].dims;
     let count = Dim::product(d.iter().copied()).as_const();
     d[1].as_const().is_some_and(|c| c >= CHANNELS) && count.is_some_and(|n| n < CACHED / 4)
 }
 
-/// The input of which `src` is a copy with `fill` around it, made for kernel `k` alone, and how much is
-/// before it.
+/// The input of which `src` is a copy padded with `fill` that only kernel `k` reads, and the padding before
+/// it.
 fn unpadded(
     m: &Module,
     uses: &Uses,
@@ -221,7 +221,7 @@ fn unpadded(
                     && m.bufs[*buf].ty == m.bufs[src].ty =>
             {
                 let shift = |i: usize| (map.at[i] - at[i]).as_const().filter(|s| *s >= 0);
-                // All of the image, in its order.
+                // The whole image, in order.
                 let whole = (0..4).all(|i| match at[i].as_sym() {
                     Some(s) => {
                         map.loops.contains(&(s, m.bufs[*buf].dims[i]))
@@ -240,8 +240,7 @@ fn unpadded(
     found.map(|(b, before)| (b, before, uses.writers(src).to_vec()))
 }
 
-/// The variables that stand for a plane: of the parallel loop, of the task's scratch, and the batch and
-/// channel.
+/// Variables of a plane: the parallel loop, the scratch slot of the task, batch and channel.
 struct Plane {
     s: Sym,
     q: Sym,
@@ -262,7 +261,7 @@ fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
     vec![Stmt::par(plane.s, planes, vec![own])]
 }
 
-/// Elements that all windows along a side span, and those of them that the image has.
+/// Elements spanned by all windows along a dimension, and the subrange that the image contains.
 fn span(m: &Module, side: &Side) -> (Dim, Dim, Dim) {
     let width = (side.results - 1) * side.step + side.dilation * (side.taps - 1) + 1;
     let inside = |d: Dim| m.syms.simplify(d.max(0).min(width));
@@ -278,8 +277,8 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// With so many rows and columns. (Rows and columns are one dimension: this is no image that has
-    /// channels.)
+    /// Scratch of the given rows and columns. They are merged into one dimension so that the buffer is not
+    /// taken for an image with channels.
     fn new(m: &mut Module, p: &Pool, plane: &Plane, rows: Dim, width: Dim) -> Scratch {
         let planes = Dim::product(p.planes.iter().copied());
         let buf = m.temp(format!("{}.rows", m.bufs[p.image].name), ElemType::F32, vec![planes, rows * width]);
@@ -290,7 +289,7 @@ impl Scratch {
     }
 }
 
-/// Stores to a block of the scratch, from a row and a column on.
+/// Stores to a block of the scratch, beginning at a row and a column.
 fn block(
     m: &mut Module,
     own: Scratch,
@@ -308,7 +307,7 @@ fn block(
     )
 }
 
-/// A depthwise convolution: the plane with zeros around it, then every window.
+/// A depthwise convolution: a copy of the plane padded with zeros, then every window.
 fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let (y, x) = (&p.y, &p.x);
     let ((height, top, bottom), (width, left, right)) = (span(m, y), span(m, x));
@@ -342,7 +341,7 @@ fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     inside
 }
 
-/// The nest of all results: what makes the accumulator, then what the kernel does with it.
+/// The nest over all results: the reduction, then the epilogue of the kernel.
 fn results(p: &Pool, plane: &Plane, sum: Vec<Stmt>) -> Vec<Stmt> {
     let put = |d: Dim| d.subst(&mut |s| p.outer.iter().position(|o| *o == Some(s)).map(|i| plane.at[i]));
     let mut body = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: p.init.into() }];
@@ -350,14 +349,14 @@ fn results(p: &Pool, plane: &Plane, sum: Vec<Stmt>) -> Vec<Stmt> {
     nest(&[(p.y.var, p.y.results), (p.x.var, p.x.results)], body)
 }
 
-/// Rows, then columns.
+/// The reduction along rows, then along columns.
 fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let (y, x) = (&p.y, &p.x);
     let (width, lo, hi) = span(m, x);
     let rows = Scratch::new(m, p, plane, y.results, width);
     let mut inside = vec![];
-    // Rows: those of whole windows, and those at the edges one by one.
+    // Rows whose windows are inside the image, and each row at an edge.
     let (first, end) = y.whole();
     for (from, to) in [(zero, first), (end, y.results)] {
         match (from.as_const(), to.as_const()) {
@@ -386,8 +385,8 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     inside
 }
 
-/// `count` rows of results from one on, of the columns `lo .. hi` of the scratch: at an edge, of the taps
-/// that lie in the image.
+/// `count` rows of results, beginning at one of them, for columns `lo .. hi` of the scratch; at an edge, only
+/// the taps inside the image.
 fn of_rows(
     m: &mut Module,
     p: &Pool,
@@ -420,7 +419,7 @@ fn of_rows(
     }
 }
 
-/// Parallel loops around a body; nothing where one has no iterations.
+/// Parallel loops around a body; nothing if a loop has no iterations.
 fn nest(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     if loops.iter().any(|l| l.1.as_const().is_some_and(|n| n <= 0)) {
         return vec![];

@@ -1,8 +1,8 @@
 //! simplify_erf: `erf(x / c)` becomes `erf(x * (1 / c))`, and `0.5 * (erf(..) + 1)` one multiply-add.
 //!
-//! The first changes the argument by half a unit in the last place at most, and saves a division that costs
-//! as much as the rest of a GELU: `--math strict` does without the pass. The second gives the same number,
-//! since halves are exact.
+//! The first rewrite changes the argument by at most half a unit in the last place, and saves a division that
+//! costs as much as the rest of a GELU. It does not apply with `--math strict`. The second is exact, since
+//! halving is.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, Kernel, Math, Module, UnOp, visit};
@@ -41,12 +41,12 @@ fn of_erf(e: Expr) -> Expr {
     })
 }
 
-/// True for one number.
+/// True for the constant `x`.
 fn is(e: &Expr, x: f32) -> bool {
     number(e) == Some(x)
 }
 
-/// Half of erf(..) + 1, or of a product of it.
+/// Half of erf(..) + 1, or of a product with that factor.
 fn halved(e: Expr) -> std::result::Result<Expr, Expr> {
     let erf = |e: &Expr| {
         matches!(e, Expr::Un(UnOp::Erf, _))

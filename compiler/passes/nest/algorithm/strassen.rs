@@ -51,27 +51,26 @@ const PANEL: i64 = 32;
 /// need of V stays in the second-level cache, beside a block of a pair of panels and the next one.
 const BLOCK: i64 = 512;
 const GROUP: i64 = 108;
-/// Rows of a tile where run time counts them.
+/// Rows of a tile if their number is a run-time value.
 const TILE: i64 = 12;
-/// Rows at least: a few tiles.
+/// Minimum rows: a few tiles.
 const LEAST: i64 = 48;
-/// Bytes of V at most: more would come from memory again and again.
+/// Maximum bytes of V: a larger V would be read from memory repeatedly.
 const V_BYTES: i64 = 5 * L2;
 /// Minimum profit: the extra sums may cost at most 1/15 of the plain product. Model: 16/K + 10/N, measured on
 /// a core with 512-bit vectors.
 const SUMS: i64 = 29;
-/// Iterations of the parallel loop at most, and so copies of P.
+/// Maximum iterations of the parallel loop, and so copies of P.
 const SLOTS: i64 = 32;
-/// Ratio of the largest magnitudes of two columns of a pair, at most: the smaller one has an error of the
-/// larger one.
+/// Maximum ratio of the largest magnitudes of the two columns of a pair: the error of the smaller column is
+/// relative to the larger one.
 const COLUMN_RATIO: f32 = 64.0;
-/// Least magnitude that rows are divided by: its reciprocal is finite. Rows below it lose bits as denormal
-/// numbers do.
+/// Smallest divisor of a row: its reciprocal is finite. Rows below it lose precision as subnormal numbers do.
 const LEAST_SCALE: f32 = 1e-37;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    // Two multipliers of 512 bits: others wait for the loads of the sums.
+    // The formula assumes two 512-bit multipliers; on other cores the loads of the sums dominate.
     if level.facts.caps.bits < 512
         || level.facts.caps.by_scalar
         || m.math != Math::Default
@@ -83,7 +82,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let of_kernel = |k: Kernel| Some((k, layer(m, m.form(k).contraction()?.clone())?));
     let layers: Vec<(Kernel, Layer)> =
         visit::calls(&m.driver).into_par_iter().filter_map(of_kernel).collect();
-    // Sums of rows that several products read, query, key and value say, are made once.
+    // Products with the same left operand (query, key and value, for example) share its sums.
     let first: Vec<usize> = layers
         .iter()
         .enumerate()
@@ -111,8 +110,8 @@ struct LeftOperand {
     scale: Buf,
 }
 
-/// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the
-/// left operand, if an earlier product has it. Gives it back.
+/// Replaces a kernel by the seven products, or adds them as an alternative for the driver to select. `made`:
+/// the left operand, if an earlier product computed it. Returns the left operand.
 fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> Option<LeftOperand> {
     let Packed { buf: w, outer, .. } =
         constant_panels(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?.place(m);
@@ -137,14 +136,14 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
     let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
     let calls = m.driver.len();
     let left = made.unwrap_or_else(|| left_operand(m, k, l));
-    // Weights of a line of memory.
+    // Weights per cache line.
     let line = LINE / m.bufs[w].ty.bytes().map_or(4, i64::from);
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let (g, pair) = (kb.m.syms.simplify(i.floor_div(panels)), i.modulo(panels));
             let least = constant(0);
             let (tiles, more) = (pairs.floor_div(TILE), pairs.modulo(TILE));
-            // The first tile of a group, and how many of its tiles have a row more.
+            // The first tile of a group, and how many of its tiles have one additional row.
             let tile = g * of_group;
             let of_this = (tiles - tile).min(of_group);
             let higher = (more - tile).max(least).min(of_this);
@@ -164,8 +163,8 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
                         });
                     };
                     if even {
-                        // No more of them are higher than there are: said again, so that what the group has
-                        // of scratch is proven to hold the rows of all.
+                        // Bounds the number of higher tiles again, so that the scratch of a group is provably
+                        // large enough for the rows of all.
                         let most = constant(GROUP / TILE + 1);
                         named(kb, of_this, most, &mut |kb, tiles| {
                             named(kb, higher, most, &mut |kb, higher| {
@@ -201,7 +200,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
 fn left_operand(m: &mut Module, k: Kernel, l: &Layer) -> LeftOperand {
     let (name, origin) = (format!("{}.v", m.kernels[k].name), m.kernels[k].origin.clone());
     let (half, pairs) = (l.k.1 / 2, l.rows.ceil_div(2));
-    // An odd number of cache lines from row to row: else rows would share few sets of a cache.
+    // An odd number of cache lines between rows: otherwise rows would share few cache sets.
     let stride = ((half / 16) | 1) * 16;
     let sums = m.temp(name.clone(), ElemType::F32, vec![Dim::constant(7), pairs, Dim::constant(stride)]);
     let scale = m.temp(format!("{name}.scale"), ElemType::F32, vec![Dim::constant(2), l.rows]);
@@ -228,8 +227,8 @@ fn left_operand(m: &mut Module, k: Kernel, l: &Layer) -> LeftOperand {
     left
 }
 
-/// `f` with a value below `limit` that has a name of its own, where it is no number: what it is made of would
-/// make every subscript long.
+/// Calls `f` with `value`, bound to a symbol below `limit` unless it is constant: the expression would make
+/// every subscript long.
 fn named(kb: &mut KernelBuilder, value: Dim, limit: Dim, f: &mut dyn FnMut(&mut KernelBuilder, Dim)) {
     let value = kb.m.syms.simplify(value);
     if value.as_const().is_some() {
@@ -244,7 +243,7 @@ struct Group {
     w: Buf,
     left: LeftOperand,
     p: Buf,
-    /// The part of scratch.
+    /// The scratch slot.
     slot: Dim,
     pair: Dim,
     /// The first pair of rows, how many there are, and how many elements of a quarter of weights each asks
@@ -264,8 +263,8 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
                 kb.nest(LoopKind::Par, &[g.count, panel], |kb, at| {
                     let acc = kb.acc(Expr::f32(0.0));
                     kb.range(LoopKind::Seq, "k", 0, l.block, |kb, c| {
-                        // The last products prefetch the next block, early enough and not so early that it is
-                        // gone again.
+                        // The last products prefetch the next block: early enough to arrive, late enough not
+                        // to be evicted.
                         if let Some(asked) = f.asks {
                             let (next, (y, x)) = (b + 1, asked(e));
                             let at = vec![
@@ -298,7 +297,7 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
     if blocks > 1 {
         kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
     }
-    // Rows in pairs, then the one without a neighbour.
+    // Rows in pairs, then the unpaired row.
     let whole = kb.m.syms.simplify((l.rows.floor_div(2) - g.first).min(g.count));
     let odd = if l.is_even(kb.m) { Dim::constant(0) } else { kb.m.syms.simplify(g.count - whole) };
     for (from, count, both) in [(Dim::constant(0), whole, true), (whole, odd, false)] {
@@ -318,16 +317,16 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
     }
 }
 
-/// A half of the reduction and a half of the columns, of product number e.
+/// Halves of the reduction and of the columns, for product number e.
 type Quarter = fn(Dim) -> (Dim, Dim);
 
-/// Products one after the other whose right factors are of one form.
+/// Consecutive products whose right factors have the same form.
 struct Factors {
     from: i64,
     count: i64,
     first: Quarter,
     second: Option<(BinOp, Quarter)>,
-    /// What is prefetched meanwhile.
+    /// The quarter that is prefetched meanwhile.
     asks: Option<Quarter>,
 }
 
@@ -350,7 +349,7 @@ const FACTORS: [Factors; 3] = [
     Factors { from: 5, count: 2, first: |e| (e, e), second: None, asks: Some(|e| (e, Dim::constant(1))) },
 ];
 
-/// The left factors that belong to these, in step `c` of pair `t` of rows.
+/// The left factors of these products, in step `c` of pair `t` of rows.
 fn left_factors(kb: &mut KernelBuilder, l: &Layer, left: LeftOperand, (t, c): (Dim, Dim)) {
     let last = if l.is_even(kb.m) { t * 2 + 1 } else { (t * 2 + 1).min(l.rows - 1) };
     let scales = [t * 2, last].map(|r| kb.load(left.scale, &[Dim::constant(1), r])).map(|e| kb.let_(e));
@@ -369,7 +368,7 @@ fn left_factors(kb: &mut KernelBuilder, l: &Layer, left: LeftOperand, (t, c): (D
     }
 }
 
-/// The four sums of products that are at one place of P, or the two of a pair's first row, and the
+/// The four combinations of products at one position of P, or the two of the first row of a pair, and the
 /// epilogue.
 fn finish(
     kb: &mut KernelBuilder,

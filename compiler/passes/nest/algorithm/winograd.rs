@@ -54,33 +54,34 @@ use transform::{input, output, packed, prefetch_weights, transformed, weights};
 const SLOTS: i64 = 32;
 /// The same where weights are transformed while the model runs, and have a copy each, too.
 const FRESH_SLOTS: i64 = 16;
-/// Bytes of U that a second-level cache keeps.
+/// Bytes of U that a second-level cache holds.
 const NEAR_WEIGHTS: i64 = L2;
-/// Bytes of U that are worth storing: four times the weights.
+/// Maximum bytes of U worth storing: four times the weights.
 const MOST_WEIGHTS: i64 = 16 * L2;
-/// Tiles of a group at most where weights are transformed for each group: enough that this takes a small part
-/// of the time, few enough that M of a slice stays in the second-level cache.
+/// Maximum tiles of a group if weights are transformed for each group: enough to make the transform a small
+/// part of the time, few enough for M of a slice to stay in the second-level cache.
 const FRESH_TILES: i64 = 64;
-/// Output channels of a slice there: a panel.
+/// Output channels of a slice in that case: a panel.
 const FRESH_WIDTH: i64 = 32;
-/// Input channels of a block there, at most: U of a block is written and read in the second-level cache.
+/// Maximum input channels of a block in that case: U of a block is written and read in the second-level
+/// cache.
 const FRESH_BLOCK: i64 = 32;
-/// Cycles for one input channel and 16 output channels, on a core with 512-bit vectors: products of a tile
+/// Cycles for one input channel and 16 output channels on a core with 512-bit vectors: products of a tile
 /// with U,
 const ROW: i64 = 20;
-/// products of a plain sum of f32 for a result,
+/// products of a direct f32 sum for one result,
 const PLAIN: i64 = 4;
 /// reading U from beyond the second-level cache,
 const READ: i64 = 576;
 /// transforming weights.
 const TRANSFORM: i64 = 100;
 
-/// What a level's multiply-adds of plain sums are worth beside those of f32.
+/// Throughput of a level's multiply-adds for direct sums, relative to f32.
 fn speed(m: &Module, facts: &Facts) -> i64 {
     if bf16_dot::applies(m, facts) { 2 } else { 1 }
 }
 
-/// Levels share a module from here on where plain sums take as long.
+/// Levels whose direct sums take equally long share a module from here on.
 pub fn variant(m: &Module, facts: &Facts) -> u32 {
     speed(m, facts) as u32
 }
@@ -106,10 +107,10 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// A convolution that the transform fits.
+/// A convolution to which the transform applies.
 struct Layer {
     parts: Contraction,
-    /// Batch, where there is a loop.
+    /// Batch, if there is such a loop.
     n: Option<(Sym, Dim)>,
     /// Output channels, rows, columns.
     k: (Sym, i64),
@@ -154,16 +155,15 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
     })
 }
 
-/// Whether the transform is worth it: enough tiles for the matrix products, few of them beyond the image.
-/// `speed`: how many times as fast as products of f32 those of the plain sum are.
+/// Whether the transform is profitable: there are enough tiles for the matrix products, and few of them
+/// extend beyond the image. `speed`: throughput of the direct sum's products relative to f32.
 fn wins(m: &Module, l: &Layer, speed: i64) -> bool {
     let (tiles, area) = (tiles(l), l.y.1 * l.x.1);
+    // Cycles of the products and of the weight transform for a single image.
+    let gains = |t: i64, a: i64| ROW * t + TRANSFORM < PLAIN * a / speed;
     let full = match (tiles.as_const(), area.as_const()) {
-        (Some(t), Some(a)) if speed > 1 => ROW * t + TRANSFORM < PLAIN * a / speed,
-        // Cycles of products, and of weights that are transformed for a single image.
-        (Some(t), Some(a)) if t < 9 => {
-            l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4
-        }
+        (Some(t), Some(a)) if speed > 1 => gains(t, a),
+        (Some(t), Some(a)) if t < 9 => l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && gains(t, a),
         (Some(t), Some(a)) => 16 * t <= 2 * a,
         _ => m.syms.range(area).hi.is_none_or(|h| h >= 144 * speed),
     };
@@ -180,13 +180,13 @@ fn tiles(l: &Layer) -> Dim {
     l.y.1.ceil_div(4) * l.x.1.ceil_div(4)
 }
 
-/// How the work is cut.
+/// The decomposition of the work.
 struct Plan {
-    /// Tiles of a group, or at most so many.
+    /// Tiles of a group, or their maximum.
     tiles: i64,
-    /// Images of a group, where it has whole ones.
+    /// Images of a group, if groups consist of whole images.
     whole: Option<i64>,
-    /// Groups of an image, or of all images where they have whole ones.
+    /// Groups of an image, or of all images if groups consist of whole images.
     groups: Dim,
     /// All groups.
     total: Dim,
@@ -199,16 +199,16 @@ struct Plan {
     images: Dim,
 }
 
-/// Output channels of a slice and input channels of a block, where weights are to be transformed while the
-/// model runs: where U comes from beyond the second-level cache, and there are too few tiles to hide that.
+/// Output channels of a slice and input channels of a block, if weights are to be transformed at run time: U
+/// would come from beyond the second-level cache, and there are too few tiles to hide the latency.
 fn fresh(l: &Layer) -> Option<(i64, i64)> {
     let waits = tiles(l).as_const().is_some_and(|t| bytes(l) > NEAR_WEIGHTS && READ > ROW * t + TRANSFORM);
     let block = (2..=FRESH_BLOCK / 16).rev().map(|b| 16 * b).find(|b| l.c.1 % b == 0)?;
     (l.k.1 % FRESH_WIDTH == 0 && (waits || bytes(l) > MOST_WEIGHTS)).then_some((FRESH_WIDTH, block))
 }
 
-/// The plan where weights are transformed for each group: groups are large, of several images if these are
-/// small.
+/// The plan if weights are transformed for each group: groups are large, and contain several images if these
+/// are small.
 fn fresh_plan(l: &Layer, (width, block): (i64, i64)) -> Plan {
     let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
     // Parts of equal size, none above `most`.
@@ -239,7 +239,7 @@ fn plan(l: &Layer) -> Plan {
     // V and M of a group in a second-level cache.
     let most = ((512 << 10) / (36 * 4 * (l.c.1 + l.k.1.min(64)))).clamp(16, 49);
     let size = match tiles.as_const() {
-        // Small images would be mostly repetitions of their last tile.
+        // A group of a small image would consist mostly of repetitions of its last tile.
         None => {
             if l.c.1 * l.k.1 > 64 * 64 {
                 most.min(28)
@@ -252,7 +252,7 @@ fn plan(l: &Layer) -> Plan {
             (t + groups - 1) / groups
         }
     };
-    // U of a slice is read once for each group; few groups share the work by slices.
+    // U of a slice is read once per group; if there are few groups, threads share the work by slices.
     let few = tiles.as_const().is_some_and(|t| (t + size - 1) / size < 8);
     let narrow = [64, 32].into_iter().find(|w| l.k.1 % w == 0).map_or(1, |w| l.k.1 / w);
     let slices = if few || l.c.1 * l.k.1 > 64 * 64 { narrow } else { 1 };
@@ -271,8 +271,8 @@ fn plan(l: &Layer) -> Plan {
     }
 }
 
-/// Tiles of a group and slices that give a few threads equal shares of a single image of `t` tiles, where
-/// that is cut into groups of about `size`.
+/// Tiles of a group and slices that give a few threads equal shares of a single image of `t` tiles, given
+/// groups of about `size` tiles.
 fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
     let groups = (t + size - 1) / size;
     // Larger groups read U less often, as long as V and M stay in the cache; narrower slices read V more
@@ -287,10 +287,11 @@ fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
     Some(((t + g - 1) / g, l.k.1 / width))
 }
 
-/// The images of group `g`, and their tiles: loops over both run through all tiles of the group.
+/// The images of group `g`, and their tiles: loops over both visit all tiles of the group.
 fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
     match p.whole {
-        // Of an image whose size run time knows the last group, often the only one, may have far fewer.
+        // If the image size is a run-time value, the last group, often the only one, may have far fewer
+        // tiles.
         None if tiles(l).as_const().is_none() => {
             (Dim::constant(1), (tiles(l) - g.modulo(p.groups) * p.tiles).min(Dim::constant(p.tiles)))
         }
@@ -302,14 +303,14 @@ fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
     }
 }
 
-/// Which tile of which image an iteration works on.
+/// The tile and image of an iteration.
 struct At {
     image: Dim,
     y: Dim,
     x: Dim,
 }
 
-/// Tile `t` of image `i` of group `g`; beyond the last, the last.
+/// Tile `t` of image `i` of group `g`, clamped to the last tile.
 fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
     let (all, wide) = (tiles(l), l.x.1.ceil_div(4));
     let (image, t) = match p.whole {
@@ -329,7 +330,7 @@ fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
     }
 }
 
-/// Position `size * tile + i + from`, at most `last`; the clamp only where it can be needed.
+/// Position `size * tile + i + from`, at most `last`; clamped only if it can exceed it.
 fn position(tile: Dim, i: i64, from: i64, size: i64, tiles: Dim, last: Dim) -> Dim {
     let most = (tiles * size + (i + from - size) - last).as_const();
     let at = tile * size + (i + from);
@@ -347,8 +348,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let most = if p.fresh { FRESH_SLOTS } else { SLOTS };
     let slots = total.as_const().map_or(most, |t| t.min(most));
     let blocks = l.c.1 / p.block;
-    // An odd number of cache lines from one of the 36 planes to the next: else they would share few sets of a
-    // cache.
+    // An odd number of cache lines between the 36 planes: otherwise they would share few cache sets.
     let odd = |n: i64| n + i64::from(n % 2 == 0);
     let line =
         |channels: i64| if !p.fresh && channels % 16 == 0 { odd(channels / 16) * 16 } else { channels };
@@ -376,7 +376,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let mut calls = vec![];
     if shared {
         let id = m.kernel(&format!("{name}.v"), &origin, |kb| {
-            // Of groups of whole images one after the other, all tiles there are.
+            // Groups of whole images visit all tiles of their images in sequence.
             let (images, t, all) = match p.whole {
                 Some(n) => (n, tiles(l), p.images * tiles(l)),
                 None => (1, constant(p.tiles), p.total * p.tiles),

@@ -1,22 +1,22 @@
-//! Borders of zeros: what padded images have around what kernels compute.
+//! Borders of zeros in the memory around images.
 
 use crate::maps::Map;
 use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Answer, Dim};
 
-/// Of scratch some of which holds zeros from constants: for each dimension the positions `from..to` outside
-/// of which it does.
+/// Scratch that holds constant zeros around an inner region: for each dimension, the range of positions
+/// `from..to` of that region.
 #[derive(Default)]
 pub(crate) struct Borders(Map<Buf, Vec<(Dim, Dim)>>);
 
 impl Borders {
-    /// Those of scratch that several kernels write, one of them nothing but zeros.
+    /// The borders of buffers that several kernels write, one of which stores only zeros.
     pub fn new(m: &Module, uses: &Uses) -> Borders {
         let scratch = m.bufs.iter().filter(|(_, d)| matches!(d.place, Place::Temp));
         Borders(scratch.filter_map(|(b, _)| Some((b, inside(m, uses, b)?))).collect())
     }
-    /// Positions outside of which a buffer holds zeros, if there are any.
+    /// The range of positions outside of which a buffer holds zeros, if there is one.
     pub fn inside(&self, b: Buf, dim: usize) -> Option<(Dim, Dim)> {
         self.0.get(&b)?.get(dim).copied()
     }
@@ -57,7 +57,7 @@ fn inside(m: &Module, uses: &Uses, b: Buf) -> Option<Vec<(Dim, Dim)>> {
     found.filter(|_| zeros && known)
 }
 
-/// The least value of a sum of loop variables, and what lies behind the greatest.
+/// The minimum of a sum of loop variables, and the end of its range (exclusive).
 fn ends(m: &Module, d: Dim) -> Option<(Dim, Dim)> {
     let (mut lo, mut hi) = (d, d);
     for s in d.syms() {

@@ -1,19 +1,18 @@
-//! How much work a kernel is: what decides on tasks, and what schedules weigh.
+//! The work of a kernel, by which schedules are compared and tasks divided.
 
 use crate::nest::{Buf, Expr, Module, Stmt, visit};
 use crate::passes::nest::analysis::form::{Loops, depends, par_loops};
 use crate::sym::{Answer, Dim, Sym};
 use std::collections::{BTreeMap, HashMap};
 
-/// How often a `while` loop is taken to run: a search, or a way down a tree.
+/// Assumed trip count of a `while` loop: a search, or a path down a tree.
 const WHILE_TRIPS: i64 = 8;
 
-/// Work of bringing four bytes into a core that another one wrote, or of taking the memory for them from
-/// there, in scalar operations as `KernelData::work` counts: with several threads this is what small kernels
-/// wait for.
+/// Work of transferring four bytes from another core's cache, or of allocating a cache line for them, in
+/// scalar operations as in `KernelData::work`. With several threads, small kernels are bound by this.
 pub(crate) const MOVE: i64 = 2;
 
-/// The work of a nest: its operations, and the memory it touches.
+/// The work of a nest: its operations and its memory accesses.
 pub fn work(m: &Module, body: &[Stmt]) -> Dim {
     let (loops, inside) = par_loops(body);
     let ops: usize = {
@@ -30,7 +29,7 @@ pub fn work(m: &Module, body: &[Stmt]) -> Dim {
     operations + touched(m, (&loops, inside), &first) * MOVE
 }
 
-/// Words of four bytes that a nest touches, of each buffer where it touches most.
+/// Words of four bytes that a nest accesses: the maximum over the accesses of each buffer.
 fn touched(m: &Module, (loops, inside): (&Loops, &[Stmt]), first: &HashMap<Sym, Dim>) -> Dim {
     let mut of: BTreeMap<Buf, Dim> = BTreeMap::new();
     let mut loops = loops.clone();
@@ -46,7 +45,7 @@ fn touched(m: &Module, (loops, inside): (&Loops, &[Stmt]), first: &HashMap<Sym, 
     of.into_values().fold(Dim::constant(0), |a, b| a + b)
 }
 
-/// Takes a load or a store, a buffer and where, with the loops around it.
+/// Receives a load or a store: buffer, subscripts, and the loops around it.
 type OfAccess<'a> = dyn FnMut(Buf, &[Dim], &[(Sym, Dim)]) + 'a;
 
 /// Calls `f` for each load and store; `first` as in [`turns`].
@@ -65,9 +64,9 @@ fn accesses(body: &[Stmt], first: &HashMap<Sym, Dim>, loops: &mut Vec<(Sym, Dim)
     }
 }
 
-/// How often loops run their innermost bodies, loops beside each other together; `None` without loops. Bounds
-/// that depend on a loop outside are taken as in its first iteration, those that depend on a number from
-/// memory as with the greatest.
+/// Total trip count of the innermost bodies, sibling loops added up; `None` without loops. Bounds that depend
+/// on an outer loop are evaluated for its first iteration, bounds that depend on a loaded value for its
+/// maximum.
 pub(crate) fn trip_count(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option<Dim> {
     let mut sum: Option<Dim> = None;
     for s in body {

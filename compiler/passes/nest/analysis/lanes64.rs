@@ -1,5 +1,5 @@
-//! Elements of 64 bits: nests that have any are scheduled for vectors of half as many lanes, whatever else
-//! they hold.
+//! 64-bit elements: nests that contain any are scheduled for vectors of half as many lanes, including their
+//! other elements.
 
 use crate::nest::{BinOp, Expr, Module, Stmt, UnOp, visit};
 use crate::sym::{Dim, Sym, SymKind};
@@ -10,8 +10,8 @@ pub(crate) fn is(t: ElemType) -> bool {
     matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
 }
 
-/// Lanes of a vector of elements of 64 bits, on a level that has so many of 32 bits; `halves`: it has vectors
-/// of such elements. Other code works four lanes at a time, and takes what is longer apart.
+/// Lanes of a vector of 64-bit elements on a level with `lanes` lanes of 32 bits. `halves`: the level has
+/// vectors of such elements. Other code processes four lanes at a time and splits longer vectors.
 pub(crate) fn lanes(lanes: i64, halves: bool) -> i64 {
     if halves { lanes / 2 } else { (lanes / 2).max(4).min(lanes) }
 }
@@ -22,8 +22,8 @@ fn fits(m: &Module, d: Dim) -> bool {
     matches!((r.lo, r.hi), (Some(lo), Some(hi)) if i32::try_from(lo).is_ok() && i32::try_from(hi).is_ok())
 }
 
-/// True if values of 64 bits are loaded, made or stored. Indices that are compared with each
-/// other, or taken as numbers of 32 bits, are none, nor are run-time sizes.
+/// True if 64-bit values are loaded, computed or stored. Indices that are compared with each other or
+/// converted to 32 bits do not count, nor do run-time sizes.
 pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
     let mut found = false;
     visit::walk(body, &mut |s| {
@@ -37,7 +37,7 @@ pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
     let (mut indices, mut near) = (0, 0);
     visit::walk_exprs(body, &mut |e| match e {
         Expr::Load { buf, .. } => found |= is(m.bufs[*buf].ty),
-        // What an index is as a number of 32 bits lanes know by themselves.
+        // Lanes compute the 32-bit value of an index directly.
         Expr::Cast(ElemType::I32 | ElemType::F32, x) if let Expr::Index(d) = &**x => {
             near += usize::from(varies(d) && fits(m, *d))
         }
@@ -55,15 +55,15 @@ pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
     found || indices > near
 }
 
-/// True if there are vector operations for all of a nest that has values of 64 bits: for what else it holds
-/// too, since one operation without keeps all of it from being vectors.
+/// True if every operation of a nest with 64-bit values has a vector form. This includes its other values,
+/// since a single scalar operation prevents vectorization.
 pub(crate) fn suit(m: &Module, body: &[Stmt]) -> bool {
     let mut fits = true;
     let (mut indices, mut masked) = (vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
         if let Expr::With { sym, extent, .. } = e {
             indices.push(*sym);
-            // An index out of range becomes 0 before it is reported, unless there may be no element 0.
+            // An index out of range is replaced by 0 before it is reported, unless element 0 may not exist.
             if !m.syms.is_pos(*extent) {
                 masked.push(*sym);
             }
@@ -72,8 +72,8 @@ pub(crate) fn suit(m: &Module, body: &[Stmt]) -> bool {
     let reads = |at: &[Dim], list: &[Sym]| at.iter().any(|d| list.iter().any(|s| d.contains(*s)));
     visit::walk_exprs(body, &mut |e| {
         fits &= match e {
-            // There are gathers of what has whole bytes. Of single bytes, those that a mask leaves out take longer
-            // than to read them one by one.
+            // Gathers exist for elements of whole bytes. Gathers of single bytes under a mask take longer
+            // than scalar loads.
             Expr::Load { buf, at } => match m.bufs[*buf].ty.bits() {
                 8 => !reads(at, &masked),
                 16 | 32 | 64 => true,

@@ -1,4 +1,4 @@
-//! What several passes ask about kernels, and the pieces of nests they build alike.
+//! Queries about kernels that several passes share, and builders of common parts of nests.
 
 pub(crate) use crate::nest::form;
 

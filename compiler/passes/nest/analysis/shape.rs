@@ -1,4 +1,4 @@
-//! What fusion and schedules need to know of kernels: their loops, their accesses, who reads what.
+//! Loops and accesses of kernels, and rewriting of both, for fusion and schedules.
 
 pub(crate) use crate::nest::form::{Map, ParNest, as_map, cover, peel, wrap};
 use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
@@ -6,7 +6,7 @@ pub use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
-/// What a subscript becomes where one loop replaces two, the inner one of `extent` iterations.
+/// The subscript after fusing two loops into one, the inner one of `extent` iterations.
 pub(crate) fn in_one(d: Dim, (outer, inner): (Sym, Sym), extent: Dim, one: Sym) -> Dim {
     let one = Dim::sym(one);
     d.subst(&mut |s| match s {
@@ -26,8 +26,7 @@ pub fn through_view(m: &Module, view: Buf, at: &[Dim], to: Buf) -> Vec<Dim> {
 
 /// The same row-major position under another shape.
 pub fn relocate(m: &Module, from: &[Dim], at: &[Dim], to: &[Dim]) -> Vec<Dim> {
-    // Equal leading dims keep their subscripts, and so do equal trailing ones: what is left in the middle is
-    // divided out.
+    // Equal leading and trailing dims keep their subscripts; only the middle ones are linearised and divided.
     let lead = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     let rest = |n: usize| n - lead;
     let trail = from[lead..].iter().rev().zip(to[lead..].iter().rev()).take_while(|(a, b)| a == b).count();
@@ -41,7 +40,7 @@ pub fn relocate(m: &Module, from: &[Dim], at: &[Dim], to: &[Dim]) -> Vec<Dim> {
             _ => Dim::product(tm[k + 1..].iter().copied()),
         };
         let q = m.syms.simplify(mid.floor_div(stride));
-        // The outermost quotient is in range by itself.
+        // The outermost quotient is always in range.
         out.push(if k == 0 { q } else { m.syms.simplify(q.modulo(*d)) });
     }
     for (o, d) in out[lead..].iter_mut().zip(tm) {
@@ -53,7 +52,7 @@ pub fn relocate(m: &Module, from: &[Dim], at: &[Dim], to: &[Dim]) -> Vec<Dim> {
     out
 }
 
-/// True if a dim holds no division: cheap and linear enough for inner loops.
+/// True if a dim contains no division: it is cheap and linear enough for inner loops.
 pub fn is_plain(d: Dim) -> bool {
     use crate::sym::{Atom, View};
     match d.view() {
@@ -62,7 +61,7 @@ pub fn is_plain(d: Dim) -> bool {
     }
 }
 
-/// A copy of an expression with symbols replaced and with registers and bound indices of its own.
+/// A copy of an expression with symbols replaced and with fresh registers and bound indices.
 pub fn instance(m: &mut Module, e: &Expr, f: &dyn Fn(Sym) -> Option<Dim>) -> Expr {
     let mut regs: HashMap<Reg, Reg> = HashMap::new();
     let mut syms: HashMap<Sym, Sym> = HashMap::new();
@@ -99,13 +98,13 @@ pub fn is_temp(m: &Module, b: Buf) -> bool {
     matches!(m.bufs[b].place, Place::Temp)
 }
 
-/// A new variable with the name of another.
+/// A fresh variable with the name of another.
 pub fn loop_like(m: &mut Module, var: Sym, lo: Dim, hi: Dim) -> Sym {
     let name = m.syms.name(var).to_owned();
     m.syms.loop_var(&name, lo, hi)
 }
 
-/// A copy with registers, loop variables and bound indices of its own: each has one definition.
+/// A copy with fresh registers, loop variables and bound indices, since each has a single definition.
 pub fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
     let mut map: HashMap<Reg, Reg> = HashMap::new();
     let mut bound: HashMap<Sym, Sym> = HashMap::new();
@@ -145,7 +144,7 @@ pub fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
         .collect()
 }
 
-/// A statement with other registers in what it defines and sets.
+/// The statement with the registers that it defines and sets renamed.
 fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
     s.rewrite(&mut |s| match s {
         Stmt::Let { reg, value } => Stmt::Let { reg: get(reg), value },
@@ -155,7 +154,7 @@ fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
     })
 }
 
-/// Inner loops and indices get variables of their own: every symbol has one definition.
+/// Renames inner loops and indices, since every symbol has a single definition.
 fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let inside = |m: &mut Module, body: Vec<Stmt>, var: Sym, v: Sym| {
         let body = body.into_iter().map(|s| s.subst(&|s| (s == var).then(|| Dim::sym(v)))).collect();
@@ -181,7 +180,7 @@ fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
         .collect()
 }
 
-/// `par` loops around a body, joined into one until there are enough iterations for all threads.
+/// `par` loops around a body, fused until there are enough iterations for all threads.
 pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
     let zero = Dim::constant(0);
@@ -213,7 +212,7 @@ pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) ->
     vec![Stmt::par(all, total, body)]
 }
 
-/// A body with dims in place of loop variables.
+/// The body with dims substituted for loop variables.
 pub(crate) fn substitute(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
     let body: Vec<Stmt> = body.into_iter().map(|s| s.subst(&|s| f(s))).collect();
     let mut ranges = vec![];
@@ -226,8 +225,7 @@ pub(crate) fn substitute(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Opt
     body
 }
 
-/// A statement of an epilogue with `value` in place of the sum, and what `put` names in place of loop
-/// variables.
+/// An epilogue statement with `value` substituted for the accumulator, and `put` applied to loop variables.
 pub(crate) fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
     s.subst(&|s| put(s)).rewrite_exprs(&mut |e| match e {
         Expr::Acc { reg, .. } if reg == sum => value.clone(),
@@ -235,8 +233,8 @@ pub(crate) fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Opt
     })
 }
 
-/// The parallel loop over `slots` parts of scratch, and what each does one after the other: of `total`
-/// iterations its share.
+/// The parallel loop over `slots` parts of scratch; each iteration runs its share of `total` iterations in
+/// sequence.
 pub(crate) fn in_slots(
     kb: &mut KernelBuilder,
     total: Dim,

@@ -1,6 +1,6 @@
-//! Who writes and reads each buffer. Passes that change kernels one after another keep one [`Uses`] up to
-//! date instead of building a new one after each change: an update costs what the changed kernels access, a
-//! new one the program.
+//! Writers and readers of each buffer. Passes that change one kernel after another update one [`Uses`]
+//! instead of recomputing it after each change: an update costs the accesses of the changed kernels, a new
+//! analysis the whole program.
 
 use crate::maps::{Map, Set};
 use crate::nest::{Buf, Kernel, Module, Place, Stmt, visit};
@@ -9,32 +9,32 @@ use cranelift_entity::SecondaryMap;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Who writes and reads each buffer (by storage), in driver order.
+/// Writers and readers of each buffer (by storage), in driver order.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     /// Kernels in driver order.
     pub order: Vec<Kernel>,
     writers: Map<Buf, Vec<Kernel>>,
     readers: Map<Buf, Vec<Kernel>>,
-    /// What statements of the driver read.
+    /// Buffers that statements of the driver read.
     pinned: Set<Buf>,
-    /// Sizes that the driver defines again.
+    /// Sizes that the driver redefines.
     again: Set<Sym>,
     /// Buffers that others are views of.
     viewed: Set<Buf>,
-    /// The driver is a straight line: nothing is computed twice.
+    /// The driver neither branches nor loops, so that nothing runs twice.
     straight: bool,
     /// A kernel is called more than once.
     repeated: bool,
-    /// Where each kernel is in the driver; `None` for kernels that are not called.
+    /// Position of the call of each kernel in the driver; `None` for kernels that are not called.
     place: SecondaryMap<Kernel, Option<u32>>,
-    /// What each kernel writes and reads.
+    /// Buffers that each kernel writes and reads.
     accesses: SecondaryMap<Kernel, Accesses>,
-    /// Kernels that [`Uses::may_move`] has refused to move other kernels to.
+    /// Kernels to which [`Uses::may_move`] has refused to move others.
     refused: RefCell<Set<Kernel>>,
 }
 
-/// Storage that a kernel writes and reads, without repetition.
+/// Storage that a kernel writes and reads, without duplicates.
 #[derive(Clone, Debug, Default)]
 struct Accesses {
     writes: Vec<Buf>,
@@ -53,7 +53,7 @@ impl Accesses {
 }
 
 impl Uses {
-    /// Looks at every called kernel.
+    /// Analyses every called kernel.
     pub fn new(m: &Module) -> Uses {
         let mut u = Uses { straight: true, ..Uses::default() };
         let mut defined = Set::default();
@@ -90,8 +90,8 @@ impl Uses {
         u.viewed = views.collect();
         u
     }
-    /// Takes up a change of the module: kernels with another body, and calls that others replaced. The driver
-    /// and the bodies are changed already; nothing else of the driver is.
+    /// Updates the analysis after a change: `changed` kernels have new bodies, and `replaced` calls were
+    /// replaced by others. The driver and the bodies must be changed already, and nothing else in the driver.
     pub fn update(&mut self, m: &Module, changed: &[Kernel], replaced: &[(Kernel, &[Kernel])]) {
         if self.repeated {
             *self = Uses::new(m);
@@ -100,7 +100,7 @@ impl Uses {
         self.apply(m, changed, replaced);
         debug_assert!(self.agrees(m), "uses were not kept up to date");
     }
-    /// The same where the driver may change later. No kernel may be called twice.
+    /// The same if the driver is changed later. No kernel may be called twice.
     pub fn apply(&mut self, m: &Module, changed: &[Kernel], replaced: &[(Kernel, &[Kernel])]) {
         let mut touched = changed.to_vec();
         for (k, by) in replaced {
@@ -136,7 +136,7 @@ impl Uses {
             self.accesses[k] = new;
         }
     }
-    /// True if a new analysis comes to the same. Small programs only: it costs the program.
+    /// True if a new analysis gives the same result. For small programs only: it costs the whole program.
     fn agrees(&self, m: &Module) -> bool {
         if self.order.len() > 64 {
             return true;
@@ -151,7 +151,7 @@ impl Uses {
             && new.pinned == self.pinned
             && new.straight == self.straight
     }
-    /// True if the driver neither branches nor loops, and defines nothing twice.
+    /// True if the driver neither branches nor loops, and redefines nothing.
     pub fn is_straight(&self) -> bool {
         self.straight
     }
@@ -163,20 +163,20 @@ impl Uses {
     pub fn is_called(&self, k: Kernel) -> bool {
         self.place[k].is_some()
     }
-    /// Where the first call of a kernel is among all calls.
+    /// Position of the first call of a kernel among all calls.
     pub fn place(&self, k: Kernel) -> Option<u32> {
         self.place[k]
     }
-    /// True if the driver itself reads the buffer: it must be there.
+    /// True if a statement of the driver reads the buffer, which must then exist.
     pub fn pinned(&self, b: Buf) -> bool {
         self.pinned.contains(&b)
     }
-    /// True if some buffer was a view of this one when the analysis was made.
+    /// True if another buffer was a view of this one when the analysis was computed.
     pub fn viewed(&self, b: Buf) -> bool {
         self.viewed.contains(&b)
     }
-    /// True if what kernel `from` computes may as well be computed where kernel `to` is called: they are in
-    /// one body of the driver, and nothing in between changes what `from` reads.
+    /// True if the computation of kernel `from` may run at the call of kernel `to`: both calls are in one
+    /// body of the driver, and no statement between them changes what `from` reads.
     pub fn may_move(&self, m: &Module, from: Kernel, to: Kernel) -> bool {
         let may = self.straight || self.passes(m, from, to);
         if !may {
@@ -203,10 +203,10 @@ impl Uses {
                     .chain(m.pointer(b)),
             );
         }
-        // What has got another size is gone when a body around it defines one again.
+        // The contents of a resized buffer are lost when an enclosing body redefines its size.
         let sized_again = |b: &Buf| m.bufs[*b].dims.iter().any(|d| self.again.iter().any(|s| d.contains(*s)));
         let passing = reads.iter().any(sized_again);
-        // Nor may it be overwritten while it is read.
+        // Nor may `to` overwrite the buffers that `from` reads.
         let mut free = !visit::stores(&m.kernels[to].body).into_iter().any(|b| reads.contains(&m.storage(b)));
         visit::walk(between, &mut |s| match s {
             Stmt::Define { sym, .. } => free &= !(syms.contains(sym) || passing && self.again.contains(sym)),
@@ -225,7 +225,7 @@ impl Uses {
     pub fn readers(&self, b: Buf) -> &[Kernel] {
         self.readers.get(&b).map_or(&[], |v| v)
     }
-    /// Storage that a kernel writes, then what it reads.
+    /// Storage that a kernel writes, then storage that it reads.
     pub fn accesses(&self, k: Kernel) -> impl Iterator<Item = Buf> {
         let a = &self.accesses[k];
         a.writes.iter().chain(&a.reads).copied()
@@ -242,12 +242,11 @@ fn between(body: &[Stmt], from: Kernel, to: Kernel) -> Option<&[Stmt]> {
     }
 }
 
-/// Kernels that a pass still has to look at, first in driver order first. A pass that begins again after each
-/// change looks at kernels whose surroundings are the same over and over; this one looks again only at those
-/// that depend on what changed.
+/// Worklist of kernels in driver order. A pass that restarts after each change would re-examine kernels whose
+/// surroundings are unchanged; this list re-adds only kernels that depend on the change.
 #[derive(Debug)]
 pub struct Pending {
-    /// (place when the list was made, kernel): removed calls leave the order of the others as it is.
+    /// (position when the list was made, kernel): removing calls does not change the order of the others.
     queue: BTreeSet<(u32, Kernel)>,
     place: SecondaryMap<Kernel, Option<u32>>,
 }
@@ -263,17 +262,17 @@ impl Pending {
         }
         p
     }
-    /// The next kernel that is still called.
+    /// Removes and returns the next kernel that is still called.
     pub fn pop(&mut self, uses: &Uses) -> Option<Kernel> {
         std::iter::from_fn(|| self.queue.pop_first()).map(|x| x.1).find(|k| uses.is_called(*k))
     }
-    /// Looks at a kernel again, if it was in the list.
+    /// Adds a kernel again, if the list was made with it.
     pub fn push(&mut self, k: Kernel) {
         if let Some(at) = self.place[k] {
             self.queue.insert((at, k));
         }
     }
-    /// Looks again at kernels to which nothing could move: after a change it may.
+    /// Adds the kernels to which a move was refused: it may be possible after a change.
     pub fn push_refused(&mut self, uses: &Uses) {
         for k in uses.refused.borrow_mut().drain() {
             self.push(k);

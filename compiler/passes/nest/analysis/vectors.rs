@@ -1,4 +1,5 @@
-//! What a nest asks of vectors, along whatever loop they run: its statements are looked at once.
+//! The vector operations that a nest requires, along any of its loops, collected in one walk over its
+//! statements.
 
 use crate::nest::form::is_straight;
 use crate::nest::{Buf, Expr, Module, Stmt, visit};
@@ -6,7 +7,7 @@ use crate::passes::nest::analysis::lanes64;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// What vectors would have to do.
+/// Requirements of a nest.
 pub(crate) struct Needs<'a> {
     /// It has values of 64 bits.
     pub long: bool,
@@ -14,20 +15,20 @@ pub(crate) struct Needs<'a> {
     pub straight: bool,
     /// Some loads may be under a condition that differs between lanes.
     pub conditional: bool,
-    /// Elementary functions.
+    /// Number of elementary functions.
     pub elementary: usize,
-    /// Loads; where there are loops inside, those that they repeat.
+    /// Loads; if the nest has inner loops, only the loads in these.
     pub loads: Vec<(Buf, &'a [Dim])>,
     /// Stores.
     pub stores: Vec<(Buf, &'a [Dim])>,
-    /// There are vectors of everything that is computed and stored, and only loops decide what runs.
+    /// Everything computed and stored has a vector form, and only loops control execution.
     vectors: bool,
-    /// Bounds of the loops inside.
+    /// Bounds of the inner loops.
     bounds: Vec<Dim>,
 }
 
 impl<'a> Needs<'a> {
-    /// Those of a body.
+    /// The requirements of a body.
     pub fn of(m: &Module, body: &'a [Stmt]) -> Needs<'a> {
         let long = lanes64::has(m, body);
         let mut n = Needs {
@@ -61,7 +62,7 @@ impl<'a> Needs<'a> {
         n.loads.retain(|(_, at)| inner.is_empty() || repeated(at));
         n
     }
-    /// True unless vectors along a loop cannot compute it.
+    /// False if vectors along the loop cannot compute the nest.
     pub fn may_run_along(&self, var: Sym) -> bool {
         self.vectors && !self.bounds.iter().any(|d| d.contains(var))
     }
@@ -91,13 +92,13 @@ impl<'a> Needs<'a> {
     }
 }
 
-/// True for a choice between values that are read for it.
+/// True for a select between loaded values.
 fn chooses_loads(e: &Expr) -> bool {
     let loads = |e: &Expr| e.any(&mut |e| matches!(e, Expr::Load { .. }));
     matches!(e, Expr::Select(_, a, b) if loads(a) || loads(b))
 }
 
-/// True for elements of 8 and 16 bits that become words when they are loaded.
+/// True for 8-bit and 16-bit elements, which are extended when they are loaded.
 pub(crate) fn is_short(t: ElemType) -> bool {
     use ElemType::{BF16, F16, I8, I16, U8, U16};
     matches!(t, U8 | I8 | U16 | I16 | BF16 | F16)

@@ -1,8 +1,7 @@
-//! drop_dead_kernels: removes kernels whose results nobody reads, and driver statements that are left without
-//! effect.
+//! drop_dead_kernels: removes kernels whose results are not read, and driver statements without effect.
 //!
-//! The driver is walked backwards. A body of a loop is walked until no more is needed: what an iteration
-//! reads, the iteration before it may have written.
+//! The driver is walked backwards. The body of a loop is walked until a fixed point: an iteration may read
+//! what the previous one has written.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Module, Place, Stmt, visit};
@@ -38,7 +37,7 @@ impl Needed {
         self.dims(m, &m.bufs[owner].dims);
         self.sizes.extend(m.pointer(owner));
     }
-    /// What the statement's own expressions need.
+    /// Marks the operands of the statement's own expressions as live.
     fn own(&mut self, m: &Module, s: &Stmt) {
         s.loads().into_iter().chain(s.writes()).for_each(|b| self.buffer(m, b));
         self.dims(m, &s.dims());
@@ -58,7 +57,7 @@ impl Needed {
             _ => true,
         }
     }
-    /// What a statement that counts needs.
+    /// Marks the operands of a live statement.
     fn count(&mut self, m: &Module, s: &Stmt) {
         self.own(m, s);
         if let Stmt::Call(k) = s {
@@ -74,8 +73,8 @@ impl Needed {
             self.dims(m, &[m.kernels[*k].work]);
         }
     }
-    /// What a loop needs: its body is walked until no more is needed. A body within it whose needs are known
-    /// is then walked once, so nested loops cost the square of their depth.
+    /// Marks the operands of a loop by walking its body until a fixed point. An inner body whose live set is
+    /// known is then walked once, so nested loops cost the square of their depth.
     fn around(&mut self, m: &Module, body: &[Stmt]) {
         loop {
             let before = (self.bufs.len(), self.sizes.len());
@@ -85,7 +84,7 @@ impl Needed {
             }
         }
     }
-    /// Notes what a body needs; true if one of its statements counts.
+    /// Marks the operands of a body; true if one of its statements is live.
     fn mark(&mut self, m: &Module, body: &[Stmt]) -> bool {
         let mut any = false;
         for s in body.iter().rev() {
@@ -108,7 +107,7 @@ impl Needed {
         }
         any
     }
-    /// The statements that count.
+    /// Keeps the live statements.
     fn sweep(&mut self, m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
         let mut kept = vec![];
         for s in body.into_iter().rev() {

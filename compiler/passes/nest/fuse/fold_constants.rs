@@ -1,7 +1,8 @@
-//! fold_constants: kernels that read constants only run now, in memory, and their results become constants.
+//! fold_constants: kernels that read only constants are evaluated at compile time; their results become
+//! constants.
 //!
-//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`); what gathers
-//! rows of them makes floats of these alone. Large pure rearrangements are left to the inliner, which turns
+//! Weights of few bits that contractions read packed stay packed (`quantize::few_bits`); kernels that gather
+//! rows of them dequantize only these rows. Large pure rearrangements are left to the inliner, which turns
 //! them into packing without a copy.
 
 use crate::codegen::interface::Interface;
@@ -15,15 +16,16 @@ use crate::tensor::{ConstData, ElemType, SmallFloat};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Larger results are not worth their bytes.
+/// Maximum size of a result worth storing.
 const MAX_BYTES: i64 = 64 << 20;
-/// Rearrangements from this size on are left alone.
+/// Rearrangements of at least this size are not folded.
 const LAZY_BYTES: i64 = 1 << 16;
-/// Weights of few bits are left alone from this size on, as floats.
+/// Weights of few bits of at least this size, as floats, are not unpacked.
 const UNPACKED_BYTES: i64 = 1 << 13;
 
-/// Runs the pass. Whether weights of few bits stay as they are shows when these are constants: what reads
-/// some that are computed here waits for a second round. Levels without `vectors` unpack them.
+/// Runs the pass. Whether weights of few bits stay packed can only be decided once they are constants:
+/// readers of some that are computed here are deferred to a second round. Levels without `vectors` unpack
+/// them.
 pub fn run(m: &mut Module, vectors: bool) -> Result<()> {
     if round(m, vectors, true)? {
         round(m, vectors, false)?;
@@ -31,14 +33,14 @@ pub fn run(m: &mut Module, vectors: bool) -> Result<()> {
     Ok(())
 }
 
-/// What folding may still take: steps of the interpreter, and bytes of constants.
+/// The remaining budget of folding: steps of the interpreter, and bytes of constants.
 struct Budget {
     steps: f64,
     bytes: f64,
 }
 
 impl Budget {
-    /// For a module, by the elements of its constants.
+    /// The budget of a module, by the number of elements of its constants.
     fn of(m: &Module) -> Budget {
         let count = |p: &Place| if let Place::Const(c) = p { i64::try_from(c.count()).ok() } else { None };
         let stored = m.bufs.values().filter_map(|d| count(&d.place)).fold(0, i64::saturating_add) as f64;
@@ -47,7 +49,7 @@ impl Budget {
             bytes: limits::FOLDED_BYTES.value as f64 + 8.0 * stored,
         }
     }
-    /// Takes from it, if there is enough.
+    /// Subtracts from the budget; false if it does not suffice.
     fn take(&mut self, steps: f64, bytes: f64) -> bool {
         let enough = steps <= self.steps && bytes <= self.bytes;
         if enough {
@@ -57,7 +59,8 @@ impl Budget {
     }
 }
 
-/// True for a kernel that reads constants only (`made` will be some), and stores results of its own.
+/// True for a kernel that reads only constants (buffers in `made` will be constants) and stores only its own
+/// results.
 fn may_fold(m: &Module, uses: &Uses, body: &[Stmt], made: &HashSet<Buf>) -> bool {
     let known = |b: &Buf| {
         let b = m.storage(*b);
@@ -76,7 +79,7 @@ fn may_fold(m: &Module, uses: &Uses, body: &[Stmt], made: &HashSet<Buf>) -> bool
         && !lazy(m, body)
 }
 
-/// Folds what can be; true if something waits.
+/// Folds all eligible kernels; true if some were deferred.
 fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     let mut waits = false;
     let uses = Uses::new(m);
@@ -111,7 +114,7 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
             kernels.push(k);
         }
     }
-    // Maps that make floats of few-bit weights go into the kernels that read single rows of them.
+    // Maps that dequantize weights of few bits are inlined into the kernels that read single rows of them.
     inlined.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
     if !inlined.is_empty() {
         drop_dead_kernels::run(m)?;
@@ -120,9 +123,10 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     Ok(folded && waits)
 }
 
-/// Runs kernels, and makes constants of what others read of their results; false if a check fails in them.
+/// Evaluates kernels, and replaces the results that other kernels read by constants; false if a run-time
+/// check fails in one of them.
 fn evaluate(m: &mut Module, uses: &Uses, kernels: &[Kernel], constant: &HashSet<Buf>) -> Result<bool> {
-    // What somebody else reads must be kept; the rest was on the way.
+    // Results that other kernels read must be kept; the others are intermediate.
     let inside: HashSet<_> = kernels.iter().copied().collect();
     let mut keep: Vec<Buf> = constant
         .iter()
@@ -144,7 +148,7 @@ fn evaluate(m: &mut Module, uses: &Uses, kernels: &[Kernel], constant: &HashSet<
     let mut out: Vec<Vec<u8>> = keep.iter().map(|b| vec![0u8; bytes(m, *b).unwrap_or(0) as usize]).collect();
     let loaded = Loaded::new(&sub, &Interface::of_module(&sub))?;
     if loaded.call(&[], &mut out, &[]).is_err() {
-        // An index out of range and the like: the run-time check stays where it is.
+        // An index out of range, for example: the run-time check remains.
         return Ok(false);
     }
     for (b, data) in keep.iter().zip(out) {
@@ -157,7 +161,7 @@ fn evaluate(m: &mut Module, uses: &Uses, kernels: &[Kernel], constant: &HashSet<
     Ok(true)
 }
 
-/// True for a map that makes floats of smaller integers.
+/// True for a map that converts smaller integers to floats.
 fn extends(m: &Module, body: &[Stmt], made: Buf) -> bool {
     let small = |b: &Buf| {
         matches!(
@@ -173,8 +177,8 @@ fn bytes(m: &Module, b: Buf) -> Option<i64> {
     m.bufs[b].ty.bytes_for(n as u64).and_then(|n| i64::try_from(n).ok())
 }
 
-/// Operations that a body takes. Of loops whose ends depend on other loops the largest counts; loops that
-/// data end count as if they ran a thousand times.
+/// Number of operations of a body. A loop whose bounds depend on other loops counts with its largest trip
+/// count, a data-dependent loop with a thousand.
 fn steps(m: &Module, body: &[Stmt]) -> f64 {
     let of = |s: &Stmt| {
         let inside: f64 = s.bodies().map(|b| steps(m, b)).sum();
@@ -190,7 +194,7 @@ fn steps(m: &Module, body: &[Stmt]) -> f64 {
     body.iter().map(of).sum()
 }
 
-/// Sizes that only run time knows.
+/// True if the body depends on run-time sizes.
 fn has_symbols(m: &Module, body: &[Stmt]) -> bool {
     let mut hit = false;
     visit::walk(body, &mut |s| {

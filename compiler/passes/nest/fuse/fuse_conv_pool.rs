@@ -1,15 +1,15 @@
-//! fuse_conv_pool: a first convolution with few channels computes what a window of the pooling behind it
-//! needs in registers.
+//! fuse_conv_pool: a first convolution with few channels and the pooling that follows it become one kernel,
+//! which computes the results of a pooling window in registers.
 //!
 //! ```text
 //! par n, c, y, x { p = -inf; seq i, j { s = 0; seq k { s = fma(A[n, k, Y y + i .., X x + j ..], W[c, k], s) }; p = max(p, f(s)) }; store p }
 //! ```
 //!
 //! Vectors along three or six channels would leave most lanes empty (`fill_vectors` fills them partly, with
-//! multiplications by zero). The image comes with channels first, so vectors run along the pooled row
-//! instead: each lane has a window of sums, which differ in where they begin, and pooling is an operation on
-//! whole vectors. The unpooled image is never stored, and the result stays so: the next convolution takes its
-//! elements one by one wherever they lie.
+//! multiplications by zero). The image is an input with channels first, so vectors run along the pooled row
+//! instead: each lane has the accumulators of one window, which differ in their start, and pooling is an
+//! operation on whole vectors. The unpooled image is never stored. The result keeps channels first; the next
+//! convolution loads its elements as scalars, in any layout.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
@@ -19,15 +19,15 @@ use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Channels that fill half of the longest vector: with as many, vectors run along channels.
+/// Channels that fill half of the longest vector: from this number on, vectors run along channels.
 const FEW: i64 = 8;
-/// Channels of an image that a caller gives with channels first.
+/// Maximum channels of an input image with channels first.
 const COLOURS: i64 = 4;
-/// Results of a window: their sums are registers.
+/// Maximum results of a pooling window: their accumulators are registers.
 const WINDOW: i64 = 4;
-/// Columns between the lanes of a vector: what loads can step over.
+/// Maximum distance of columns between lanes, for which strided loads exist.
 pub(crate) const STEP: i64 = 2;
-/// Lanes of the longest vectors. Every level takes the same form, since it decides the layout of images.
+/// Lanes of the longest vectors. All levels take the same decision, since it determines the layout of images.
 const LANES: i64 = 16;
 
 /// Runs the pass.
@@ -46,7 +46,7 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
     Ok(())
 }
 
-/// The body of a pooling kernel with the convolution before it inside, and that convolution.
+/// The body of a pooling kernel with the preceding convolution inlined, and the kernel of that convolution.
 fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>)> {
     let Window { loops, acc, init, taps, op, read: (image, at), weight: None, epilogue: tail } =
         m.form(pool).window()?
@@ -61,7 +61,7 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let p = m.form(*conv).contraction().filter(|p| p.product == ProductKind::Fma)?.clone();
     let Stored { before: lets, at: to, value, .. } = stored(&p.epilogue).filter(|s| s.buf == image)?;
     let cover = shape::cover(m, image, to, &p.loops)?;
-    // Windows do not overlap: no sum is computed twice.
+    // Windows do not overlap: no convolution result is computed twice.
     let steps_over = |s: Slide| s.dilation == 1 && s.first == 0 && s.taps().is_some_and(|n| s.step >= n);
     let apart = at.iter().all(|d| {
         let still = !taps.iter().any(|t| d.contains(t.0));
@@ -102,8 +102,9 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     Some((*conv, wrap(&loops, body)))
 }
 
-/// True if vectors along a row of pooled results are nearly full: channels are few and the weights' alone, and
-/// a row is nearly as long as its vectors. `a` and `w`: where the image and the weights are read.
+/// True if vectors along a row of pooled results are nearly full: there are few channels, only the weights
+/// depend on them, and a row is nearly as long as its vectors. `a` and `w`: accesses of the image and of the
+/// weights.
 fn fills_vectors(
     m: &Module,
     p: &Contraction,
@@ -124,7 +125,7 @@ fn fills_vectors(
     long && constant && along_rows && p.reduction.iter().all(|d| d.1.as_const().is_some())
 }
 
-/// True for what the caller gives, or its padded copy, if it has few channels.
+/// True for an input image with few channels, or its padded copy.
 fn in_planes(m: &Module, uses: &Uses, image: Buf) -> bool {
     let data = &m.bufs[image];
     let few = data.dims.get(1).and_then(|c| c.as_const()).is_some_and(|c| c <= COLOURS);

@@ -1,5 +1,5 @@
-//! fuse_depthwise: a depthwise convolution runs behind the convolution that makes its image, some channels
-//! and rows at a time, and reads what is still in the cache.
+//! fuse_depthwise: a depthwise convolution and the convolution that produces its image become one kernel,
+//! which processes some channels and rows at a time and reads the image from the cache.
 //!
 //! ```text
 //! par images, bands of rows, groups of channels {
@@ -8,10 +8,10 @@
 //! }
 //! ```
 //!
-//! The image is wide where it is between an expanding and a projecting convolution, and is never written
-//! as a whole. A band lies in scratch that each task has for itself (`nest`, rule 12). Rows that two
-//! bands share are computed for both, with the same sums: results do not depend on how the work is cut.
-//! Groups share nothing, so that small images have a single band.
+//! Between an expanding and a projecting convolution the image has many channels; it is never stored as a
+//! whole. A band is scratch of a task (`nest`, rule 12). Rows that two bands share are computed in both, with
+//! the same operations: results do not depend on the partition. Groups share nothing, so that small images
+//! have a single band.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Stmt, visit};
@@ -24,19 +24,18 @@ use crate::target::Level;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::sync::Arc;
 
-/// Iterations of the parallel loop at most, and so bands in scratch.
+/// Maximum iterations of the parallel loop, and so bands in scratch.
 const SLOTS: i64 = 32;
-/// Channels of a group: whole vectors on every level, in panels that tiles like. The first ones are
-/// preferred.
+/// Channels of a group, in order of preference: whole vectors on every level, in panels that suit tiles.
 const WIDTHS: [i64; 3] = [32, 48, 64];
-/// Bands of an image at most.
+/// Maximum bands of an image.
 const BANDS: i64 = 4;
-/// Bytes of a band that stay in the first-level cache.
+/// Maximum bytes of a band, so that it stays in the first-level cache.
 const NEAR: i64 = L1 * 11 / 12;
-/// Bytes of the maker's weights at most: tiles of a kernel of its own prefetch more of them in time.
+/// Maximum bytes of the producer's weights: tiles of a separate kernel prefetch larger ones better.
 const NEAR_WEIGHTS: i64 = L2 / 4;
-/// Multiply-adds that take as long as an element of the image on its way to an outer cache and back,
-/// measured.
+/// Multiply-adds that take as long as storing an image element to an outer cache and loading it again
+/// (measured).
 const SAVED: i64 = 2;
 
 /// Runs the pass.
@@ -64,14 +63,14 @@ struct Vars {
 }
 
 impl Vars {
-    /// Those of a nest that has no other loops.
+    /// The loops of a nest that has no others.
     fn of(p: &Contraction, n: Option<(Sym, Dim)>, [c, y, x]: [(Sym, Dim); 3]) -> Option<Vars> {
         let distinct = c.0 != y.0 && c.0 != x.0 && y.0 != x.0;
         let others = n.is_none_or(|n| n.0 != c.0 && n.0 != y.0 && n.0 != x.0);
         let all = p.loops.len() == 3 + usize::from(n.is_some());
         (distinct && others && all).then_some(Vars { n, c, y, x })
     }
-    /// What stands for a loop's variable at an element.
+    /// The value of loop variable `s` at an element.
     fn at(&self, s: Sym, [n, c, y, x]: [Dim; 4]) -> Option<Dim> {
         match s {
             s if s == self.y.0 => Some(y),
@@ -82,34 +81,34 @@ impl Vars {
     }
 }
 
-/// The convolution that makes the image.
+/// The convolution that produces the image.
 struct Maker {
     kernel: Kernel,
     p: Contraction,
     vars: Vars,
-    /// Where the first row and column are stored in the padded image, and how many of them there are.
+    /// Position of the first row and column in the padded image, and their number.
     from: (i64, i64),
     size: (i64, i64),
     channels: i64,
-    /// The weights by output channel, and which dimension that is.
+    /// The weights, and their dimension of output channels.
     weights: (Arc<ConstData>, usize),
 }
 
-/// The depthwise one behind it.
+/// The depthwise convolution that follows.
 struct Follower {
     kernel: Kernel,
     p: Contraction,
     vars: Vars,
-    /// By how many rows of the image a window moves, and how many it reaches.
+    /// Distance of adjacent windows in rows of the image, and rows of a window.
     stride: i64,
     reach: i64,
 }
 
-/// A convolution and the depthwise one behind it.
+/// A convolution and the depthwise convolution that follows.
 struct Pair {
     maker: Maker,
     follower: Follower,
-    /// Who fills the border of the image, and with what.
+    /// Kernels that fill the border of the image, and their value.
     fillers: Vec<Kernel>,
     fill: Option<Expr>,
     image: Buf,
@@ -120,7 +119,7 @@ struct Pair {
     rows: i64,
 }
 
-/// A constant in the shape in which it is read.
+/// A constant with the shape in which it is read.
 fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     let data = m.constant_data(b)?;
     let dims: Option<Vec<i64>> = m.bufs[b].dims.iter().map(|d| d.as_const()).collect();
@@ -128,7 +127,7 @@ fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
 }
 
 impl Follower {
-    /// Kernel `k` as one, if its image is a temporary that nobody else reads.
+    /// Kernel `k` as a depthwise convolution, if its image is a temporary that no other kernel reads.
     fn of(m: &Module, uses: &Uses, k: Kernel) -> Option<Follower> {
         let p = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?;
         let image = p.a.0;
@@ -139,7 +138,7 @@ impl Follower {
             && !uses.pinned(image)
             && !p.epilogue.iter().any(|s| s.loads().contains(&image));
         let ([n, c, y, x], true) = (p.a.1.as_slice(), interleaved && own) else { return None };
-        // A channel is its own.
+        // Each output channel reads its own input channel.
         let c = loop_or_zero(&p.loops, *c)?.filter(|c| depends(&p.b.1, c.0))?;
         let window = |at: &Dim| {
             let s = Slide::of(*at, &p.loops, &p.reduction).filter(|s| s.first == 0)?;
@@ -157,12 +156,12 @@ impl Follower {
 }
 
 impl Maker {
-    /// Kernel `k` as the one that makes an image, if its weights may be cut by output channel.
+    /// Kernel `k` as the producer of an image, if its weights can be divided by output channel.
     fn of(m: &Module, k: Kernel, image: Buf) -> Option<Maker> {
         let p = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?;
         let (_, at) = p.store().filter(|store| store.0 == image)?;
         let [n, c, y, x] = at.as_slice() else { return None };
-        // A loop besides a number, and that number.
+        // A loop variable plus a constant, and that constant.
         let shifted = |d: &Dim| {
             let (rest, from) = d.split_const();
             Some((loop_or_zero(&p.loops, rest)??, from)).filter(|_| from >= 0)
@@ -204,7 +203,7 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     let fits = maker.vars.n.is_some() == follower.vars.n.is_some()
         && data.dims[1].as_const() == channels
         && follower.vars.c.1.as_const() == channels
-        // No more border above than the first window reaches.
+        // The border above must not exceed the first window.
         && maker.from.0 <= reach.min((rows - 1) * follower.stride + reach - 1)
         && rows > 0;
     if !fits {
@@ -219,8 +218,8 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     Some(Pair { maker, follower, fillers, fill, image, images: data.dims[0], padded, rows })
 }
 
-/// The number that kernels store around what the maker stores, none if there are no such kernels; `None` where
-/// they store anything else, or may not move to where kernel `k` is.
+/// The constant that kernels store around the producer's result, or no constant if there are no such kernels;
+/// `None` if they store anything else, or may not move to kernel `k`.
 fn border(
     m: &Module,
     uses: &Uses,
@@ -246,17 +245,17 @@ fn border(
     Some(fill)
 }
 
-/// How the work is cut.
+/// The partition of the work.
 struct Cut {
     /// Channels of a group.
     width: i64,
     /// Rows of the result of a band.
     rows: i64,
-    /// Whether all rows of the image are made before any of the result is: there is a single band then.
+    /// Whether all rows of the image are computed before the first result; there is a single band then.
     whole: bool,
 }
 
-/// Cuts the work so that a few threads get equal shares; `None` where it is better left as two kernels.
+/// A partition with equal shares for a few threads; `None` if two kernels are better.
 fn cut(p: &Pair) -> Option<Cut> {
     let depth: i64 = p.maker.p.reduction.iter().filter_map(|d| d.1.as_const()).product();
     if 4 * depth * p.maker.channels > NEAR_WEIGHTS {
@@ -270,12 +269,12 @@ fn cut(p: &Pair) -> Option<Cut> {
         .iter()
         .filter(|w| p.maker.channels % **w == 0 && bytes(reach.max(stride), **w) <= NEAR)
         .flat_map(|w| (1..=BANDS).map(|b| (*w, b)));
-    // Sums of rows that two bands have in common cost less than what memory would.
+    // Recomputing the shared rows of two bands must cost less than the saved memory traffic.
     let cuts = cuts.filter(|(_, b)| *b <= p.rows && (b - 1) * again * depth < SAVED * p.maker.size.0);
     let idle = |(width, bands): &(i64, i64)| {
         let tasks = images * bands * (p.maker.channels / width);
         let rounds = (tasks + THREADS - 1) / THREADS;
-        // In parts of sixteen.
+        // In sixteenths.
         (rounds * THREADS - tasks) * 16 / (rounds * THREADS)
     };
     let (width, bands) = cuts.min_by_key(|c| (idle(c), c.1)).filter(|c| idle(c) <= 2)?;
@@ -286,16 +285,16 @@ fn cut(p: &Pair) -> Option<Cut> {
     })
 }
 
-/// What an iteration works on: a band of rows of some channels of an image.
+/// The work of an iteration: a band of rows of some channels of an image.
 struct Band<'a> {
     p: &'a Pair,
     cut: &'a Cut,
-    /// Scratch of all tasks, and the part of it for this one.
+    /// Scratch of all tasks, and the slot of this one.
     scratch: Buf,
     slot: Dim,
-    /// Rows of it.
+    /// Rows of the slot.
     high: i64,
-    /// The maker's weights by groups of channels.
+    /// The producer's weights by groups of channels.
     weights: Buf,
     image: Dim,
     group: Dim,
@@ -304,7 +303,7 @@ struct Band<'a> {
     to: Dim,
 }
 
-/// The weights of the maker, by groups of `width` output channels.
+/// The producer's weights, by groups of `width` output channels.
 fn grouped_weights(m: &mut Module, maker: &Maker, width: i64) -> Option<Buf> {
     let (w, along) = &maker.weights;
     let mut dims = w.dims().to_vec();
@@ -354,11 +353,11 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
 }
 
 impl Band<'_> {
-    /// Where a row of the image lies in the band: a ring, unless it holds all rows.
+    /// Position of an image row in the band, which is a ring buffer unless it holds all rows.
     fn row(&self, row: Dim) -> Dim {
         if self.cut.whole { row } else { row.modulo(self.high) }
     }
-    /// Rows of the image that the maker stores, from where to where.
+    /// Range of the image rows that the producer stores.
     fn stored_rows(&self) -> (Dim, Dim) {
         let (top, rows) = (self.p.maker.from.0, self.p.maker.size.0);
         (top.into(), (top + rows).into())
@@ -380,7 +379,7 @@ impl Band<'_> {
             self.rows_in_turn(kb, base);
         }
     }
-    /// All rows of the image, then all of the result.
+    /// All rows of the image, then all rows of the result.
     fn all_rows(&self, kb: &mut KernelBuilder) {
         let (maker, width) = (&self.p.maker, Dim::constant(self.cut.width));
         let top = maker.from.0;
@@ -393,7 +392,7 @@ impl Band<'_> {
             self.follow(kb, [at[0], at[1], at[2]])
         });
     }
-    /// A row of the result as soon as its window has been made, from row `base` of the image on.
+    /// Each row of the result as soon as its window is complete, beginning at image row `base`.
     fn rows_in_turn(&self, kb: &mut KernelBuilder, base: Dim) {
         let (stride, reach) = (self.p.follower.stride, self.p.follower.reach);
         if reach > stride {
@@ -406,7 +405,7 @@ impl Band<'_> {
             kb.nest(LoopKind::Par, &row, |kb, at| self.follow(kb, [y, at[0], at[1]]));
         });
     }
-    /// Rows `lo .. hi` of the image.
+    /// Computes rows `lo .. hi` of the image.
     fn reach(&self, kb: &mut KernelBuilder, lo: Dim, hi: Dim) {
         let (maker, (top, bottom)) = (&self.p.maker, self.stored_rows());
         let (first, last) = (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
@@ -420,7 +419,7 @@ impl Band<'_> {
             self.fill(kb, (lo.max(bottom), hi), (0, self.p.padded.1));
         }
     }
-    /// Fills columns `left .. right` of some rows.
+    /// Fills columns `left .. right` of rows `lo .. hi`.
     fn fill(&self, kb: &mut KernelBuilder, (lo, hi): (Dim, Dim), (left, right): (i64, i64)) {
         let Some(fill) = self.p.fill.clone().filter(|_| left < right) else { return };
         let (lo, hi) = (kb.m.syms.simplify(lo), kb.m.syms.simplify(hi));
@@ -434,7 +433,7 @@ impl Band<'_> {
             });
         });
     }
-    /// One element of the image.
+    /// Computes one element of the image.
     fn make(&self, kb: &mut KernelBuilder, [y, x, c]: [Dim; 3]) {
         let Maker { p, vars, from, weights, .. } = &self.p.maker;
         let element = [self.image, self.group * self.cut.width + c, y - from.0, x];
@@ -458,7 +457,7 @@ impl Band<'_> {
             .collect();
         fresh_regs(kb.m, &body).into_iter().for_each(|s| kb.push(s));
     }
-    /// One element of the result.
+    /// Computes one element of the result.
     fn follow(&self, kb: &mut KernelBuilder, [y, x, c]: [Dim; 3]) {
         let Follower { p, vars, .. } = &self.p.follower;
         let element = [self.image, self.group * self.cut.width + c, y, x];

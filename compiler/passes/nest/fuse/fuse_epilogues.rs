@@ -1,11 +1,12 @@
-//! fuse_epilogues: an elementwise or permuting kernel that alone reads the result of another kernel moves
-//! into that kernel's store. Bias, activation, residual and transposition then happen in registers.
+//! fuse_epilogues: an elementwise or permuting kernel that is the only reader of another kernel's result is
+//! fused into that kernel's store. Bias, activation, residual and transposition are then computed in
+//! registers.
 //!
-//! The producer moves down to the place of the consumer, so that everything the consumer reads is there.
+//! The producer moves down to the position of the consumer, so that all operands of the consumer are
+//! available.
 //!
-//! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself,
-//! and small kernels fill what is around it. What comes from the caller is copied by a kernel without
-//! conditions.
+//! Padding comes last: if the only reader of a result copies it into a padded buffer, the producer stores
+//! there directly, and small kernels fill the border. Inputs are copied by a kernel without conditions.
 
 pub mod copies;
 
@@ -22,8 +23,8 @@ use std::collections::{HashMap, HashSet};
 pub fn run(m: &mut Module) -> Result<()> {
     let mut uses = Uses::new(m);
     let mut pending = Pending::new(&uses, |_| true);
-    // Changes of a driver that nothing asks about meanwhile are made at once: each by itself costs the
-    // driver.
+    // In a straight driver, the calls are replaced at the end, all at once: each replacement costs the length
+    // of the driver.
     let late = uses.is_straight()
         && !uses.is_repeated()
         && !m.driver.iter().any(|s| matches!(s, Stmt::Define { .. }));
@@ -41,7 +42,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             uses.update(m, &[c], &[(p, &[])]);
         }
         bufs.extend(uses.accesses(c));
-        // What decides about a consumer: who else reads the buffers that it reads, and who writes them.
+        // A consumer must be re-examined if readers or writers of its operands change.
         for b in bufs {
             if let [reader] = uses.readers(b) {
                 pending.push(*reader);
@@ -101,7 +102,7 @@ fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
             continue;
         }
         if let Some(plan) = plan(m, *p, c, t) {
-            // The latest producer: it moves least.
+            // The latest producer moves the shortest distance.
             let at = uses.place(*p);
             if found.as_ref().is_none_or(|(best, _)| *best < at) {
                 found = Some((at, plan));
@@ -111,8 +112,8 @@ fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
     found.map(|f| f.1)
 }
 
-/// Where the kernel stores its result `t`, if it computes each element once, right inside its parallel loops,
-/// and does nothing else. Maps are the business of the inliner.
+/// The position at which the kernel stores its result `t`, if it computes each element once, directly inside
+/// its parallel loops, and nothing else. Maps are left to the inliner.
 fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
     let (loops, inside) = form::par_loops(&m.kernels[p].body);
     let Stored { before, buf, at, .. } = form::stored(inside)?;
@@ -125,16 +126,17 @@ fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
 fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let at = only_store(m, p, t)?;
     let map = m.form(c).map()?;
-    // Storing small types rounds or wraps, which the consumer must see.
+    // Storing small types rounds or wraps, which the consumer must observe.
     if m.bufs[t].ty.is_small() {
         return None;
     }
-    // Tiles have no indices from memory.
+    // Tiles support no indices from memory.
     let looks_up = map.value.any(&mut |e| matches!(e, Expr::With { .. }));
     if looks_up && m.form(p).contraction().is_some() {
         return None;
     }
-    // Every load of the result at one position, and that position a bijection of the consumer's loops.
+    // All loads of the result must have one position, and that position must be a bijection of the consumer's
+    // loops.
     let mut access: Option<(Buf, Vec<Dim>)> = None;
     let mut one = true;
     map.value.walk(&mut |e| {
@@ -148,7 +150,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
         }
     });
     let (view, index) = access.filter(|a| one && !m.is_recast(a.0))?;
-    // The load must cover the view: each loop once.
+    // The load must cover the view: each loop occurs once.
     cover(m, view, &index, &map.loops)?;
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> =
@@ -160,14 +162,13 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
             return None;
         }
     }
-    // What the consumer does under conditions on its position needs them in the producer: fine, they are
-    // expressions.
+    // Conditions of the consumer on its position become conditions in the producer, which are expressions.
     Some(Plan { producer: p, buf: t, subst })
 }
 
 /// True if a contraction stores its result `from` along a known number of columns, and with the consumer in
-/// its store, `to`, along what only run time knows (panels of that are padded, and packed again and again),
-/// or along so few that vectors are mostly empty. The consumer then moves on to who reads it, or stays.
+/// its store, `to`, along a run-time number (whose panels are padded and repacked), or along so few that
+/// vectors are mostly empty. The consumer is then fused with its reader, or stays.
 fn worsens_columns(m: &Module, c: &Contraction, from: (Buf, &[Dim]), to: (Buf, &[Dim])) -> bool {
     const LANES: i64 = 16;
     let Contraction { loops, reduction, .. } = c;
@@ -176,14 +177,14 @@ fn worsens_columns(m: &Module, c: &Contraction, from: (Buf, &[Dim]), to: (Buf, &
     let padded = |n: i64| (n + LANES - 1) / LANES * LANES;
     match (extent(before), extent(after)) {
         (Some(Some(_)), Some(None)) => is_temp(m, m.storage(to.0)),
-        // Operands of matrix products change places (`schedule/contract.rs`), those of convolutions do not.
+        // Operands of matrix products can be swapped (`schedule/contract.rs`), those of convolutions cannot.
         (Some(Some(b)), Some(Some(a))) => reduction.len() == 1 && 3 * a * padded(b) < 2 * b * padded(a),
         _ => false,
     }
 }
 
-/// True if the consumer takes a contraction's columns apart into pieces that are no whole vectors (heads of
-/// 20 elements), which a tile would store one by one.
+/// True if the consumer splits the columns of a contraction into pieces that are not whole vectors (heads of
+/// 20 elements), which a tile would store element by element.
 fn splits_vectors(m: &Module, c: &Contraction, from: (Buf, &[Dim]), to: (Buf, &[Dim])) -> bool {
     const LANES: i64 = 16;
     let Some(column) = unit_stride_var(m, from.0, from.1, &c.loops) else { return false };
@@ -197,7 +198,7 @@ fn splits_vectors(m: &Module, c: &Contraction, from: (Buf, &[Dim]), to: (Buf, &[
     !whole
 }
 
-/// The producer does what the consumer did; its call is the caller's to drop.
+/// Fuses the consumer into the producer; the caller removes the consumer's call.
 fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
     let Some(map) = m.form(c).map().cloned() else { return };
     let producer = peel(&m.kernels[plan.producer].body);
@@ -216,7 +217,7 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
                     n
                 };
                 let ty = m.type_of(&result);
-                // Of 16-bit results the consumer sees the compute type: they are not rounded on the way.
+                // For 16-bit results the consumer reads the unrounded value in the compute type.
                 let stored = m.bufs[plan.buf].ty;
                 debug_assert_eq!(stored.compute(), ty);
                 let simple = matches!(result, Expr::Acc { .. } | Expr::Reg(_));
@@ -246,10 +247,10 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
 }
 
 struct Padding {
-    /// Who computes what is inside, and who else reads it; nobody where it is copied.
+    /// Writers and other readers of the inner image; empty if it is copied.
     users: Vec<Kernel>,
     inner: Buf,
-    /// What the copy reads, by its loops over the padded buffer.
+    /// Subscripts of the copy's load, in terms of its loops over the padded buffer.
     read: Vec<Dim>,
     loops: Vec<Option<Sym>>,
     padded: Buf,
@@ -258,8 +259,8 @@ struct Padding {
     dims: Vec<(i64, Dim, i64)>,
 }
 
-/// The kernel as a copy of an image, or of a part of it, into the middle of a padded buffer: of another
-/// kernel's whole result, which then is there itself, or a copy that loses its conditions.
+/// The kernel as a copy of an image, or of a part of it, into the middle of a padded buffer: either another
+/// kernel's whole result, which that kernel then stores there, or a copy that loses its conditions.
 fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let map = m.form(c).map()?;
     let cover = map.cover(m)?;
@@ -269,7 +270,7 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let users = match (uses.writers(*t), &m.bufs[*t].place) {
         ([p], Place::Temp) if alone(*p) => {
             let whole = match m.form(*p).map() {
-                // What only moves elements is followed into the copy (inline_producers).
+                // Kernels that only move elements are inlined into the copy (inline_producers).
                 Some(map) => {
                     !matches!(map.value, Expr::Load { .. }) && map.buf == *t && map.cover(m).is_some()
                 }
@@ -277,7 +278,7 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
             };
             if whole { vec![*p] } else { vec![] }
         }
-        // Parts of a concatenation, or something that is read elsewhere too.
+        // Parts of a concatenation, or images with other readers.
         ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => {
             copies::users(uses, *t, c)
         }
@@ -311,12 +312,12 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     })
 }
 
-/// For each dimension of a padded buffer: how much is before the part where a condition on positions
-/// holds, the size of that part, and how much is behind it.
+/// For each dimension of a padded buffer: the padding before the range in which a condition on positions
+/// holds, the size of that range, and the padding after it.
 fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> Option<Vec<(i64, Dim, i64)>> {
     let outer = &m.bufs[padded].dims;
     let mut found: Vec<(i64, Option<Dim>)> = vec![(0, None); cover.len()];
-    // The dimension along which a position runs, and how far it lags behind.
+    // The dimension that a position runs along, and its offset.
     let along = |i: &Dim| {
         let (rest, from) = i.split_const();
         let k = cover.iter().position(|s| s.is_some() && *s == rest.as_sym())?;
@@ -351,7 +352,7 @@ fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> O
     dims.collect()
 }
 
-/// Carries it out: calls that take the place of the copy's, of kernels that fill the border, one a side.
+/// Performs the rewrite; returns the calls that replace the copy's: one kernel per side of the border.
 fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Stmt> {
     let before: Vec<Dim> = p.dims.iter().map(|d| Dim::constant(d.0)).collect();
     copies::move_accesses(m, &p.users, (p.inner, p.padded), &before);
@@ -378,7 +379,7 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Stmt> {
             if n == 0 {
                 continue;
             }
-            // Sides do not overlap: dimensions before this one stay inside, those after it are whole.
+            // Sides do not overlap: earlier dimensions are restricted to the inside, later ones are complete.
             let part = |j: usize, d: &(i64, Dim, i64)| match j.cmp(&k) {
                 std::cmp::Ordering::Less => (Dim::constant(d.0), d.1),
                 std::cmp::Ordering::Equal => (start, Dim::constant(n)),

@@ -1,8 +1,8 @@
-//! gate_weights: a convolution of an image that is multiplied by a number for each channel
-//! (squeeze-and-excite) multiplies its weights instead, where they are fewer than the elements of the image:
-//! the image is read once and not written again.
+//! gate_weights: if the image of a convolution is the product of an image and a factor for each channel
+//! (squeeze-and-excite), the factor is applied to the weights instead, provided that these have fewer
+//! elements. The image is then read once and not stored again.
 //!
-//! Only single images: their channels have one factor each. Products are rounded in another order.
+//! Applies to single images only: their channels have one factor each. Products are rounded in another order.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Math, Module, Place, Stmt, visit};
@@ -12,7 +12,7 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-/// Elements of an image for each weight that make it worth a kernel for the weights.
+/// Minimum image elements per weight that justify a kernel for the weights.
 const WORTH: i64 = 4;
 
 /// Runs the pass.
@@ -29,12 +29,12 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
-/// What such a convolution is rewritten from.
+/// A convolution that can be rewritten.
 struct Gated {
     parts: Contraction,
-    /// Who multiplies.
+    /// The kernel that multiplies.
     map: Kernel,
-    /// The image itself, and where the convolution reads it.
+    /// The unscaled image, and the position at which the convolution reads it.
     image: (Buf, Vec<Dim>),
     factor: Expr,
     /// For each loop of the map that the factor depends on: the dimension of the weights.
@@ -67,12 +67,13 @@ fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
         .into_iter()
         .find_map(|(image, factor)| {
             let Expr::Load { buf, at: from } = &**image else { return None };
-            // The image as it is.
+            // The map reads the image at its own position.
             let same = from.len() == map.at.len() && from.iter().zip(&map.at).all(|(a, b)| a == b);
             if !same || m.bufs[*buf].ty != ElemType::F32 {
                 return None;
             }
-            // The factor hangs on what the convolution sums over, and the weights lie along it.
+            // The factor depends on reduction loops of the convolution, each of which runs along a dimension
+            // of the weights.
             let mut along = HashMap::new();
             let mut fits = true;
             factor.walk(&mut |e| match e {

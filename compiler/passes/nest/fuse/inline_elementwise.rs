@@ -1,7 +1,7 @@
-//! inline_elementwise: joins chains of elementwise kernels. A consumer that reads exactly its own position
+//! inline_elementwise: fuses chains of elementwise kernels. A consumer that reads exactly its own position
 //! computes the producer's expression instead, so that a whole activation becomes one map, which
-//! `fuse_epilogues` then hangs onto a contraction. The rewriting is that of [`inline_producers`], which
-//! follows other accesses as well.
+//! `fuse_epilogues` then fuses into a contraction. The rewriting is that of [`inline_producers`], which also
+//! handles other accesses.
 
 use super::inline_producers;
 use crate::diag::Result;

@@ -1,6 +1,6 @@
-//! inline_producers: a map kernel's expression takes the place of the loads of its result, through index
-//! remappings (transposes, slices, padding, broadcasts), in any kernel, where recomputing is cheaper than a
-//! buffer. `inline_elementwise` is an earlier round of it, for readers that read their own position.
+//! inline_producers: replaces loads of a map's result by the map's expression, through index remappings
+//! (transposes, slices, padding, broadcasts), in any kernel, if recomputation is cheaper than a buffer.
+//! `inline_elementwise` is an earlier round of it, for readers that read their own position.
 
 use crate::diag::Result;
 use crate::nest::form::read_in_loops;
@@ -10,7 +10,7 @@ use crate::sym::Sym;
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// Largest expression that a fused kernel may grow to.
+/// Maximum size of the expression of a fused kernel.
 const MAX_SIZE: usize = 160;
 
 /// Runs the pass.
@@ -18,11 +18,11 @@ pub fn run(m: &mut Module) -> Result<()> {
     inline(m, false)
 }
 
-/// Inlines producers; `only_identity`: where the reader reads its own position.
+/// Inlines producers; `only_identity`: only into readers that read their own position.
 pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
     let mut uses = Uses::new(m);
     let mut gone: HashSet<Kernel> = HashSet::new();
-    // Producers in order: what is inlined has its own producers inlined already.
+    // In driver order, so that an inlined expression has its own producers inlined already.
     for k in uses.order.clone() {
         let Some(map) = m.form(k).map().cloned() else { continue };
         if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] || uses.pinned(map.buf) {
@@ -48,7 +48,7 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
             continue;
         }
         into(m, k, &readers);
-        // The call goes with all others at the end; nobody reads what it writes until then.
+        // All calls are removed at the end; until then, nothing reads what they write.
         if !uses.is_repeated() {
             uses.apply(m, &readers, &[(k, &[])]);
         }
@@ -81,9 +81,9 @@ pub(crate) fn without_ones(e: Expr) -> Expr {
     }
 }
 
-/// True if storing rounds what other buffers hold with more bits: a Cast to f16 that must be seen. Between
-/// operators of one 16-bit type, fused kernels keep the precision of the compute type. Smaller types always
-/// round or wrap, unless their values just move.
+/// True if storing rounds values that other buffers hold with more bits: a Cast to f16 that must be
+/// observable. Between operators of one 16-bit type, fused kernels keep the precision of the compute type.
+/// Smaller types always round or wrap, unless their values are only moved.
 fn narrows(m: &Module, map: &Map) -> bool {
     let ty = m.bufs[map.buf].ty;
     if ty.is_small() {
@@ -95,7 +95,7 @@ fn narrows(m: &Module, map: &Map) -> bool {
     map.value.any(&mut |e| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty != ty))
 }
 
-/// True if the expression only chooses among stored elements of the type.
+/// True if the expression only selects among stored elements of the type.
 fn moves(m: &Module, e: &Expr, ty: ElemType) -> bool {
     match e {
         Expr::Load { buf, .. } => m.bufs[*buf].ty == ty,
@@ -105,7 +105,7 @@ fn moves(m: &Module, e: &Expr, ty: ElemType) -> bool {
     }
 }
 
-/// True for rows of a constant table by constant indices: a constant, once it is folded.
+/// True for rows of a constant table at constant indices, which folding turns into a constant.
 fn looks_up_constants(m: &Module, map: &Map) -> bool {
     let (mut looks_up, mut constant) = (false, m.bufs[map.buf].dims.iter().all(|d| d.as_const().is_some()));
     map.value.walk(&mut |e| match e {
@@ -120,7 +120,7 @@ fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
     visit::loads(&m.kernels[k].body).into_iter().any(|l| m.storage(l) == b)
 }
 
-/// Lets `readers` of what the map kernel `k` makes compute it where they read it.
+/// Inlines the map kernel `k` into `readers` of its result.
 pub(super) fn into(m: &mut Module, k: Kernel, readers: &[Kernel]) {
     let Some((map, cover)) = m.form(k).map().cloned().and_then(|map| map.cover(m).map(|c| (map, c))) else {
         return;
@@ -144,9 +144,9 @@ fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> S
     })
 }
 
-/// How costly an expression is to compute again.
+/// The cost of recomputing an expression.
 enum Cost {
-    /// One load, elsewhere.
+    /// One load at another position.
     Remap,
     /// A few cheap operations.
     Cheap,
@@ -161,7 +161,7 @@ fn cost(m: &Module, map: &Map) -> Cost {
     let mut dear = false;
     e.walk(&mut |e| {
         dear |= match e {
-            // Lanes compute it one by one.
+            // Vectors compute it lane by lane.
             Expr::Index(d) => map.loops.iter().any(|l| d.contains(l.0) && d.linear_in(l.0).is_none()),
             Expr::Un(op, _) => !matches!(
                 op,
@@ -174,7 +174,7 @@ fn cost(m: &Module, map: &Map) -> Cost {
                     | crate::nest::BinOp::Rem
                     | crate::nest::BinOp::Mod
             ),
-            // Of so few lanes, and on some levels none.
+            // These have few lanes, and on some levels no vector form.
             Expr::Cast(t, x) => t.is_int() && m.type_of(x) == ElemType::F64,
             Expr::With { .. } => true,
             _ => false,
@@ -210,7 +210,7 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
         });
         let whole = crate::sym::Dim::product(c.loops.iter().map(|l| l.1))
             == crate::sym::Dim::product(map.loops.iter().map(|l| l.1));
-        // Storing what a loop-free remap reads would only move it; padding and slices stay for the second
+        // Inlining a loop-free remap here would only move it; padding and slices are left to the second
         // round.
         return same
             && whole

@@ -1,13 +1,13 @@
-//! join_rows: what several kernels compute of the same rows - means, deviations, and the map that uses them -
-//! becomes one kernel that takes row by row, as the operators LayerNormalization and Softmax are written: a
-//! row then stays in the first-level cache, and the sums in between in registers.
+//! join_rows: fuses kernels that compute parts of the same rows (means, deviations, and the map that uses
+//! them) into one kernel over rows, in the form in which operators LayerNormalization and Softmax are
+//! written. A row then stays in the first-level cache, and its reductions in registers.
 //!
 //! ```text
 //! par r { m[r] = sum x[r, ..] }  par r { v[r] = sum (x[r, ..] - m[r])^2 }  par r, i { y[r, i] = f(x[r, i], m[r], v[r]) }
 //! ->  par r { m = sum x[r, ..]; v = sum (x[r, ..] - m)^2; seq i { y[r, i] = f(x[r, i], m, v) } }
 //! ```
 //!
-//! Kernels are told by their loops and accesses, not by the operators that they come from.
+//! Kernels are recognised by their loops and accesses, not by the operators that they originate from.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Module, Reg, Stmt, visit};
@@ -17,12 +17,12 @@ use crate::passes::nest::analysis::shape::{Uses, instance, is_temp, peel, wrap};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
-/// Row lengths worth joining. Longer rows leave the first-level cache and split better over threads; in
-/// shorter ones the horizontal reduction dominates, which kernels of one step each overlap for several rows.
+/// Row lengths worth fusing. Longer rows leave the first-level cache and are better divided among threads; in
+/// shorter ones the horizontal reductions dominate, which separate kernels overlap for several rows.
 const LENGTH: std::ops::RangeInclusive<i64> = 256..=8192;
-/// Elements that the second-level cache holds from one kernel to the next: nothing to gain.
+/// Elements that the second-level cache holds between kernels: nothing to gain.
 const NEAR: i64 = L2 / 8;
-/// Kernels that become one.
+/// Maximum kernels of a group.
 const MOST: usize = 8;
 
 /// Runs the pass.
@@ -47,11 +47,11 @@ pub fn run(m: &mut Module) -> Result<()> {
 enum Part {
     /// A number.
     Number,
-    /// Elements; those of one reader are computed where it reads them.
+    /// Elements; if they have one reader, it computes them itself.
     Elements,
 }
 
-/// A kernel of rows: its loops over rows, then those over elements, what it writes.
+/// A kernel over rows: its loops over rows, then those over elements, and its result.
 struct Member {
     rows: Vec<(Sym, Dim)>,
     columns: Vec<(Sym, Dim)>,
@@ -59,7 +59,7 @@ struct Member {
     part: Part,
 }
 
-/// The kernel as a member, if it has so many loops over rows.
+/// The kernel as a member, if it has `rows` loops over rows.
 fn member(m: &Module, k: Kernel, rows: usize) -> Option<Member> {
     let (loops, inside) = form::par_loops(&m.kernels[k].body);
     let Stored { before, buf, at, .. } = form::stored(inside)?;
@@ -68,7 +68,7 @@ fn member(m: &Module, k: Kernel, rows: usize) -> Option<Member> {
         return None;
     }
     let (own, columns) = loops.split_at(rows);
-    // In the order of memory, rows first.
+    // In memory order, rows first.
     let in_order = loops.iter().zip(at).all(|(l, d)| d.as_sym() == Some(l.0))
         && at[loops.len()..].iter().all(|d| d.as_const() == Some(0));
     let whole = loops.iter().zip(&m.bufs[buf].dims).all(|(l, d)| l.1 == *d)
@@ -81,10 +81,10 @@ fn member(m: &Module, k: Kernel, rows: usize) -> Option<Member> {
     (in_order && whole).then(|| Member { rows: own.to_vec(), columns: columns.to_vec(), out: buf, part })
 }
 
-/// The kernels that join a map, in the order of the driver; the map is the last.
+/// The kernels that can be fused with a map, in driver order; the map is the last.
 fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>> {
     let map = m.form(last).map()?;
-    // Rows are what the numbers that it reads have in common.
+    // The row loops are those of the per-row numbers that the map reads.
     let number = |b: Buf| {
         uses.writers(b).first().and_then(|w| {
             Some(form::par_loops(&m.kernels[*w].body).0.len()).filter(|n| {
@@ -116,7 +116,7 @@ fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>>
                 .readers(b)
                 .iter()
                 .all(|r| found.iter().any(|f| f.0 == *r && reads_own_row(m, *r, &f.1, b, rows)));
-            // What a smaller type rounds or wraps has to be stored.
+            // A smaller type rounds or wraps, so its elements must be stored.
             let kept = m.bufs[b].ty == m.bufs[b].ty.compute();
             if extents && readers && kept && new.out == b {
                 found.push((*w, new));
@@ -131,7 +131,7 @@ fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>>
         .then_some(found)
 }
 
-/// True if all that a member reads of a buffer is of its own row.
+/// True if a member accesses only its own row of a buffer.
 fn reads_own_row(m: &Module, k: Kernel, member: &Member, b: Buf, rows: usize) -> bool {
     let mut own = true;
     visit::walk_exprs(&m.kernels[k].body, &mut |e| {
@@ -146,7 +146,7 @@ fn reads_own_row(m: &Module, k: Kernel, member: &Member, b: Buf, rows: usize) ->
     own
 }
 
-/// True if one load of one member reads a buffer.
+/// True if a buffer is read by a single load of a single member.
 fn read_once(m: &Module, uses: &Uses, group: &[(Kernel, Member)], b: Buf) -> bool {
     let [reader] = uses.readers(b) else { return false };
     let mut loads = 0;
@@ -156,7 +156,7 @@ fn read_once(m: &Module, uses: &Uses, group: &[(Kernel, Member)], b: Buf) -> boo
     loads == 1 && group.iter().any(|g| g.0 == *reader)
 }
 
-/// Makes one kernel of a group; those that are gone.
+/// Fuses a group into one kernel; returns the removed kernels.
 fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>) -> Vec<Kernel> {
     let Some(rows) = group.last().map(|g| g.1.rows.clone()) else { return vec![] };
     let mut body: Vec<Stmt> = vec![];

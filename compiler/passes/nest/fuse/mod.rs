@@ -1,4 +1,4 @@
-//! Fusion: which nodes share a kernel, and which kernels there are at all.
+//! Fusion: which nodes share a kernel, and which kernels exist.
 
 pub mod drop_dead_kernels;
 pub mod fold_constants;

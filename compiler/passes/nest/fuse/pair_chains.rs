@@ -1,12 +1,12 @@
-//! pair_chains: kernels that no two threads can share run beside each other.
+//! pair_chains: sequential kernels that are independent of each other run in parallel.
 //!
 //! ```text
 //! par d in 0..2 { if d == 0 { chain } else { chain } }
 //! ```
 //!
-//! A recurrence is a chain of steps, each too small for several threads. Those that do not need each other -
-//! the two directions of a bidirectional layer - become one kernel, which threads share by taking one chain
-//! each. On one thread they run one after the other, as before.
+//! A recurrence is a chain of steps, each too small for several threads. Independent chains (the two
+//! directions of a bidirectional layer) become one kernel, whose iterations are one chain each. On one thread
+//! they run in sequence, as before.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, visit};
@@ -35,8 +35,8 @@ fn is_chain(m: &Module, k: Kernel) -> bool {
     matches!(m.form(k), Form::Chain)
 }
 
-/// The chain `first` and those behind it, called in the same straight part of the driver, that neither need
-/// each other nor what is called in between: all may run where the last one does.
+/// The chain `first` and those that follow it in the same straight part of the driver, provided that they
+/// depend neither on each other nor on the calls between them: all can run at the position of the last one.
 fn group(m: &Module, first: Kernel) -> Option<Vec<Kernel>> {
     let calls = straight(&m.driver, first)?;
     let (mut group, mut between) = (vec![first], vec![]);
@@ -57,7 +57,7 @@ fn group(m: &Module, first: Kernel) -> Option<Vec<Kernel>> {
     Some(group)
 }
 
-/// The kernels called right behind a call, with nothing but calls in between.
+/// The kernels of the calls directly following a call.
 fn straight(body: &[Stmt], k: Kernel) -> Option<Vec<Kernel>> {
     match body.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k)) {
         Some(i) => Some(
@@ -67,7 +67,7 @@ fn straight(body: &[Stmt], k: Kernel) -> Option<Vec<Kernel>> {
     }
 }
 
-/// True if neither kernel writes what the other reads, or writes itself.
+/// True if neither kernel writes a buffer that the other one reads or writes.
 fn independent(m: &Module, a: Kernel, b: Kernel) -> bool {
     let bufs = |list: Vec<Buf>| -> HashSet<Buf> { list.into_iter().map(|b| m.storage(b)).collect() };
     let of = |k: Kernel| (bufs(visit::loads(&m.kernels[k].body)), bufs(visit::stores(&m.kernels[k].body)));
@@ -75,8 +75,7 @@ fn independent(m: &Module, a: Kernel, b: Kernel) -> bool {
     wa.is_disjoint(&rb) && wb.is_disjoint(&ra) && wa.intersection(&wb).all(|x| parts(m, a, b, *x))
 }
 
-/// True if both kernels write different parts of a buffer: somewhere among its dimensions each has numbers of
-/// its own.
+/// True if the kernels write disjoint parts of a buffer: in some dimension their constant subscripts differ.
 fn parts(m: &Module, a: Kernel, b: Kernel, buf: Buf) -> bool {
     let stores = |k: Kernel| {
         let mut all: Vec<Option<Vec<Option<i64>>>> = vec![];
@@ -93,12 +92,12 @@ fn parts(m: &Module, a: Kernel, b: Kernel, buf: Buf) -> bool {
     (0..m.bufs[buf].dims.len()).any(|i| a.iter().all(|x| b.iter().all(|y| differ(x, y, i))))
 }
 
-/// One kernel of all, in the place of the last one.
+/// Fuses the kernels at the position of the last one.
 fn join(m: &mut Module, group: &[Kernel]) {
     let Some((last, others)) = group.split_last() else { return };
     let count = Dim::from(group.len());
-    // Nearly all of it are sums of products, at half their usual speed: steps read all weights again and wait
-    // for each other.
+    // Most of the work is reductions of products at half their usual speed: each step reads all weights again
+    // and depends on the previous one.
     let turns = group
         .iter()
         .filter_map(|k| cost::trip_count(&m.kernels[*k].body, &mut HashMap::new()))

@@ -1,13 +1,14 @@
-//! split_rows: a normalization of long rows whose result one map reads keeps what each row has in common
-//! (mean, deviation), and the map computes the elements: the normalized image is neither written nor read.
+//! split_rows: if a single map reads the result of a normalization of long rows, the normalization keeps only
+//! the per-row values (mean, deviation), and the map computes the elements: the normalized image is neither
+//! stored nor loaded.
 //!
 //! ```text
 //! par r { s = sum x[r, ..]; f = g(s); seq i { v[r, i] = e(x[r, i], f) } }        par r { s = ..; f[r] = g(s) }
 //! par c, i { y[..] = h(v[c, i]) }                                          ->    par c, i { y[..] = h(e(x[c, i], f[c])) }
 //! ```
 //!
-//! The map may see the rows under another shape, in which several of its own make one row (the channels of a
-//! group): then each of them has its copy, so that vectors may run along them.
+//! The map may access the rows under another shape, in which several of its rows form one row (the channels
+//! of a group). Then each of them has a copy of the values, so that vectors can run along them.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, Module, Place, Scalar, Stmt, visit};
@@ -16,10 +17,10 @@ use crate::passes::nest::analysis::shape::{Uses, is_temp, wrap};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Elements of a row that stays in the first-level cache until it is written: nothing to gain.
+/// Elements of a row that stays in the first-level cache until it is stored: nothing to gain.
 const LONG: i64 = 4096;
 
-/// Elements of a constant that is looked at.
+/// Maximum elements of a constant that is examined.
 const SMALL: u64 = 1 << 16;
 
 /// Runs the pass.
@@ -34,10 +35,10 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
-/// A kernel of rows and its only reader.
+/// A row kernel and its only reader.
 struct Row {
     loops: Vec<(Sym, Dim)>,
-    /// What comes before the elements.
+    /// The statements before the loop over elements.
     before: Vec<Stmt>,
     /// The loops over a row.
     vars: Vec<Sym>,
@@ -45,12 +46,12 @@ struct Row {
     at: Vec<Dim>,
     value: Expr,
     reader: Kernel,
-    /// The result as the reader sees it, and where it reads.
+    /// The result as the reader accesses it, and its subscripts.
     view: Buf,
     read_at: Vec<Dim>,
     /// Dimensions before that of the rows.
     lead: usize,
-    /// Rows of the reader in a row.
+    /// Rows of the reader per row.
     parts: i64,
 }
 
@@ -144,7 +145,7 @@ fn split(m: &mut Module, k: Kernel, row: &Row) {
     m.kernels[row.reader].body = body.into_iter().map(put).collect();
 }
 
-/// True for what depends on the row alone.
+/// True for expressions that depend on the row only.
 fn is_of_row(row: &Row, e: &Expr) -> bool {
     let mut own = true;
     let along = |d: &Dim| row.vars.iter().any(|v| d.contains(*v));
@@ -156,7 +157,7 @@ fn is_of_row(row: &Row, e: &Expr) -> bool {
     own
 }
 
-/// True if an element is a few operations on floats of its row and on elements at its own place.
+/// True if an element is a few operations on floats of its row and on elements at its own position.
 fn fits(m: &Module, row: &Row, e: &Expr) -> bool {
     let mut simple = m.type_of(e) == ElemType::F32;
     e.walk(&mut |e| simple &= !matches!(e, Expr::Let { .. } | Expr::With { .. } | Expr::Text(..)));
@@ -174,8 +175,8 @@ fn fits(m: &Module, row: &Row, e: &Expr) -> bool {
     }
 }
 
-/// An element's value where the reader is; what depends on the row alone is kept in buffers, one for each
-/// such part.
+/// The value of an element at the position of the reader; subexpressions that depend on the row only are
+/// stored in buffers, one each.
 fn element(m: &mut Module, row: &Row, e: Expr, at: &[Dim], kept: &mut Vec<(Buf, Expr)>) -> Expr {
     if is_of_row(row, &e) {
         if let Some(c) = number(m, &e) {
@@ -206,7 +207,7 @@ fn element(m: &mut Module, row: &Row, e: Expr, at: &[Dim], kept: &mut Vec<(Buf, 
     crate::passes::nest::fuse::inline_producers::without_ones(e)
 }
 
-/// The number that an expression is, or that all elements of the constant are which it reads.
+/// The value of a constant expression, or of a load from a constant whose elements are all equal.
 fn number(m: &Module, e: &Expr) -> Option<Scalar> {
     match e {
         Expr::Const(c) => Some(*c),

@@ -3,23 +3,28 @@
 //! views under another shape change; operators index logically and notice nothing.
 
 mod apart;
+mod channels_first;
 mod unflatten;
 
 use crate::diag::Result;
 use crate::nest::form::Sampled;
 use crate::nest::{Body, Buf, Expr, Kernel, Layout, Module, Place, visit};
-use crate::passes::nest::analysis::form::{self, Contraction};
+use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::conv_pool;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use apart::{copy_image, transpose_result};
+use channels_first::{
+    comes_channels_first, comes_from_planes, few_come_channels_first, has_few_channels_each, has_few_columns,
+    is_interleaved, stays_channels_first,
+};
 use std::collections::{HashMap, HashSet};
 
-/// Channels that fill half of a vector.
+/// Minimum channels: they fill half of a vector.
 const LEAST: i64 = 8;
-/// Channels of a caller's image that are too few to be copied for.
+/// Channels of an input image that are too few to justify a copy.
 const FEW: i64 = 8;
 
 /// Runs the pass.
@@ -66,7 +71,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             && !has_few_channels_each(m, &uses, *b)
             && !planes.contains(b)
     });
-    // Of several one behind the other, each tells of the next.
+    // Choosing an image may decide about its neighbours, so iterate.
     while let Some(b) = chosen.iter().copied().find(|b| comes_from_planes(m, &uses, *b, &chosen)) {
         chosen.remove(&b);
     }
@@ -81,7 +86,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
-/// Elementwise neighbours of chosen images are chosen, too.
+/// Images that maps connect to chosen images are chosen, too.
 fn follow(m: &Module, kernels: &[Kernel], chosen: &mut HashSet<Buf>, may: &dyn Fn(&Module, Buf) -> bool) {
     let mut groups: Vec<Vec<Buf>> = vec![];
     let mut of: HashMap<Buf, Vec<usize>> = HashMap::new();
@@ -106,7 +111,7 @@ fn follow(m: &Module, kernels: &[Kernel], chosen: &mut HashSet<Buf>, may: &dyn F
     }
 }
 
-/// Temporaries that some kernel reads or writes under another shape: they stay in ONNX's memory order.
+/// Temporaries that kernels access under another shape: they keep ONNX's memory order.
 fn viewed_images(m: &Module) -> HashSet<Buf> {
     let kernels = visit::calls(&m.driver);
     let bodies = kernels.iter().map(|k| &m.kernels[*k].body);
@@ -124,7 +129,7 @@ fn written_in_parts(m: &Module) -> HashSet<Buf> {
     m.bufs.keys().filter(|b| uses.writers(*b).len() > 1).collect()
 }
 
-/// True for an image of enough channels that the caller takes with channels first.
+/// True for an output image of enough channels, which has channels first.
 fn leaves_channels_first(m: &Module, b: Buf) -> bool {
     let d = &m.bufs[b];
     matches!(d.place, Place::Output(_))
@@ -132,7 +137,7 @@ fn leaves_channels_first(m: &Module, b: Buf) -> bool {
         && d.dims[1].as_const().is_some_and(|c| c >= LEAST)
 }
 
-/// True for a temporary of enough channels whose planes are read under another shape.
+/// True for a temporary of enough channels that is read under another shape.
 fn viewed_channels_first(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
     viewed.contains(&b)
         && (3..=5).contains(&m.bufs[b].dims.len())
@@ -140,9 +145,9 @@ fn viewed_channels_first(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
         && !spatial_is_one(m, b)
 }
 
-/// A convolution whose image the caller takes with channels first, or a reader under another shape, stores it
-/// for itself, and a map turns it: vectors run along channels, which no tile could store one by one, or whose
-/// vectors are fuller.
+/// The result of a convolution that is an output with channels first, or is read under another shape, is
+/// stored with channels innermost in a buffer of its own, and a map transposes it: vectors then run along
+/// channels, which tiles could otherwise only store element by element, or are fuller.
 fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let Some(c) = body.form().contraction() else { return };
@@ -150,7 +155,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     let (a, w) = (*a, *w);
     let Some((out, at)) = c.store() else { return };
     let taps = c.reduction.len() > 1;
-    // The phases of a strided result never lie side by side.
+    // The phases of a strided result are never contiguous.
     let positions: Vec<(Sym, Dim)> = c.loops.iter().copied().filter(|l| form::depends(from, l.0)).collect();
     let apart = unit_stride_var(m, out, &at, &positions).is_none();
     let images = &body.images().convolved;
@@ -169,7 +174,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     if has_few_columns(c) && stays_channels_first(m, &Uses::new(m), a) {
         return;
     }
-    // Of a depthwise convolution image and result have the same innermost dimension.
+    // Image and result of a depthwise convolution have the same innermost dimension.
     let depthwise = is_depthwise(&c.loops, from, at_w);
     if depthwise && comes_channels_first(m, &Uses::new(m), a) {
         return;
@@ -179,8 +184,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     }
 }
 
-/// True for an image of few channels that the caller takes with channels first, made of one whose channels
-/// are innermost.
+/// True for an output image of few channels computed from an image with channels innermost.
 fn few_leave_channels_first(m: &Module, image: Buf, out: Buf) -> bool {
     let (from, to) = (&m.bufs[image], &m.bufs[out]);
     let few = matches!(to.place, Place::Output(_))
@@ -189,15 +193,15 @@ fn few_leave_channels_first(m: &Module, image: Buf, out: Buf) -> bool {
     if !few || !matches!(from.place, Place::Temp) || from.dims[1].as_const().is_none_or(|c| c <= LEAST) {
         return false;
     }
-    // At most a few outputs of a model come here.
+    // At most a few outputs of a model reach this point.
     let uses = Uses::new(m);
     !comes_channels_first(m, &uses, image) && !stays_channels_first(m, &uses, image)
 }
 
-/// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly
-/// empty, than in vectors along channels with a result to be turned. Whole vectors are read where they lie.
+/// True for a 1x1 convolution that is slower with vectors along planes, the last of which may be nearly
+/// empty, than with vectors along channels and a transposed result. Whole vectors are read in place.
 fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
-    // What it takes to pack an element of the image, and to turn one of the result, in steps of a sum.
+    // Cost of packing an image element, and of transposing a result element, in reduction steps.
     const PACK: i64 = 5;
     const TRANSPOSE_COST: i64 = 12;
     const LANES: i64 = 16;
@@ -206,8 +210,8 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     let Some(w) = known(weights) else { return false };
     let depth: i64 = w[1..].iter().product();
     let (Some(from), Some(to)) = (known(image), known(out)) else {
-        // Of planes that run time counts, each element tells. Those of a caller are read where they lie, unless
-        // every other element is left out: each row, which is short then, has a last vector of its own.
+        // Planes of run-time size are decided by their elements. Those of an input are read in place, unless
+        // the stride skips elements: then each short row ends with a partial vector.
         const ROW: i64 = LANES;
         let rows = m.bufs[image].dims[2..] != m.bufs[out].dims[2..];
         let packed = rows || matches!(m.bufs[image].place, Place::Temp);
@@ -225,7 +229,7 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     row % LANES != 0 && along_planes > along_channels
 }
 
-/// Pooling of an image with channels innermost does the same.
+/// The same for pooling of an image with channels innermost.
 fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
@@ -242,13 +246,13 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     }
 }
 
-/// An image that is read at positions from memory, and the result: a position has all channels side by side,
-/// so vectors run along them whatever the positions are.
+/// Stores an image that is read at computed positions, and the result, with channels innermost: all channels
+/// of a position are contiguous, so vectors run along them for any positions.
 fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let Some(s) = sampled(m, &m.kernels[k].body) else { return };
     let (image, stored, turned) = (s.image, s.stored, is_image(m, s));
     let count = |b: Buf| Dim::product(m.bufs[b].dims.iter().copied()).as_const();
-    // Turning the image has to be worth it.
+    // The transposition of the image must be worth it.
     if count(image).zip(count(stored)).is_some_and(|(i, o)| i > o.saturating_mul(4)) {
         return;
     }
@@ -260,8 +264,8 @@ fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     }
 }
 
-/// Depthwise convolutions and windows over images whose sizes run time knows read a copy of an image that the
-/// caller, or who reads it under another shape, has with channels first: vectors run along channels.
+/// Depthwise convolutions and windows over images of run-time sizes read a copy of an image that is an input
+/// with channels first, or is accessed under another shape: vectors then run along channels.
 fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
@@ -269,7 +273,7 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let unknown = |b: Buf| m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
     let image = match (body.form().contraction(), body.form().window()) {
         (Some(c), _) => (c.a.0 != c.b.0 && is_depthwise(&loops, &c.a.1, &c.b.1)).then_some(c.a.0),
-        // The window of a result of its own slides.
+        // The window slides, and each result has its own.
         (None, Some(w)) => (w.weight.is_none()
             && w.taps.len() >= 2
             && w.read.1.iter().skip(2).all(|d| loops.iter().any(|l| d.contains(l.0)))
@@ -296,8 +300,7 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     }
 }
 
-/// True if windows beside each other have elements in common. Others read each element once, which takes less
-/// than to copy it.
+/// True if adjacent windows overlap. Disjoint windows read each element once, which is cheaper than a copy.
 fn overlaps(w: &form::Window, loops: &[(Sym, Dim)]) -> bool {
     w.read.1.iter().any(|d| {
         let step = loops.iter().find_map(|l| d.linear_in(l.0)?.0.as_const().filter(|c| *c != 0));
@@ -307,8 +310,8 @@ fn overlaps(w: &form::Window, loops: &[(Sym, Dim)]) -> bool {
     })
 }
 
-/// True for windows of a few elements that step by one along rows: to read them where they lie, in whole
-/// vectors of neighbours, takes less than to copy the image.
+/// True for windows of a few elements with stride one along rows: reading them in place, in vectors along the
+/// row, is cheaper than copying the image.
 fn reads_neighbours(w: &form::Window, loops: &[(Sym, Dim)]) -> bool {
     const FEW_TAPS: i64 = 9;
     let along = |d: &Dim| loops.iter().find_map(|l| d.linear_in(l.0)?.0.as_const().filter(|c| *c != 0));
@@ -316,8 +319,8 @@ fn reads_neighbours(w: &form::Window, loops: &[(Sym, Dim)]) -> bool {
         && Dim::product(w.taps.iter().map(|t| t.1)).as_const().is_some_and(|n| n <= FEW_TAPS)
 }
 
-/// A contraction that stores channels side by side reads a copy of a residual that the caller has with
-/// channels first.
+/// A contraction that stores channels innermost reads a copy of a residual that is an input with channels
+/// first.
 fn attach_residuals(m: &mut Module, k: Kernel) {
     let Some(p) = m.form(k).contraction().cloned() else { return };
     let Some((out, at)) = p.store() else { return };
@@ -355,14 +358,14 @@ fn attach_residuals(m: &mut Module, k: Kernel) {
     }
 }
 
-/// True if each channel of the image has weights of its own and no sum runs over several.
+/// True if each channel of the image has its own weights and no reduction runs over several channels.
 fn is_depthwise(loops: &[(Sym, Dim)], image: &[Dim], weights: &[Dim]) -> bool {
     let Some(channel) = image.get(1).and_then(|d| d.as_sym()) else { return false };
     form::depends(weights, channel) && loops.iter().any(|l| l.0 == channel)
 }
 
-/// An image of enough channels that a kernel reads at positions from memory, and the result: an image with
-/// the same channels, or one whose vectors run along them where it lies.
+/// An image of enough channels that a kernel reads at computed positions, and the result: either an image
+/// with the same channels, or a buffer along whose vectors the channels run already.
 fn sampled<'a>(m: &Module, body: &'a Body) -> Option<&'a Sampled> {
     let s = body.images().sampled.as_ref()?;
     let (from, to) = (&m.bufs[s.image], &m.bufs[s.stored]);
@@ -379,124 +382,7 @@ fn is_image(m: &Module, s: &Sampled) -> bool {
     s.channels && m.bufs[s.stored].ty == m.bufs[s.image].ty
 }
 
-/// True for the padded copy of a caller's image with few channels, or of any image whose channels do not fill
-/// half of a vector: vectors along channels would be nearly empty, and a convolution takes its elements one by
-/// one wherever they lie.
-fn comes_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
-    let Some(channels) = m.bufs[b].dims[1].as_const().filter(|c| (2..=FEW).contains(c)) else { return false };
-    let copies = |k: &Kernel| {
-        let loads = visit::loads(&m.kernels[*k].body);
-        // What fills the pads reads nothing.
-        (channels < LEAST || !loads.is_empty())
-            && loads.iter().all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))
-    };
-    // What a convolution makes comes in the order that it stores.
-    !uses.writers(b).iter().any(|k| m.form(*k).contraction().is_some())
-        && uses.writers(b).iter().any(|k| m.form(*k).map().is_some_and(|map| map.buf == b) && copies(k))
-}
-
-/// True for the result of a depthwise convolution of few channels whose image stays in planes: lanes along
-/// channels would read one element of each.
-fn comes_from_planes(m: &Module, uses: &Uses, b: Buf, chosen: &HashSet<Buf>) -> bool {
-    let few = m.bufs[b].dims[1].as_const().is_some_and(|c| c <= FEW);
-    few && uses.writers(b).iter().any(|k| {
-        m.form(*k).contraction().is_some_and(|c| {
-            is_depthwise(&c.loops, &c.a.1, &c.b.1)
-                && m.bufs[c.a.0].layout == Layout::RowMajor
-                && !chosen.contains(&c.a.0)
-                && !spatial_is_one(m, c.a.0)
-        })
-    })
-}
-
-/// True if an image among these is such a copy.
-fn few_come_channels_first(m: &Module, images: &[Buf]) -> bool {
-    let few = |b: &Buf| m.bufs[*b].dims.get(1).and_then(|d| d.as_const()).is_some_and(|c| c <= FEW);
-    // Who writes them is asked where it matters only.
-    images.iter().any(few) && {
-        let uses = Uses::new(m);
-        images.iter().any(|b| few(b) && comes_channels_first(m, &uses, *b))
-    }
-}
-
-/// Columns that leave vectors along channels nearly empty.
-const VERY_FEW: i64 = 4;
-
-/// True for a convolution to very few channels in each group.
-fn has_few_columns(c: &Contraction) -> bool {
-    let own = c.loops.iter().filter(|l| form::depends(&c.b.1, l.0) && !form::depends(&c.a.1, l.0));
-    let columns = Dim::product(own.map(|l| l.1)).as_const();
-    columns.is_some_and(|n| n < VERY_FEW) && !is_depthwise(&c.loops, &c.a.1, &c.b.1)
-}
-
-/// True for the padded copy of a caller's image that only convolutions to very few channels read, in all or
-/// in each group, whose results go to the caller: vectors run along the rows of both.
-fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
-    let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
-        [out] => {
-            let all = m.bufs[out].dims.get(1).and_then(|d| d.as_const());
-            matches!(m.bufs[out].place, Place::Output(_))
-                && m.bufs[out].dims.len() >= 3
-                && m.form(*k)
-                    .contraction()
-                    .is_some_and(|c| all.is_some_and(|n| n < VERY_FEW) || has_few_columns(c))
-        }
-        _ => false,
-    };
-    let readers = uses.readers(b);
-    !readers.is_empty()
-        && readers.iter().all(few)
-        && uses.writers(b).iter().all(|k| {
-            visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_)))
-        })
-}
-
-/// True for an image whose channels and positions maps interleave along rows of their results (the phases of
-/// a transposed convolution): lanes find them in a few rows of planes, in pixels only where a few vectors hold
-/// all pixels that one needs.
-fn is_interleaved(m: &Module, uses: &Uses, b: Buf) -> bool {
-    // Rows that fill half of a vector, and vectors that lanes find what they read in.
-    const ROW: i64 = 8;
-    const VECTORS: i64 = 4;
-    let dims = &m.bufs[b].dims;
-    let Some(channels) = dims[1].as_const() else { return false };
-    // Positions of the result for each of the image.
-    let steps = |k: &Kernel| {
-        let map = m.kernels[*k].body.form().map()?;
-        let along = unit_stride_var(m, map.buf, &map.at, &map.loops)?;
-        let (mut step, mut read): (Option<i64>, Vec<Dim>) = (None, vec![]);
-        map.value.each_load(&mut |buf, at| {
-            if buf == b
-                && let Some(d) = at.last().filter(|d| d.contains(along))
-            {
-                d.divisions(&mut |x, y| step = y.as_const().filter(|_| x.contains(along)).or(step));
-                read.extend(Some(at[1]).filter(|c| !read.contains(c)));
-            }
-        });
-        step.filter(|_| read.len() > 1 || read.iter().any(|c| c.contains(along)))
-    };
-    let readers = uses.readers(b);
-    let Some(step) = readers.iter().map(steps).try_fold(i64::MAX, |n, s| Some(n.min(s?))) else {
-        return false;
-    };
-    let long = dims.last().is_some_and(|d| d.as_const().is_none_or(|n| n >= ROW));
-    let pointwise = |k: &Kernel| m.form(*k).contraction().is_some_and(|c| c.reduction.len() == 1);
-    !readers.is_empty() && long && (channels > VECTORS * step || uses.writers(b).iter().all(pointwise))
-}
-
-/// True for an image of few channels that depthwise convolutions alone read or write: vectors along channels
-/// would be nearly empty, and along rows they are not.
-fn has_few_channels_each(m: &Module, uses: &Uses, b: Buf) -> bool {
-    let dims = &m.bufs[b].dims;
-    let (Some(channels), Some(row)) = (dims[1].as_const(), dims.last()) else { return false };
-    let users = || uses.readers(b).iter().chain(uses.writers(b)).map(|k| m.form(*k).contraction());
-    channels < LEAST
-        && row.as_const().is_none_or(|n| n > channels)
-        && users().any(|c| c.is_some())
-        && users().flatten().all(|c| is_depthwise(&c.loops, &c.a.1, &c.b.1))
-}
-
-/// [N, C, 1, 1] is the same memory either way.
+/// The memory of [N, C, 1, 1] is the same in both layouts.
 fn spatial_is_one(m: &Module, b: Buf) -> bool {
     spatial_is_one_of(&m.bufs[b].dims)
 }
@@ -505,7 +391,7 @@ fn spatial_is_one_of(dims: &[Dim]) -> bool {
     dims.iter().skip(2).all(|d| d.as_const() == Some(1))
 }
 
-/// The same variables in the same dimensions.
+/// True if equal variables occur in equal dimensions.
 fn aligned(a: &[Dim], b: &[Dim]) -> bool {
     a.len() == b.len()
         && a.iter().zip(b).all(|(x, y)| x.syms().is_subset(&y.syms()) || y.syms().is_subset(&x.syms()))

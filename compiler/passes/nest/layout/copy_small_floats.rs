@@ -1,6 +1,5 @@
-//! copy_small_floats: small floats that only move: a store of what a load of the same type gives, chosen and
-//! indexed perhaps, moves bits. As integers of their size, which views of the buffers show, they are not
-//! converted to f32 and back.
+//! copy_small_floats: stores of small floats whose value is only loaded, selected and indexed copy bits. They
+//! access the buffers through views of integers of the same size, and are not converted to f32 and back.
 
 use crate::diag::Result;
 use crate::nest::interp::to_storage;
@@ -24,7 +23,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
-/// The integer of the size of a float that arithmetic converts.
+/// The integer type of the size of a float that arithmetic converts.
 fn bits(t: ElemType) -> Option<ElemType> {
     match (t.is_float() && t.compute() != t, t.bits()) {
         (true, 16) => Some(ElemType::U16),
@@ -51,7 +50,7 @@ fn is_move(m: &Module, t: ElemType, e: &Expr, loads: &mut bool) -> bool {
     }
 }
 
-/// The integers that a buffer of small floats is.
+/// The view of a buffer of small floats as integers.
 fn view(m: &mut Module, buf: Buf, views: &mut HashMap<Buf, Buf>) -> Buf {
     let d = &m.bufs[buf];
     let (Some(ty), dims, layout) = (bits(d.ty), d.dims.clone(), d.layout.clone()) else { return buf };

@@ -1,18 +1,18 @@
-//! fill_vectors: convolutions with few output channels compute several neighbouring results of a row in one
+//! fill_vectors: convolutions with few output channels compute several adjacent results of a row in one
 //! vector.
 //!
 //! Vectors run along output channels; three or six of them leave most lanes empty. With S results at
-//! x = S q + p the columns of the contraction are pairs (p, channel), which lie one behind the other in an
-//! image with channels innermost. What they share of the image is S - 1 elements wider than a window, and the
-//! weights of each phase p are p further to the right, with zeros around them:
+//! x = S q + p, the columns of the contraction are pairs (p, channel), which are contiguous in an image with channels
+//! innermost. Their common range of the image is S - 1 elements wider than a window, and the weights of each
+//! phase p are shifted by p and padded with zeros:
 //!
 //! ```text
 //! y[S q + p, k] = sum over c, j of A[c, S q + j] B[k, c, j - p]      j in 0 .. taps + S - 1
 //! ```
 //!
-//! Where a sum is long, vectors along its terms do without the zeros (`schedule/along_sum.rs`).
+//! For long reductions, vectors along the reduction avoid the zeros (`schedule/along_sum.rs`).
 //!
-//! As with Winograd's transform, what is infinite or no number reaches the neighbours that share its vector.
+//! As with Winograd's transform, an infinity or NaN propagates to adjacent results in the same vector.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, Math, Module, Place, Stmt, visit};
@@ -25,7 +25,7 @@ use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Lanes of the longest vectors; on every level, so that all share the weights.
+/// Lanes of the longest vectors, used on every level so that all share the weights.
 const LANES: i64 = 16;
 
 /// Runs the pass.
@@ -47,7 +47,7 @@ struct Layer {
     k: (Sym, i64),
     x: (Sym, Dim),
     tap: (Sym, i64),
-    /// Neighbouring results of a vector.
+    /// Adjacent results per vector.
     phases: i64,
     weights: Arc<ConstData>,
 }
@@ -59,7 +59,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
         return None;
     }
     let (out, at) = p.store()?;
-    // Channels: one dimension of the weights, whole.
+    // Channels: one whole dimension of the weights.
     let of = |list: &[(Sym, Dim)], d: &Dim| {
         d.as_sym().and_then(|s| list.iter().find(|l| l.0 == s).and_then(|l| Some((s, l.1.as_const()?))))
     };
@@ -68,7 +68,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     let k = p.b.1.iter().enumerate().filter(|(_, d)| once(d, &p.b.1)).find_map(|(i, d)| {
         of(&p.loops, d).filter(|k| k.1 == weights.dims()[i] && !p.a.1.iter().any(|d| d.contains(k.0)))
     })?;
-    // Columns: a loop and a tap, a step of each a step of the image.
+    // Columns: a loop and a tap whose steps are steps of one in the image.
     let (x, tap) = p.a.1.iter().find_map(|d| {
         let Slide { along: x, tap: Some((t, taps)), .. } = Slide::unit(*d, &p.loops, &p.reduction)? else {
             return None;
@@ -86,16 +86,16 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     if k.1 > 1 && stride(m, out, &at, k.0) != Some(1) || m.linear(out, &at).linear_in(x.0).is_none() {
         return None;
     }
-    // Multiplications for each result, in parts of a vector.
+    // Multiplications per result, as a share of a vector.
     let cost = |s: i64| (tap.1 + s - 1) as f64 / s as f64;
-    // Of a row that they do not divide, the rest is computed one by one.
+    // The remainder of a row that the phases do not divide is computed separately.
     let whole = |s: i64| x.1.as_const().is_none_or(|x| x % s == 0);
     let phases = (1..=LANES / k.1).filter(|s| whole(*s)).min_by(|a, b| cost(*a).total_cmp(&cost(*b)))?;
     let longer = (1..=LANES / k.1)
         .filter(|s| x.1.as_const().is_some_and(|x| x >= 8 * s))
         .min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
     let phases = longer.filter(|s| cost(*s) * 1.3 < cost(phases)).unwrap_or(phases);
-    // Vectors may run along the sum, too.
+    // Vectors along the reduction are an alternative.
     let along = along_sum::Runs::of(m, p).map_or(f64::INFINITY, |r| {
         let rows = (LANES / k.1).max(1);
         r.price(k.1, rows, LANES) as f64 / (rows * r.terms / tap.1) as f64
@@ -105,8 +105,8 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     (wins && fits).then(|| Layer { weights: weights.clone(), k, x, tap, phases, parts: p.clone() })
 }
 
-/// True if what an expression reads runs along columns and channels as the result does, or is one constant
-/// for each channel.
+/// True if the loads of an expression run along columns and channels as the result does, or read a constant
+/// per channel.
 fn follows(m: &Module, e: &Expr, k: (Sym, i64), x: (Sym, Dim)) -> bool {
     let mut fits = true;
     e.walk(&mut |e| match e {
@@ -133,7 +133,7 @@ fn per_channel(m: &Module, buf: Buf, at: &[Dim], k: (Sym, i64)) -> bool {
         && at.iter().all(|d| d.as_sym() == Some(k.0) || d.as_const() == Some(0))
 }
 
-/// The results of each row behind the last whole vector, in a kernel of their own.
+/// The results of each row after the last whole vector, in a kernel of their own.
 fn rest(m: &mut Module, kernel: Kernel, l: &Layer) {
     let whole = l.x.1.floor_div(l.phases) * l.phases;
     let left = m.syms.simplify(l.x.1.modulo(l.phases));
@@ -225,8 +225,7 @@ fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
     m.kernels[kernel].body = wrap(&loops, body).into();
 }
 
-/// The weights of all phases: as the weights, but with phases and channels in place of channels and wider
-/// rows.
+/// The weights of all phases: phases and channels replace the channels, and rows are wider.
 fn spread(l: &Layer) -> Option<ConstData> {
     let (dims, values) = (l.weights.dims(), l.weights.to_f64s()?);
     let dim = |s: Sym| l.parts.b.1.iter().position(|d| d.as_sym() == Some(s));
@@ -236,7 +235,7 @@ fn spread(l: &Layer) -> Option<ConstData> {
     wide[dt] += l.phases - 1;
     let mut out = vec![0f32; usize::try_from(wide.iter().product::<i64>()).ok()?];
     for (i, v) in values.iter().enumerate() {
-        // Position of the weight, innermost dimension first.
+        // Decompose the position of the weight, innermost dimension first.
         let mut rest = i as i64;
         let mut at = vec![0; dims.len()];
         for (a, d) in at.iter_mut().zip(dims).rev() {
@@ -252,7 +251,7 @@ fn spread(l: &Layer) -> Option<ConstData> {
     Some(ConstData::f32s(wide, &out))
 }
 
-/// A constant `times` over.
+/// A constant repeated `times` times.
 fn repeat(m: &mut Module, buf: Buf, times: i64) -> Buf {
     let name = m.bufs[buf].name.clone();
     let values: Vec<f32> = match &m.bufs[buf].place {

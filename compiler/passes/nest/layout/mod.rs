@@ -1,4 +1,4 @@
-//! Layouts: the order of buffers in memory, the element types of scratch, rows with elements to spare.
+//! Layouts: the order of buffers in memory, element types of scratch, padding of rows.
 
 pub mod choose_layouts;
 pub mod copy_small_floats;

@@ -1,5 +1,5 @@
-//! pad_rows: scratch whose rows would lie a multiple of 4 KiB apart gets longer rows: those that a tile reads
-//! side by side would meet in one set of the first-level cache, which has 8 or 12 ways.
+//! pad_rows: scratch whose rows would be a multiple of 4 KiB apart gets longer rows: rows that a tile reads
+//! at once would conflict in one set of the first-level cache, which has 8 or 12 ways.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Layout, Module, Place, visit};
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 /// Bytes of an element.
 const BYTES: i64 = 4;
 
-/// Lengthens the rows of what contractions read row by row, where nobody sees the same memory in another
+/// Pads the rows of buffers that contractions read row by row, unless a view shows the memory in another
 /// shape.
 pub fn run(m: &mut Module) -> Result<()> {
     let mut viewed: HashSet<Buf> =
@@ -35,7 +35,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             let steps = || {
                 p.loops.iter().filter(|l| l.1.as_const() != Some(1)).filter_map(|l| stride(m, *buf, at, l.0))
             };
-            // Rows, or every other one.
+            // The stride of adjacent rows, or of every other row.
             let whole = data.dims[inner].as_const().is_some_and(|n| {
                 n > 0 && (n * BYTES % PAGE == 0 || n * 2 * BYTES % PAGE == 0 && steps().any(|s| s == 2 * n))
             });

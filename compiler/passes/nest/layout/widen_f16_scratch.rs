@@ -1,12 +1,12 @@
-//! widen_f16_scratch: scratch of a 16-bit float type holds f32 where kernels read its elements over and over.
+//! widen_f16_scratch: scratch of a 16-bit float type holds f32 if kernels read its elements repeatedly.
 //!
-//! Arithmetic is in f32 anyway. An element is converted once, where it is stored, instead of at each step of
-//! a contraction, a window or a row, and everything that knows f32 only (Winograd's transform, broadcasts
-//! from memory) applies. What goes from map to map is read once and stays as small as it is; so do inputs,
-//! outputs and weights.
+//! Arithmetic is in f32 in any case. An element is then converted once, when it is stored, instead of in each
+//! step of a contraction, a window or a row, and passes that require f32 (Winograd's transform, broadcasts
+//! from memory) apply. Buffers between maps are read once and keep their type; so do inputs, outputs and
+//! weights.
 //!
-//! Between operators of one 16-bit type results are not rounded, whether they share a kernel or not. A
-//! conversion from another type rounds: what such a kernel stores keeps its type.
+//! Between operators of one 16-bit type, results are not rounded, whether they share a kernel or not. A
+//! conversion from another type rounds: the result of such a kernel keeps its type.
 
 use crate::diag::Result;
 use crate::nest::form::read_in_loops;

@@ -1,4 +1,4 @@
-//! Memory: where every buffer lies.
+//! Memory: the addresses of buffers.
 
 pub mod place_memory;
 pub mod read_panels;

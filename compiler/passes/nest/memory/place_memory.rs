@@ -1,9 +1,9 @@
-//! place_memory: gives every temporary a piece of the workspace (stage Placed).
+//! place_memory: assigns every temporary an address in the workspace (stage Placed).
 //!
 //! Lifetimes are ranges of driver statements. Buffers of constant size are packed by best fit in one region,
-//! largest first (the order that keeps fragmentation low); buffers of symbolic size get slots that are reused
-//! when free and provably large enough, at offsets computed from the dims. Sizes that run time defines count
-//! with their bounds; where there is none, see `dynamic`.
+//! largest first (which keeps fragmentation low). Buffers of symbolic size get slots, reused when free and
+//! provably large enough, at offsets computed from the dims. Run-time sizes count with their upper bounds;
+//! for sizes without one, see `dynamic`.
 
 mod dynamic;
 mod lifetimes;
@@ -47,18 +47,17 @@ pub fn run(m: &mut Module) -> Result<()> {
 /// Bytes of a buffer, rounded up to the alignment.
 pub(crate) fn bytes(m: &Module, b: Buf) -> Dim {
     let d = &m.bufs[b];
-    // A size may be negative only where a branch that has checked it does not run: nothing is stored then.
+    // A size may be negative only if it is computed in a branch not taken: nothing is stored then.
     let extent = |x: &Dim| if m.syms.is_nonneg(*x) { *x } else { Dim::max(*x, 0) };
     let n = Dim::product(d.dims.iter().map(extent));
     let raw = n * i64::from(m.element_bits(b).div_ceil(8));
     m.syms.simplify(raw.ceil_div(ALIGN) * ALIGN)
 }
 
-/// Lives of the temporaries whose size, or a bound of it, is known at entry.
+/// Live ranges of the temporaries whose size, or an upper bound of it, is known at entry.
 fn planned(m: &Module, l: &Lifetimes) -> Vec<Life> {
     let life = |buf: &Buf| {
-        // A bound may be below zero where the sizes that it bounds can have no value: their check comes
-        // later.
+        // A bound may be negative if no value satisfies the conditions on the sizes; they are checked later.
         let size = m.syms.upper(bytes(m, *buf)).map(|d| if m.syms.is_nonneg(d) { d } else { d.max(0) })?;
         let span = l.span(*buf);
         Some(Life { buf: *buf, first: span.first, last: span.last, size: m.syms.simplify(size) })
@@ -76,7 +75,7 @@ fn place_fixed(m: &mut Module, mut lives: Vec<Life>) -> Dim {
         let mut busy: Vec<(i64, i64)> =
             placed.iter().filter(|p| p.2 <= l.last && l.first <= p.3).map(|p| (p.0, p.1)).collect();
         busy.sort_unstable();
-        // Smallest gap that fits.
+        // The smallest gap that fits.
         let (mut at, mut best): (i64, Option<(i64, i64)>) = (0, None);
         for (lo, hi) in busy {
             if lo - at >= n && best.is_none_or(|(gap, _)| lo - at < gap) {
@@ -101,7 +100,7 @@ struct Shared {
 
 fn share_slots(m: &Module, lives: Vec<Life>) -> Vec<(Dim, Vec<Buf>)> {
     let mut slots: Vec<Shared> = vec![];
-    // Many buffers have few sizes: each pair is compared once.
+    // Many buffers share few sizes: each pair is compared once.
     let mut known: HashMap<(Dim, Dim), bool> = HashMap::new();
     let mut le =
         |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.le(a, b) == Answer::Yes);

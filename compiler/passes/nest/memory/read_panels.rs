@@ -1,7 +1,7 @@
-//! read_panels: a tensor whose rows are looked up and that is multiplied as well (a tied embedding) is in
-//! the object once, as the panels that the product reads. A row then lies a line of memory for each element
-//! apart, which a few looked-up rows do not notice; what reads the whole tensor keeps its own copy, unless
-//! the object is to be small.
+//! read_panels: a tensor that is both gathered from by rows and multiplied (a tied embedding) is stored once,
+//! as the packed panels of the product. Adjacent elements of a row are then a cache line apart, which is
+//! negligible for a few gathered rows. Kernels that read the whole tensor keep a copy of their own, unless
+//! the object is optimised for size.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
@@ -11,10 +11,10 @@ use crate::tensor::consts::Remap;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// Smaller constants may occur twice.
+/// Smaller constants may be stored twice.
 const LEAST: u64 = 64 << 10;
 
-/// Rewrites the kernels that look up rows.
+/// Rewrites the kernels that gather rows.
 pub fn run(m: &mut Module) -> Result<()> {
     let kernels: BTreeSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
     let mut readers: BTreeMap<Buf, Vec<Kernel>> = BTreeMap::new();
@@ -26,7 +26,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             }
         }
     }
-    // The driver reads constants as they are.
+    // The driver reads constants in their original order.
     visit::walk(&m.driver, &mut |s| s.loads().iter().for_each(|b| drop(readers.remove(&m.storage(*b)))));
     let mut panels: Vec<(Buf, Arc<ConstData>, Remap)> = vec![];
     for b in readers.keys() {
@@ -42,7 +42,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             continue;
         }
         let found = panels.iter().find_map(|(p, root, map)| {
-            // A weights file may get other values: elements that are all equal today may differ then.
+            // A weights file may provide other values: elements that are equal now may then differ.
             let alike = || root.dims() == c.dims() && root.same_origin(c) && !c.is_splat();
             let same = p != b && (Arc::ptr_eq(root, c) || alike());
             if !same || root.dims() != c.dims() || m.bufs[*p].ty != m.bufs[*b].ty {
@@ -63,8 +63,8 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
-/// True if a kernel reads a constant at indices from memory only; of objects that are to be small, if it
-/// reads no view of it.
+/// True if a kernel reads a constant only at indices loaded from memory; for objects optimised for size, if
+/// it reads no view of it.
 fn looks_up(m: &Module, k: Kernel, c: Buf) -> bool {
     let body = m.kernels[k].body.as_slice();
     let mut read: HashSet<Sym> = HashSet::new();
@@ -89,11 +89,11 @@ fn looks_up(m: &Module, k: Kernel, c: Buf) -> bool {
     all
 }
 
-/// What a constant is a rearrangement of, and which.
+/// The source of a rearranged constant, and the rearrangement.
 fn origin(c: &ConstData) -> Option<(Arc<ConstData>, Remap)> {
     let (src, map) = c.remapped()?;
     let Some((root, inner)) = origin(src) else { return Some((src.clone(), map.clone())) };
-    // Outside of what is between them there are zeros, which the root does not have.
+    // The rearrangement must not pad: the source has no zeros to read there.
     let inside = |(i, n): (usize, &i64)| {
         let row = map.coeff[i].iter().zip(&map.dims).map(|(c, n)| c * (n - 1));
         let (lo, hi) = row.fold((map.offset[i], map.offset[i]), |(lo, hi), x| (lo + x.min(0), hi + x.max(0)));
@@ -115,7 +115,7 @@ fn origin(c: &ConstData) -> Option<(Arc<ConstData>, Remap)> {
     Some((root, Remap { dims: map.dims.clone(), offset, coeff }))
 }
 
-/// Where the elements of a source are in a rearrangement.
+/// The inverse of a rearrangement: the subscripts of a source element.
 struct Inverse(Vec<Part>);
 
 /// A subscript.
@@ -129,7 +129,7 @@ enum Part {
 }
 
 impl Inverse {
-    /// None unless every element of the source has one place that can be told.
+    /// `None` unless every element of the source has a single, computable position.
     fn of(map: &Remap, source: &[i64]) -> Option<Inverse> {
         let mut parts: Vec<Option<Part>> =
             map.dims.iter().map(|n| (*n == 1).then_some(Part::First)).collect();

@@ -1,17 +1,17 @@
 //! bf16_dot: contractions by dot products of bf16, for `--math fast` on CPU levels that have them.
 //!
-//! The reduction is taken in groups along one of its loops, the *channel*: two bf16 side by side are one
-//! 32-bit element, as [`Expr::Dot`] has them, and from there on schedules treat them as any other
-//! contraction's. Levels that multiply matrices of bf16 take four, in elements of 64 bits.
+//! The reduction is divided into groups along one of its loops, the *channel*: two adjacent bf16 form one
+//! 32-bit element, as in [`Expr::Dot`], and schedules treat the contraction like any other. Levels with
+//! matrix products of bf16 use groups of four, in elements of 64 bits.
 //!
-//! * Constant weights are rounded here, once. A channel that ends within a group is filled up with zeros.
-//! * What nothing else reads is stored as bf16 by whoever makes it. Where the channel is innermost in memory in
-//!   whole groups, it is read through a view. Other operands a kernel before the contraction copies, with
-//!   channels innermost (`gather`), or as groups where the channel was (`interleave`).
-//! * Where no operand is a constant (attention), rounding both pays if each element is used often.
+//! * Constant weights are rounded at compile time, once. The last group of a channel is padded with zeros.
+//! * An operand that nothing else reads is stored as bf16 by its producer. If the channel is innermost in
+//!   memory in whole groups, it is read through a view. A kernel before the contraction copies other
+//!   operands, with channels innermost (`gather`), or as groups in place (`interleave`).
+//! * If no operand is constant (attention), both are rounded, provided that each element is used often.
 //!
-//! Factors lose 16 bits of their significands, products and sums stay f32. Winograd's transforms are left
-//! alone: their factors are sums already.
+//! Factors lose 16 bits of their significands, products and sums stay f32. Winograd's transforms are
+//! excluded: their factors are sums already.
 
 use crate::diag::Result;
 use crate::nest::{Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, visit};
@@ -23,21 +23,21 @@ use crate::target::{Facts, Level};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// Channels of an activation up to which they need not be innermost.
+/// Maximum channels of an activation that need not be innermost.
 const FEW: i64 = 8;
 
-/// A contraction that dot products of bf16 suit.
+/// A contraction that can use dot products of bf16.
 struct Plan {
     parts: Contraction,
     g: Grouped,
 }
 
-/// True if the pass would find something.
+/// True if the pass would rewrite anything.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
     operands::kernels(m).into_iter().any(|k| plan(m, k, group(facts)).is_some())
 }
 
-/// What a level multiplies at once.
+/// The group that a level's instructions multiply.
 fn group(facts: &Facts) -> DotKind {
     if facts.caps.dot.has_matrices() { DotKind::LongHalves } else { DotKind::Halves }
 }
@@ -53,13 +53,13 @@ fn plan(m: &Module, k: Kernel, group: DotKind) -> Option<Plan> {
     let float = |b: Buf| matches!(m.bufs[b].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16);
     let g = ways.into_iter().find_map(|(x, w)| {
         let g = Grouped::find(m, k, parts.acc, (x, w), &parts.reduction, group)?;
-        let pays = m.is_constant(w.0) || g.in_place(m) && is_reused(m, &parts.loops, (&x.1, &w.1));
+        let pays = weights(m, w.0) || g.in_place(m) && is_reused(m, &parts.loops, (&x.1, &w.1));
         (float(x.0) && float(w.0) && pays && g.extent > 1).then_some(g)
     })?;
     Some(Plan { parts, g })
 }
 
-/// True if each element of both operands is used often enough to be rounded first.
+/// True if each element of both operands is used often enough to round it first.
 fn is_reused(m: &Module, loops: &[(Sym, Dim)], (x, w): (&[Dim], &[Dim])) -> bool {
     const USES: i64 = 32;
     let uses = |of: &[Dim], not: &[Dim]| {
@@ -69,13 +69,13 @@ fn is_reused(m: &Module, loops: &[(Sym, Dim)], (x, w): (&[Dim], &[Dim])) -> bool
     uses(x, w) >= USES && uses(w, x) >= USES
 }
 
-/// A constant of floats.
+/// True for a floating-point constant.
 fn weights(m: &Module, b: Buf) -> bool {
     let Place::Const(c) = &m.bufs[b].place else { return false };
     m.bufs[b].layout == Layout::RowMajor && matches!(c.elem(), ElemType::F32 | ElemType::F16 | ElemType::BF16)
 }
 
-/// True if contractions of a level may become dot products of bf16.
+/// True if contractions on this level may use dot products of bf16.
 pub fn applies(m: &Module, facts: &Facts) -> bool {
     facts.caps.bf16 && m.math == Math::Fast
 }
@@ -89,7 +89,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         .into_iter()
         .filter_map(|k| Some((k, plan(m, k, group(&level.facts))?)))
         .collect();
-    // What is stored as bf16 from now on.
+    // Buffers that are stored as bf16 from now on.
     let private = private(m, &plans);
     for v in m.bufs.keys().filter(|v| private.contains(&m.storage(*v))).collect::<Vec<_>>() {
         m.bufs[v].ty = ElemType::BF16;
@@ -101,7 +101,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         let w = if weights(m, p.g.w.0) {
             weights_in_pairs(m, &p)
         } else {
-            // Panels are made of it, in which columns are innermost.
+            // Panels are packed from it, with columns innermost.
             Some(grouped(m, (k, p.g.group), (p.g.w.0, p.g.of_w), true, &mut copies))
         };
         if let Some(w) = w {
@@ -111,8 +111,8 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// An operand of `k` that is no constant, in groups along a dimension: where it is, or in a copy. `stays`:
-/// the dimension need not be innermost in the copy.
+/// A non-constant operand of `k`, grouped along a dimension: in place, or as a copy. `stays`: the dimension
+/// need not be innermost in the copy.
 fn grouped(
     m: &mut Module,
     (k, group): (Kernel, DotKind),
@@ -130,12 +130,12 @@ fn grouped(
     })
 }
 
-/// The operands of a contraction that are no constants.
+/// The non-constant operands of a contraction.
 fn activations(m: &Module, p: &Plan) -> Vec<Buf> {
     [p.g.x.0, p.g.w.0].into_iter().filter(|b| !weights(m, *b)).collect()
 }
 
-/// Temporaries that are read by such contractions only.
+/// Temporaries that only such contractions read.
 fn private(m: &Module, plans: &[(Kernel, Plan)]) -> HashSet<Buf> {
     let mut fit: HashSet<Buf> = plans
         .iter()
@@ -162,7 +162,7 @@ fn private(m: &Module, plans: &[(Kernel, Plan)]) -> HashSet<Buf> {
     fit
 }
 
-/// A kernel before `k` that rounds an operand, a dimension of it innermost in whole groups.
+/// A kernel before `k` that rounds an operand to a copy with one dimension innermost in whole groups.
 fn gather(m: &mut Module, k: Kernel, group: DotKind, (x, of): (Buf, usize)) -> (Kernel, Buf) {
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
@@ -182,8 +182,8 @@ fn gather(m: &mut Module, k: Kernel, group: DotKind, (x, of): (Buf, usize)) -> (
     (id, group.view(m, (out, of)))
 }
 
-/// Kernels before `k` that put neighbours along a dimension of an operand together as pairs of bf16, the upper
-/// half second, zeros where it ends: rows of the others stay rows.
+/// Kernels before `k` that combine adjacent elements along a dimension of an operand into pairs of bf16, the
+/// first in the lower half, padded with zero. The order of the other dimensions is kept.
 fn interleave(m: &mut Module, k: Kernel, (x, of): (Buf, usize)) -> (Kernel, Buf) {
     let (dims, layout) = (m.bufs[x].dims.clone(), m.bufs[x].layout.clone());
     let name = format!("{}.bf16", m.bufs[x].name);

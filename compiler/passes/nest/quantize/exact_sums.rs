@@ -1,20 +1,20 @@
-//! exact_sums: integer contractions (`ops/integer` tells their form) whose sums stay below 2^24 are computed
-//! in f32.
+//! exact_sums: integer contractions (see `ops/integer` for their form) whose accumulators stay below 2^24 are
+//! computed in f32.
 //!
-//! Every partial sum of integers up to 2^24 in magnitude is a float, whatever the order: the result is the
-//! same to the bit, and the contraction gets the register tiles that floats have. Its accumulator is marked
-//! (`RegData::whole`), so that passes that compute sums by other means than adding products leave it alone.
-//! The bound comes from the weights: the sum of their magnitudes for each result, times the largest magnitude
-//! of the other operand's type. Where that is too much for the whole depth, parts of it are summed by kernels
-//! of their own, and the integers added.
+//! Every partial sum of integers up to 2^24 in magnitude is exact in f32, in any order: the result is
+//! bit-identical, and the contraction uses the register tiles of floats. Its accumulator is marked
+//! (`RegData::whole`), so that passes that replace sums of products by other algorithms leave it alone. The
+//! bound is computed from the weights: the sum of their magnitudes for each result, times the largest
+//! magnitude of the other operand's type. If it is exceeded, the reduction is divided into parts, separate
+//! kernels compute the partial sums, and these are added as integers.
 //!
-//! 8-bit integers in scratch are floats then, too: all of them are exact, the conversions between operators
-//! cancel, and what is left of them has vector forms. What stays as bytes - inputs, what the driver reads,
-//! views of other types - a kernel before the contraction converts. Contractions beyond the bound stay
-//! integers.
+//! 8-bit integers in scratch become floats, too: all of them are exact, the conversions between operators
+//! cancel, and the remaining ones have vector forms. Buffers that must stay bytes (inputs, buffers that the
+//! driver reads, views of other types) are converted by a kernel before the contraction. Contractions beyond
+//! the bound stay integer.
 //!
-//! On levels with dot products of integers the contractions that these suit stay integers
-//! (`integer_dot::taken`), and scratch is bytes but for what the others alone read.
+//! On levels with integer dot products, contractions that can use these stay integer (`integer_dot::taken`),
+//! and scratch stays bytes except for buffers that only other contractions read.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
@@ -29,9 +29,9 @@ use std::sync::Arc;
 
 /// Name of the pass.
 pub const NAME: &str = "exact_sums";
-/// Integers up to this magnitude are floats.
+/// Integers up to this magnitude are exact in f32.
 pub(crate) const EXACT: i64 = 1 << 24;
-/// More parts than this are not worth their partial results.
+/// Maximum number of parts that justifies their partial results.
 const MOST_PARTS: i64 = 8;
 
 /// Runs the pass.
@@ -85,8 +85,8 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// Scratch that becomes floats: all of it, or where dot products read bytes what only contractions of floats
-/// read.
+/// Scratch that becomes floating-point: all of it, or on levels with dot products the buffers that only
+/// floating-point contractions read.
 fn as_floats_from_now_on(m: &Module, all: &[(Kernel, ByteSum)], taken: Option<&Taken>) -> HashSet<Buf> {
     let candidates = scratch(m);
     let Some(t) = taken.filter(|t| !t.dots.is_empty()) else { return candidates };
@@ -102,7 +102,7 @@ fn as_floats_from_now_on(m: &Module, all: &[(Kernel, ByteSum)], taken: Option<&T
     candidates.into_iter().filter(|b| wanted.contains(b) && !bytes.contains(b)).collect()
 }
 
-/// The contractions as exact sums whose operands are copied as floats: all else stays as it is.
+/// Converts the contractions to exact sums with copies of their operands as floats; nothing else changes.
 pub(crate) fn copied(m: &mut Module, contractions: &[(Kernel, ByteSum)]) {
     let mut made = Floats::default();
     for (k, c) in contractions {
@@ -120,7 +120,7 @@ struct Floats {
 }
 
 impl Floats {
-    /// A buffer of the values of `b` for contraction `k`: itself if it holds floats.
+    /// A buffer with the values of `b` for contraction `k`: `b` itself if it holds floats.
     fn of(&mut self, m: &mut Module, k: Kernel, b: Buf) -> Option<Buf> {
         if m.bufs[b].ty == ElemType::F32 {
             return Some(b);
@@ -141,7 +141,7 @@ impl Floats {
     }
 }
 
-/// A kernel before `k` that copies bytes as floats.
+/// A kernel before `k` that converts bytes to floats.
 fn copy(m: &mut Module, k: Kernel, b: Buf) -> (Kernel, Buf) {
     let (name, dims, layout) =
         (format!("{}.f32", m.bufs[b].name), m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
@@ -153,7 +153,7 @@ fn copy(m: &mut Module, k: Kernel, b: Buf) -> (Kernel, Buf) {
     (id, out)
 }
 
-/// Temporaries of 8-bit integers that kernels read and write element by element.
+/// Temporaries of 8-bit integers that kernels access element by element.
 pub(crate) fn scratch(m: &Module) -> HashSet<Buf> {
     let mut out: HashSet<Buf> = m
         .bufs
@@ -175,14 +175,14 @@ pub(crate) fn scratch(m: &Module) -> HashSet<Buf> {
     out
 }
 
-/// The largest magnitude of a type of 8 bits.
+/// The largest magnitude of an 8-bit type.
 fn magnitude(t: ElemType) -> i64 {
     if t == ElemType::U8 { 255 } else { 128 }
 }
 
 impl ByteSum {
-    /// Into how many parts of equal size the outermost reduction loop falls so that each sum is exact; `None`
-    /// if none fits.
+    /// The number of equal parts of the outermost reduction loop for which each partial sum is exact; `None`
+    /// if there is none.
     fn parts(&self, m: &Module) -> Option<i64> {
         let outer = self.reduction[0].1.as_const();
         (1..=MOST_PARTS).find(|n| (*n == 1 || outer.is_some_and(|e| e % n == 0)) && self.is_exact(m, *n))
@@ -195,23 +195,24 @@ impl ByteSum {
             |w: &(Buf, Vec<Dim>), other: i64| self.weight_sum(m, w, parts).and_then(|s| s.checked_mul(other));
         [by_types, by_weights(&self.b, ma), by_weights(&self.a, mb)].into_iter().flatten().any(|s| s <= EXACT)
     }
-    /// The largest magnitude of a sum with constant weights `w`, and an other operand up to `other`.
+    /// The largest magnitude of a sum, given constant weights `w` and an operand of magnitudes up to `other`.
     pub(crate) fn bound(&self, m: &Module, w: &(Buf, Vec<Dim>), other: i64) -> Option<i64> {
         self.weight_sum(m, w, 1)?.checked_mul(other)
     }
-    /// What the factors are read from.
+    /// The buffers of the two factors.
     fn operands(&self) -> [Buf; 2] {
         [self.a.0, self.b.0]
     }
-    /// The largest sum of magnitudes over one part of the reduction of a constant operand.
+    /// The maximum over all results of the sum of magnitudes of a constant operand, for one part of the
+    /// reduction.
     fn weight_sum(&self, m: &Module, (buf, at): &(Buf, Vec<Dim>), parts: i64) -> Option<i64> {
         let (Place::Const(c), Layout::RowMajor) = (&m.bufs[*buf].place, &m.bufs[*buf].layout) else {
             return None;
         };
-        // Dimensions that the reduction runs over are summed as a whole, which is no less.
+        // Dimensions that the reduction runs over are summed completely, which is an upper bound.
         let summed: Vec<bool> = at.iter().map(|d| self.reduction.iter().any(|s| d.contains(s.0))).collect();
         let dims = c.dims();
-        // Parts divide the dimension that the outermost loop runs over.
+        // Parts divide the dimension of the outermost loop.
         let divided = at.iter().position(|d| d.as_sym() == Some(self.reduction[0].0));
         let size = match (parts, divided) {
             (1, _) => i64::MAX,
@@ -236,20 +237,19 @@ impl ByteSum {
             }
             *sums.entry(key).or_default() += v.abs();
         }
-        // The reduction may pass an element more than once only where a dimension has no subscript of its
-        // own.
+        // The reduction may access an element repeatedly only if a dimension has a compound subscript.
         let once = self.reduction.iter().all(|(s, _)| at.iter().any(|d| d.as_sym() == Some(*s)));
         once.then(|| sums.into_values().max().unwrap_or(0))
     }
 }
 
-/// The contraction with float operands; its tail sees the sum as the integer that it is.
+/// The contraction with floating-point operands; the epilogue converts the accumulator to an integer.
 fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, parts: i64, made: &mut Floats) {
     let (Some(a), Some(b)) = (made.of(m, k, c.a.0), made.of(m, k, c.b.0)) else { return };
     let product = Product { a: (a, c.a.1.clone()), b: (b, c.b.1.clone()) };
     let (outer, extent) = c.reduction[0];
     let size = if parts == 1 { extent } else { extent.floor_div(parts) };
-    // All parts but the last have a buffer like the result.
+    // Each part except the last has a buffer with the shape of the result.
     let sums: Vec<(Buf, Vec<Dim>)> =
         (0..parts - 1).filter_map(|i| partial(m, k, c, &product, size * i, size)).collect();
     if parts > 1 {
@@ -281,8 +281,8 @@ impl Product {
     }
 }
 
-/// A kernel before `k` that sums the reduction from `from` on; its buffer, and the position of each result
-/// there.
+/// A kernel before `k` that computes a partial sum, beginning at `from`; returns its buffer, and the position
+/// of each result there.
 fn partial(
     m: &mut Module,
     k: Kernel,
@@ -315,19 +315,19 @@ fn partial(
         });
     });
     m.kernels[id].name = format!("{name}.part");
-    // The call was put at the driver's end.
+    // The call was appended to the driver.
     let call = m.driver.pop()?;
     visit::splice_call(&mut m.driver, k, true, vec![call]).then_some((out, at))
 }
 
-/// The sum's register and what stands for it.
+/// A rewrite of the accumulator.
 pub(crate) struct Rewrite {
     pub old: Reg,
     pub new: Reg,
-    /// The outermost reduction loop and how far it runs now.
+    /// The outermost reduction loop and its new bound.
     pub outer: Sym,
     pub size: Dim,
-    /// A step of the sum, and what stands for the sum behind it.
+    /// The value added in a step, and the expression that replaces the accumulator in the epilogue.
     pub value: Expr,
     pub total: Expr,
 }
@@ -353,16 +353,16 @@ impl Rewrite {
     }
 }
 
-/// Loads of what became floats, and the conversions around them. Operands come first: what `e` holds is
-/// rewritten.
+/// Rewrites loads of converted buffers and the conversions around them. Operands come first: `e` has been
+/// rewritten inside.
 fn simplify(m: &Module, types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
     match e {
-        // Contractions above read floats already; all other loads still have the type that was.
+        // Contractions rewritten above read floats already; all other loads still have the previous type.
         Expr::Load { buf, at } => match types.get(&buf) {
             Some(t) => Expr::cast(ElemType::F32, *t, Expr::Load { buf, at }),
             None => Expr::Load { buf, at },
         },
-        // A contraction's loads are floats: their conversion was just put on.
+        // The loads of a contraction are floats: their conversion was inserted above.
         Expr::Fma(a, b, c) => Expr::Fma(Box::new(bare(types, *a)), Box::new(bare(types, *b)), c),
         Expr::Cast(to @ (ElemType::F32 | ElemType::I32), x) => match m.type_of(&x) {
             ElemType::U8 | ElemType::I8 => from_float(to, as_float(types, *x)),
@@ -376,7 +376,7 @@ fn simplify(m: &Module, types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
     }
 }
 
-/// Without a conversion to what it was.
+/// Removes a conversion to the previous type.
 fn bare(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
     match e {
         Expr::Cast(_, x) if is_stored(types, &x) => *x,
@@ -388,7 +388,7 @@ fn is_stored(types: &HashMap<Buf, ElemType>, e: &Expr) -> bool {
     matches!(e, Expr::Load { buf, .. } if types.contains_key(buf))
 }
 
-/// A float that holds an integer as `to`.
+/// Converts a float that holds an integer to type `to`.
 fn from_float(to: ElemType, x: Expr) -> Expr {
     match x {
         x if to == ElemType::F32 => x,
@@ -399,7 +399,7 @@ fn from_float(to: ElemType, x: Expr) -> Expr {
     }
 }
 
-/// An 8-bit integer as the float of its value.
+/// Converts an 8-bit integer to the float of its value.
 fn as_float(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
     let both = |a: Box<Expr>| Box::new(as_float(types, *a));
     match e {
@@ -409,7 +409,7 @@ fn as_float(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
         Expr::Let { reg, value, body } => Expr::Let { reg, value, body: both(body) },
         Expr::With { sym, value, extent, body } => Expr::With { sym, value, extent, body: both(body) },
         Expr::Cast(_, x) if is_stored(types, &x) => *x,
-        // Clamped before: 32 bits hold the same, and have vectors. NaN is 0 either way.
+        // The value is clamped, so 32 bits hold it as well, and have vector forms. NaN becomes 0 either way.
         Expr::Cast(t, x) if clamped(&x, t) => {
             Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ElemType::F32, ElemType::I32, *x))
         }
@@ -417,7 +417,7 @@ fn as_float(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
     }
 }
 
-/// True for `min(max(x, lo), hi)` of a float inside the range of a type.
+/// True for `min(max(x, lo), hi)` of a float within the range of a type.
 pub(crate) fn clamped(e: &Expr, t: ElemType) -> bool {
     let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
     let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };

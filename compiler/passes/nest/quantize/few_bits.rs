@@ -1,16 +1,16 @@
-//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, integers or floats,
-//! with scales and zero points that change from block to block along the reduction (MatMulNBits, blocked
-//! DequantizeLinear), or places in a constant of as many floats as there are codes (MatMulBnb4).
+//! few_bits: contractions with an operand that a map dequantizes from constants of 2, 4 or 8 bits (integers
+//! or floats), with scales and zero points per block of the reduction (MatMulNBits, blocked
+//! DequantizeLinear), or from codes that index a constant table of floats (MatMulBnb4).
 //!
-//! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the
-//! contraction. Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy
-//! rearrangement; scales and zero points become `[panel][block][column]`. `tiles::dequantize` makes the
-//! loops. What gathers rows of the same weights reads them there (`gathered`).
+//! The map is never executed: `fold_constants` does not fold it, and this pass moves its expression into the
+//! contraction. Elements are packed into 32-bit words, `[panel][word][column]`, by a lazy rearrangement;
+//! scales and zero points become `[panel][block][column]`. `tiles::dequantize` emits the loops. Kernels that
+//! gather rows of the same weights read the packed words (`gathered`).
 //!
-//! Where the model allows it (`KernelData::narrow`) or `--math fast` does, `--math strict` does not forbid it and
-//! the level has products of bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by
-//! block: `b = round(a / s)` with `s = max |a| / 127` (`activations`), and the products are of integers
-//! (`tiles::byte_dots`). Contractions of one operand share them.
+//! If the model allows it (`KernelData::narrow`) or `--math fast` is given, the level has dot products of
+//! bytes, and `--math strict` is not given, a kernel before the contraction quantizes the activations to
+//! 8-bit integers, block by block: `b = round(a / s)` with `s = max |a| / 127` (`activations`). The products
+//! are then integer (`tiles::byte_dots`). Contractions with the same operand share the quantized activations.
 
 mod activations;
 mod gathered;
@@ -20,8 +20,10 @@ use crate::diag::Result;
 use crate::nest::schedule::{Packing, Schedule, tasks};
 use crate::nest::{Buf, DotKind, Kernel, Math, Module, Place, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, through_view};
+use crate::passes::nest::fuse::drop_dead_kernels;
 use crate::passes::nest::schedule::contract::loops::{collapse_rows, joined};
 use crate::passes::nest::schedule::contract::{Parts, Product, depends};
+use crate::passes::nest::schedule::tiles::byte_dots::Bytes;
 use crate::passes::nest::schedule::tiles::dequantize::{self, Nest};
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
@@ -30,40 +32,40 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use weights::{Code, Weights, Zero};
 
-/// Columns of a panel: panels are the same on every level, so that levels share them.
+/// Columns of a panel. All levels have the same panels and share them.
 const WIDTH: i64 = 32;
 
-/// A contraction with such weights.
+/// A contraction with packed weights.
 struct Found {
     parts: Parts,
-    map: Kernel,
     /// The column.
     n: (Sym, i64),
     weights: Weights,
 }
 
-/// Readers of what the map `map` makes of weights of few bits, if none of them needs all of it as floats.
+/// Readers of the result of a map that dequantizes packed weights, provided that none of them requires all of
+/// it as floats.
 pub(crate) struct Readers {
-    /// Those that gather rows of it or move its elements, and should take the map in.
+    /// Kernels that gather rows of it or move its elements, into which the map should be inlined.
     pub others: Vec<Kernel>,
-    /// True if what some of these make may be such weights again.
+    /// True if the results of some of these may be packed weights again.
     pub moves: bool,
 }
 
-/// The readers of what a map makes: the map should stay as it is if these are contractions that take it in, or
-/// can do so after others did.
+/// The readers of a map's result, if the map should be kept: they are contractions that dequantize the
+/// weights themselves, or can do so after inlining into the others.
 pub(crate) fn readers(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> Option<Readers> {
     let x = m.form(map).map().cloned().filter(|_| !uses.pinned(made))?;
     let all = uses.readers(made).to_vec();
     let some = !all.is_empty();
-    let others: Vec<Kernel> = all.into_iter().filter(|r| find(m, *r, map, &x).is_none()).collect();
+    let others: Vec<Kernel> = all.into_iter().filter(|r| find(m, *r, &x).is_none()).collect();
     let moves = |r: &Kernel| m.form(*r).map().is_some_and(|x| x.value.loaded().is_some());
     let gathers = |r: &Kernel| m.form(*r).map().is_some() && gathered::gathers(&m.kernels[*r].body);
     let fit = some && others.iter().all(|r| moves(r) || gathers(r));
     fit.then(|| Readers { moves: others.iter().any(moves), others })
 }
 
-/// True if products of bytes may have a use in a module.
+/// True if a module may use dot products of bytes.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
     let small = |b: &Buf| m.bufs[*b].ty.is_int() && m.bufs[*b].ty.bits() <= 8 && m.is_constant(*b);
     (facts.caps.dot.is_of_bytes() || facts.caps.pairs_bytes())
@@ -76,7 +78,7 @@ pub fn suit(m: &Module, facts: &Facts) -> bool {
         })
 }
 
-/// Runs the pass. Contractions that it takes are scheduled.
+/// Runs the pass. The contractions that it rewrites are scheduled.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
     if facts.lanes == 1 || WIDTH % i64::from(facts.lanes) != 0 {
@@ -93,37 +95,25 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         if !calls.contains(&w) || uses.pinned(made) {
             continue;
         }
-        if let Some(f) = find(m, k, w, &map) {
+        if let Some(f) = find(m, k, &map) {
             found.push((k, f));
         }
     }
-    let mut done = vec![];
-    let mut made = activations::Made::default();
-    let mut packed = vec![];
+    let mut pass = Pass { facts, uses: &uses, made: activations::Made::default(), packed: vec![] };
+    let mut any = false;
     for (k, f) in found {
-        let map = f.map;
-        if rewrite(m, k, f, facts, &uses, &mut made, &mut packed) {
-            done.push((k, map));
-        }
+        any |= pass.rewrite(m, k, f).is_some();
     }
-    // Maps that nobody reads any more.
-    let taken: HashSet<Kernel> = done.iter().map(|d| d.0).collect();
-    let gone: HashSet<Kernel> = done
-        .iter()
-        .map(|d| d.1)
-        .filter(|w| {
-            visit::stores(&m.kernels[*w].body)
-                .iter()
-                .all(|b| uses.readers(*b).iter().all(|r| taken.contains(r)))
-        })
-        .collect();
-    visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
-    gathered::share(m, &packed);
+    if any {
+        // The maps that dequantized the weights may have no readers left.
+        drop_dead_kernels::run(m)?;
+    }
+    gathered::share(m, &pass.packed);
     Ok(())
 }
 
-/// The contraction with the weights that a map makes for it, if it is one.
-fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
+/// The contraction with weights that `map` dequantizes, if `k` is one.
+fn find(m: &mut Module, k: Kernel, map: &Map) -> Option<Found> {
     let mut p = m.form(k).contraction()?.clone();
     let made = m.storage(p.b.0);
     if map.buf != made
@@ -135,7 +125,7 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     {
         return None;
     }
-    // Nothing else of the kernel reads it.
+    // Nothing else in the kernel may read them.
     if visit::loads(&p.epilogue).iter().any(|b| m.storage(*b) == made) {
         return None;
     }
@@ -144,7 +134,7 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     if depends(&p.a.1, n) || columns < 1 || elements < 1 {
         return None;
     }
-    // Rows run over memory as one where they can.
+    // Row loops are fused where memory is contiguous across them.
     let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n).collect();
     collapse_rows(m, &mut p, &mut rows, n);
     if rows.iter().any(|r| !depends(&p.a.1, r.0)) {
@@ -168,11 +158,11 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     }
     let value = instance(m, &map.value, &|s| of.iter().find(|o| o.0 == s).map(|o| o.1));
     let weights = Weights::of(m, &value, (n, columns), (depth, elements))?;
-    Some(Found { parts: p, map: w, n: (n, columns), weights })
+    Some(Found { parts: p, n: (n, columns), weights })
 }
 
-/// The column and how many there are. Where the result has two loops for it (heads and their elements), of
-/// which B sees one position, they become one.
+/// The column loop and its extent. If the result has two loops for it (heads and their elements) whose
+/// combination B subscripts, they are fused.
 fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
     let of_b: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| depends(&p.b.1, l.0)).collect();
     match of_b[..] {
@@ -208,155 +198,176 @@ fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
     }
 }
 
-/// Puts the weights in words and makes the loops.
-fn rewrite(
-    m: &mut Module,
-    k: Kernel,
-    f: Found,
+/// The pass over a module, with the results that several contractions share.
+struct Pass<'a> {
     facts: Facts,
-    uses: &Uses,
-    made: &mut activations::Made,
-    packed: &mut Vec<gathered::Packed>,
-) -> bool {
-    let (w, (n, columns)) = (&f.weights, f.n);
-    let (source, bits, code) = &w.elements;
-    let signed = matches!(code, Code::Signed);
-    let code = match code {
-        // A permutation is less than the arithmetic of a small format.
-        Code::Float(f) if *bits == 4 && facts.caps.shuffles => {
-            let all: Vec<f32> = (0..16).map(|c| f.decode(c)).collect();
-            let all = Arc::new(ConstData::f32s(vec![16], &all));
-            dequantize::Code::Place(m.constant("values", all))
+    uses: &'a Uses,
+    /// Activations quantized so far.
+    made: activations::Made,
+    /// Constants packed so far.
+    packed: Vec<gathered::Packed>,
+}
+
+impl Pass<'_> {
+    /// Packs the weights of contraction `k` into words and emits its loops; `None` if they cannot be packed.
+    fn rewrite(&mut self, m: &mut Module, k: Kernel, f: Found) -> Option<()> {
+        let (w, (n, columns)) = (&f.weights, f.n);
+        let (source, bits, _) = &w.elements;
+        let signed = w.is_signed();
+        let code = self.code(m, w);
+        let [offset, column, depth] = w.at;
+        let words = Words {
+            bits: *bits,
+            columns,
+            elements: w.reduction,
+            width: WIDTH,
+            offset,
+            column,
+            depth,
+            flip: signed,
+            high_first: w.high_first,
+        };
+        let data = ConstData::words(source.clone(), words)?;
+        let blocks = (w.reduction + w.block - 1) / w.block;
+        let packed = |t: &weights::Table| t.packed(columns, blocks).map(Arc::new);
+        let scale = match &w.scale {
+            Some(t) => Some(packed(t)?),
+            None => None,
+        };
+        let zero = match &w.zero {
+            Zero::Table(t) => Some(packed(t)?),
+            _ => None,
+        };
+        let name = m.bufs[f.parts.b.0].name.clone();
+        let words = m.constant(format!("{name}.words"), Arc::new(data));
+        let scale = scale.map(|s| {
+            let powers = s.elem() == ElemType::U8;
+            let buf = m.constant(format!("{name}.scales"), s);
+            if powers { dequantize::Scale::Power(buf) } else { dequantize::Scale::Float(buf) }
+        });
+        let by = if signed { (1 << (bits - 1)) as f32 } else { 0.0 };
+        let zero = match (zero, &w.zero) {
+            (Some(z), _) => Some(dequantize::Zero::Table(m.constant(format!("{name}.zeros"), z), by)),
+            (None, Zero::Number(v)) => Some(dequantize::Zero::Number(*v + by)),
+            (None, _) if signed => Some(dequantize::Zero::Number(by)),
+            _ => None,
+        };
+        let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
+        let bytes = match code {
+            dequantize::Code::Integer => self.activations(m, k, &f, &rows, &zero),
+            _ => None,
+        };
+        if !w.high_first {
+            let kind = gathered::Kind::Words { to: words, bits: i64::from(*bits), flip: signed };
+            self.note(Some(w.from), w.at, (columns, w.reduction), kind);
         }
-        Code::Float(f) => dequantize::Code::Float(*f),
-        Code::Place(values) => dequantize::Code::Place(*values),
-        Code::Signed | Code::Unsigned => dequantize::Code::Integer,
-    };
-    let [offset, column, depth] = w.at;
-    let words = Words {
-        bits: *bits,
-        columns,
-        elements: w.reduction,
-        width: WIDTH,
-        offset,
-        column,
-        depth,
-        flip: signed,
-        high_first: w.high_first,
-    };
-    let Some(data) = ConstData::words(source.clone(), words) else { return false };
-    let blocks = (w.reduction + w.block - 1) / w.block;
-    let scale = w.scale.as_ref().map(|t| t.packed(columns, blocks));
-    let zero = match &w.zero {
-        Zero::Table(t) => Some(t.packed(columns, blocks)),
-        _ => None,
-    };
-    let (Some(scale), Some(zero)) =
-        (scale.map_or(Some(None), |t| t.map(Some)), zero.map_or(Some(None), |t| t.map(Some)))
-    else {
-        return false;
-    };
-    let name = m.bufs[f.parts.b.0].name.clone();
-    let words = m.constant(format!("{name}.words"), Arc::new(data));
-    let scale = scale.map(|s| {
-        let powers = s.elem() == ElemType::U8;
-        let buf = m.constant(format!("{name}.scales"), Arc::new(s));
-        if powers { dequantize::Scale::Power(buf) } else { dequantize::Scale::Float(buf) }
-    });
-    let by = if signed { (1 << (bits - 1)) as f32 } else { 0.0 };
-    let zero = match (zero, &w.zero) {
-        (Some(z), _) => Some(dequantize::Zero::Table(m.constant(format!("{name}.zeros"), Arc::new(z)), by)),
-        (None, Zero::Number(v)) => Some(dequantize::Zero::Number(*v + by)),
-        (None, _) if signed => Some(dequantize::Zero::Number(by)),
-        _ => None,
-    };
-    let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
-    let per = i64::from(32 / bits);
-    // Weights, which have no sign, by activations, which have one.
-    let group = match facts.caps.dot {
-        dot if dot.mixes_signs() => Some(DotKind::Bytes),
-        Dot::QuadsOfOneSign if *bits < 8 => Some(DotKind::SignedBytes),
-        Dot::Pairs if facts.caps.pairs_bytes() => Some(DotKind::PairedBytes),
-        _ => None,
-    };
-    let narrow = match m.math {
-        Math::Strict => false,
-        Math::Fast => true,
-        _ => m.kernels[k].narrow,
-    };
-    let integers = matches!(code, dequantize::Code::Integer);
-    let bytes = if let (Some(group), true, true) = (group, integers, narrow)
-        && w.block <= activations::LONGEST
-    {
-        let number = match &zero {
+        if let (Some(t), Some(dequantize::Scale::Float(to))) = (&w.scale, scale) {
+            self.note(t.from, t.at, (columns, blocks), gathered::Kind::Table { to });
+        }
+        if let (Zero::Table(t), Some(dequantize::Zero::Table(to, _))) = (&w.zero, &zero) {
+            self.note(t.from, t.at, (columns, blocks), gathered::Kind::Table { to: *to });
+        }
+        let row = rows.pop();
+        let nest = Nest {
+            n,
+            columns,
+            width: WIDTH,
+            row,
+            outer: rows,
+            words,
+            bits: i64::from(*bits),
+            code,
+            scale,
+            zero,
+            block: w.block,
+            reduction: w.reduction,
+            bytes,
+        };
+        let (body, work) = dequantize::emit(m, k, &f.parts, &nest, self.facts);
+        m.kernels[k].body = body.into();
+        m.kernels[k].work = work;
+        self.describe(m, k, &nest);
+        Some(())
+    }
+    /// How tiles decode the elements.
+    fn code(&self, m: &mut Module, w: &Weights) -> dequantize::Code {
+        match w.elements {
+            // A permutation is cheaper than the arithmetic of a small format.
+            (_, 4, Code::Float(f)) if self.facts.caps.shuffles => {
+                let all: Vec<f32> = (0..16).map(|c| f.decode(c)).collect();
+                let all = Arc::new(ConstData::f32s(vec![16], &all));
+                dequantize::Code::Place(m.constant("values", all))
+            }
+            (_, _, Code::Float(f)) => dequantize::Code::Float(f),
+            (_, _, Code::Place(values)) => dequantize::Code::Place(values),
+            (_, _, Code::Signed | Code::Unsigned) => dequantize::Code::Integer,
+        }
+    }
+    /// The activations as 8-bit integers, if the model allows it and the level has dot products for them.
+    fn activations(
+        &mut self,
+        m: &mut Module,
+        k: Kernel,
+        f: &Found,
+        rows: &[(Sym, Dim)],
+        zero: &Option<dequantize::Zero>,
+    ) -> Option<Bytes> {
+        let w = &f.weights;
+        let bits = w.elements.1;
+        let narrow = match m.math {
+            Math::Strict => false,
+            Math::Fast => true,
+            _ => m.kernels[k].narrow,
+        };
+        if !narrow || w.block > activations::LONGEST {
+            return None;
+        }
+        // Unsigned weights by signed activations.
+        let group = match self.facts.caps.dot {
+            dot if dot.mixes_signs() => DotKind::Bytes,
+            Dot::QuadsOfOneSign if bits < 8 => DotKind::SignedBytes,
+            Dot::Pairs if self.facts.caps.pairs_bytes() => DotKind::PairedBytes,
+            _ => return None,
+        };
+        let number = match zero {
             None => Some(0),
             Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
             Some(_) => None,
         };
-        made.of(
-            m,
-            k,
-            &f.parts,
-            &rows,
-            activations::Form { block: w.block, reduction: w.reduction, per, number, group },
-            uses,
-        )
-    } else {
-        None
-    };
-    // Rows of the constants that are columns of the product.
-    let mut note = |from: Option<Buf>, [offset, row, step]: [i64; 3], elements: i64, kind: gathered::Kind| {
+        let per = i64::from(32 / bits);
+        let form = activations::Form { block: w.block, reduction: w.reduction, per, number, group };
+        self.made.of(m, k, &f.parts, rows, form, self.uses)
+    }
+    /// Records a packed constant whose rows are columns of the product, so that gathers can read it.
+    fn note(
+        &mut self,
+        from: Option<Buf>,
+        [offset, row, step]: [i64; 3],
+        (columns, elements): (i64, i64),
+        kind: gathered::Kind,
+    ) {
         if let Some(from) = from
             && offset == 0
             && (step == 1 || elements == 1)
             && row >= elements
         {
-            packed.push(gathered::Packed { from, row, columns, elements, kind });
+            self.packed.push(gathered::Packed { from, row, columns, elements, kind });
         }
-    };
-    note(
-        (!w.high_first).then_some(w.from),
-        w.at,
-        w.reduction,
-        gathered::Kind::Words { to: words, bits: i64::from(*bits), flip: signed },
-    );
-    if let (Some(t), Some(dequantize::Scale::Float(to))) = (&w.scale, scale) {
-        note(t.from, t.at, blocks, gathered::Kind::Table { to });
     }
-    if let (Zero::Table(t), Some(dequantize::Zero::Table(to, _))) = (&w.zero, &zero) {
-        note(t.from, t.at, blocks, gathered::Kind::Table { to: *to });
+    /// Records the schedule of a contraction.
+    fn describe(&self, m: &mut Module, k: Kernel, nest: &Nest) {
+        let bytes = if let Place::Const(c) = &m.bufs[nest.words].place { c.byte_len() } else { 0 };
+        let panels = Packing::Constant { columns: WIDTH, bytes };
+        m.kernels[k].schedules = vec![Schedule {
+            form: "contraction",
+            packing: vec![("words of B", panels)],
+            tasks: tasks(&m.kernels[k].body),
+            ..Schedule::new("tiles of few bits").vectors(
+                i64::from(self.facts.lanes),
+                "columns",
+                Dim::constant(nest.columns),
+            )
+        }];
+        m.kernels[k].scheduled = true;
     }
-    let row = rows.pop();
-    let nest = Nest {
-        n,
-        columns,
-        width: WIDTH,
-        row,
-        outer: rows,
-        words,
-        bits: i64::from(*bits),
-        code,
-        scale,
-        zero,
-        block: w.block,
-        reduction: w.reduction,
-        bytes,
-    };
-    let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
-    m.kernels[k].body = body.into();
-    m.kernels[k].work = work;
-    let bytes = if let Place::Const(c) = &m.bufs[words].place { c.byte_len() } else { 0 };
-    let panels = Packing::Constant { columns: WIDTH, bytes };
-    m.kernels[k].schedules = vec![Schedule {
-        form: "contraction",
-        packing: vec![("words of B", panels)],
-        tasks: tasks(&m.kernels[k].body),
-        ..Schedule::new("tiles of few bits").vectors(
-            i64::from(facts.lanes),
-            "columns",
-            Dim::constant(columns),
-        )
-    }];
-    m.kernels[k].scheduled = true;
-    true
 }

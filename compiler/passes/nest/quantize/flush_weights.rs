@@ -1,9 +1,9 @@
-//! flush_weights: subnormal numbers among the constant factors of contractions become 0.
+//! flush_weights: flushes subnormal numbers among the constant factors of contractions to 0.
 //!
-//! Trained weights that decay towards 0 are subnormal in the end. Many CPUs take a hundred times as long for a
-//! product with a subnormal number, and a vector has many lanes: one weight of a hundred makes a product of
-//! matrices 40 times as slow. Each weight changes by less than 2^-126; `--math strict` leaves it alone.
-//! Constants that anything else reads stay what they are.
+//! Trained weights that decay towards 0 end up subnormal. Many CPUs take a hundred times as long for a
+//! product with a subnormal number, and a vector has many lanes: one such weight in a hundred makes a matrix
+//! product 40 times as slow. Each weight changes by less than 2^-126. `--math strict` disables the pass.
+//! Constants with any other reader do not change.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Kernel, Math, Module, Place};
@@ -33,7 +33,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
-/// True if a kernel is a contraction that reads a constant as a factor only.
+/// True if a kernel is a contraction that reads a constant only as a factor.
 fn is_factor(m: &Module, k: Kernel, b: Buf) -> bool {
     m.form(k).contraction().is_some_and(|c| {
         c.product == ProductKind::Fma && !c.epilogue.iter().flat_map(|s| s.loads()).any(|r| m.storage(r) == b)

@@ -1,16 +1,16 @@
-//! fold_requantize: the arithmetic between a sum of quantized products and its store: what follows from
-//! constants is computed now, what is left takes as few operations as give the same bits.
+//! fold_requantize: simplifies the arithmetic between a quantized reduction and its store. Constant
+//! subexpressions are folded, and the rest uses as few operations as give bit-identical results.
 //!
-//! * Operations on constants of one loop variable - the channel: scales, zero points, sums of weights -
-//!   become a constant of that variable; integer sums collect all of theirs in one.
-//! * A clamp moves before the rounding and the zero point behind the conversion to an integer, where it joins
-//!   others: `i32(clamp(round(x) + z))` is `i32(round(clamp(x))) + z` between limits that are as much lower.
-//! * Sums of integers that floats hold stay floats where what is added is known.
-//! * Dividing sums of quantized numbers by a constant scale becomes multiplying, if no value that the numbers
-//!   can have is rounded otherwise ([`reciprocal_division`] tries all).
+//! * Operations on constants of one loop variable, the channel (scales, zero points, sums of weights), become
+//!   a constant indexed by that variable; an integer sum collects all of its constants in one.
+//! * A clamp moves before the rounding, and the zero point behind the conversion to an integer, where it
+//!   joins others: `i32(clamp(round(x) + z))` is `i32(round(clamp(x))) + z` with limits reduced by z.
+//! * Integer sums that are exact in floats stay floats if the added values are known.
+//! * Dividing quantized sums by a constant scale becomes a multiplication, if no possible value is rounded
+//!   differently ([`reciprocal_division`] tries all).
 //!
-//! Nothing changes in a result: integers are exact modulo 2^32, constants are computed as the interpreter
-//! does, and what holds for finite values only asks [`Bounds`].
+//! Results do not change: integers are exact modulo 2^32, constants are computed as by the interpreter, and
+//! rules for finite values only query [`Bounds`].
 
 pub mod reciprocal_division;
 
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Elements of a constant that is worth computing.
+/// Maximum elements of a folded constant.
 const MOST: i64 = 1 << 16;
 
 /// Runs the pass.
@@ -43,7 +43,7 @@ pub fn run(m: &mut Module) -> Result<()> {
 struct Columns<'a> {
     m: &'a mut Module,
     bounds: Bounds,
-    /// Elements of constants that were asked for.
+    /// Decoded elements of constants.
     decoded: HashMap<Buf, Option<Rc<Vec<Scalar>>>>,
 }
 
@@ -51,7 +51,7 @@ struct Columns<'a> {
 type Terms = Vec<(bool, Expr)>;
 
 impl Columns<'_> {
-    /// Statements that run once for each result; loops of a sum stay as they are.
+    /// Simplifies statements that run once per result; reduction loops do not change.
     fn stmt(&mut self, s: Stmt) -> Stmt {
         match s {
             Stmt::For { kind: kind @ LoopKind::Par, var, lo, hi, body } => {
@@ -68,7 +68,7 @@ impl Columns<'_> {
             s => s,
         }
     }
-    /// The expression with everything inside done.
+    /// Simplifies an expression bottom-up.
     fn expr(&mut self, e: Expr) -> Expr {
         if let Some(c) = self.folded(&e) {
             return c;
@@ -97,21 +97,21 @@ impl Columns<'_> {
     fn boxed(&mut self, e: Expr) -> Box<Expr> {
         Box::new(self.expr(e))
     }
-    /// Takes a sum apart; what is in it is done.
+    /// Flattens a sum whose terms are simplified already.
     fn flatten(&mut self, e: Expr, minus: bool, out: &mut Terms) {
         match e {
             Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) => {
                 self.flatten(*x, minus, out);
                 self.flatten(*y, minus != (op == BinOp::Sub), out);
             }
-            // What was no sum may have become one.
+            // Simplification may have turned a term into a sum.
             e => {
                 let e = self.expr(e);
                 split(e, minus, out);
             }
         }
     }
-    /// The sum with all that follows from constants in one term at its end.
+    /// The sum with all constant parts folded into one term at its end.
     fn sum(&mut self, terms: Terms) -> Expr {
         let zero = || Expr::int(ElemType::I32, 0);
         let signed = |minus: bool, sum: Option<Expr>, e: Expr| match (sum, minus) {
@@ -121,7 +121,7 @@ impl Columns<'_> {
             (Some(s), true) => s - e,
         };
         let (known, rest): (Terms, Terms) = terms.into_iter().partition(|t| self.variable(&t.1).is_some());
-        // One term for each variable; numbers go with the first.
+        // One term per variable; numbers are added to the first.
         let mut groups: Vec<(Option<Sym>, Expr)> = vec![];
         for (minus, e) in known {
             let of = self.variable(&e).flatten();
@@ -146,9 +146,9 @@ impl Columns<'_> {
         }
         out.unwrap_or_else(zero)
     }
-    /// A conversion of something done.
+    /// Simplifies a conversion of a simplified operand.
     fn cast(&mut self, to: ElemType, x: Expr) -> Expr {
-        // Of bytes from bytes of the same kind.
+        // A conversion between bytes of the same type.
         if let (ElemType::U8 | ElemType::I8, Expr::Cast(ElemType::I32, y)) = (to, &x)
             && let Expr::Cast(t, z) = &**y
             && *t == to
@@ -172,7 +172,7 @@ impl Columns<'_> {
         }
         Expr::Cast(to, Box::new(x))
     }
-    /// The float of `i32(sum)`, or of `i32(sum) + constant`, without leaving floats.
+    /// The float of `i32(sum)`, or of `i32(sum) + constant`, computed without a conversion to integer.
     fn whole_sum(&mut self, e: &Expr) -> Option<Expr> {
         const EXACT: f64 = (1 << 24) as f64;
         let (sum, more) = match e {
@@ -191,8 +191,8 @@ impl Columns<'_> {
         let k = self.folded(&Expr::cast(ElemType::I32, ElemType::F32, k.clone()))?;
         Some((**sum).clone() + k)
     }
-    /// The one loop variable that an expression of constants depends on (none: a number); `None` if there is
-    /// more to it.
+    /// The only loop variable that a constant expression depends on, or none for a number; `None` if the
+    /// expression depends on anything else.
     fn variable(&self, e: &Expr) -> Option<Option<Sym>> {
         let join = |a: Option<Sym>, b: Option<Sym>| match (a, b) {
             (Some(x), Some(y)) if x != y => None,
@@ -229,7 +229,7 @@ impl Columns<'_> {
                 x,
             )
             | Expr::Cast(_, x) => self.variable(x),
-            // A quotient of integers may have no value.
+            // An integer quotient may be undefined.
             Expr::Bin(BinOp::Div, x, _) if !self.m.type_of(x).is_float() => None,
             Expr::Bin(BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::Div | BinOp::Min | BinOp::Max, x, y) => {
                 join(self.variable(x)?, self.variable(y)?)
@@ -237,7 +237,7 @@ impl Columns<'_> {
             _ => None,
         }
     }
-    /// What operations on constants come to: a number, or a constant of the loop variable.
+    /// The value of operations on constants: a number, or a constant indexed by the loop variable.
     fn folded(&mut self, e: &Expr) -> Option<Expr> {
         let ty = self.m.type_of(e);
         if !matches!(e, Expr::Un(..) | Expr::Bin(..) | Expr::Cast(..))
@@ -296,7 +296,7 @@ impl Columns<'_> {
     }
 }
 
-/// Takes a sum apart as it is.
+/// Flattens a sum without simplifying it.
 fn split(e: Expr, minus: bool, out: &mut Terms) {
     match e {
         Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) => {
@@ -307,8 +307,8 @@ fn split(e: Expr, minus: bool, out: &mut Terms) {
     }
 }
 
-/// `min(max(round(x) + z, lo), hi)` of floats, all but x integers that 24 bits hold with room for the sum: x,
-/// lo, hi, z.
+/// Matches `min(max(round(x) + z, lo), hi)` of floats, where all but x are integers whose sums are exact in
+/// 24 bits: returns x, lo, hi, z.
 fn clamp(e: &Expr) -> Option<(&Expr, f64, f64, f64)> {
     const FAR: f64 = 65536.0;
     let number = |e: &Expr| match e {

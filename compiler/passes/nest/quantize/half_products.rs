@@ -1,10 +1,10 @@
-//! half_products: scratch that nothing but products with f16 read is f16, for `--math fast` on CPU levels
-//! with arithmetic on f16.
+//! half_products: scratch whose only readers are products with f16 becomes f16, for `--math fast` on CPU
+//! levels with f16 arithmetic.
 //!
-//! `widen_f16_scratch` keeps in f32 what contractions read over and over, so that it is converted once. Where
-//! a level multiplies f16 and adds the products up as f16 ([`HALVES`](crate::nest::HALVES) of them at most),
-//! both factors are to be in memory as f16: scratch becomes f16 again if all that reads it are contractions
-//! whose other factor is f16. Schedules and tiles then see two factors of f16 and take it from there.
+//! `widen_f16_scratch` keeps operands of contractions in f32, so that each element is converted once. If a
+//! level multiplies f16 and accumulates in f16 (at most [`HALVES`](crate::nest::HALVES) products), both
+//! factors should be f16 in memory: scratch becomes f16 again if all of its readers are contractions whose
+//! other factor is f16. Schedules and tiles select f16 arithmetic for contractions with two f16 factors.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Kernel, Math, Module, visit};
@@ -15,14 +15,14 @@ use crate::target::{Facts, Level};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// True if the pass, or schedules without it, would find something.
+/// True if the pass, or f16 schedules without it, would apply to the module.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
     let narrow = narrow(m);
     let half = |b: Buf| m.bufs[b].ty == ElemType::F16 || narrow.contains(&m.storage(b));
     facts.caps.halves && contractions(m).iter().any(|(_, p)| half(p.a.0) && half(p.b.0))
 }
 
-/// Sums of products of floats.
+/// Contractions of floats.
 fn contractions(m: &Module) -> Vec<(Kernel, Contraction)> {
     operands::kernels(m)
         .into_iter()
@@ -33,10 +33,10 @@ fn contractions(m: &Module) -> Vec<(Kernel, Contraction)> {
         .collect()
 }
 
-/// Scratch that is to be f16.
+/// Scratch that becomes f16.
 fn narrow(m: &Module) -> HashSet<Buf> {
     let all = contractions(m);
-    // What the contraction of a kernel multiplies by f16.
+    // The operands that a kernel's contraction multiplies by f16.
     let mut by_half: HashMap<Kernel, Vec<Buf>> = HashMap::new();
     for (k, p) in &all {
         for (x, other) in [(p.a.0, p.b.0), (p.b.0, p.a.0)] {

@@ -1,9 +1,9 @@
-//! integer_dot: integer contractions (`ops/integer` tells their form) by dot products of quads of bytes or of
-//! pairs of words, on CPU levels that have them.
+//! integer_dot: integer contractions (see `ops/integer` for their form) by dot products of quads of bytes or
+//! of pairs of words, on CPU levels that have them.
 //!
-//! The reduction is taken in groups along one of its loops, the *channel*: of the four bytes side by side,
-//! those of the activations and of the weights have the signs that the level's instructions want
-//! (`signs`); words hold bytes of either kind. What it takes:
+//! The reduction is divided into groups along one of its loops, the *channel*. The bytes of activations and
+//! of weights in a quad have the signedness that the instructions of the level require (`signs`); words hold
+//! bytes of either kind.
 //!
 //! * The weights are constants. They become i32 elements of four bytes or two words each along the channel,
 //!   filled up with zeros; from there on they are packed like any others. Where no operand is a constant a
@@ -22,12 +22,13 @@
 //! * Activations of the other sign are stored with 128 added, or less 128 (the sign bit flipped): other
 //!   readers undo that, and the contraction takes 128 times the sum of the weights from its sum, or adds it.
 //!
-//! Contractions without columns (depthwise convolutions) become sums of floats where these are exact
-//! (`as_floats`): their vectors run along the channels, and have no quads.
+//! Contractions without columns (depthwise convolutions) become floating-point contractions if these are
+//! exact (`as_floats`): their vectors run along channels, so that there are no quads.
 //!
-//! All of it is exact modulo 2^32, as the sums are.
+//! All results are exact modulo 2^32, like the original sums.
 //!
-//! Which contractions those are is decided once for a module (`taken`), by `exact_sums`: it leaves them
+//! The set of contractions is decided once per module (`taken`), by `exact_sums`: it leaves these and the
+//! bytes that they read alone, and converts the others to floats.
 //! alone, and the bytes that they read, and makes floats of the others.
 
 mod gather;
@@ -48,34 +49,34 @@ use std::sync::Arc;
 
 /// Images of fewer channels are gathered along their rows.
 const FEW: i64 = 4;
-/// Eights of a reduction from which on zeros in the last one do not matter.
+/// Minimum eights of a reduction for which padding of the last one is negligible.
 const FEW_EIGHTS: i64 = 8;
-/// What activations of the other sign are stored with, or less.
+/// The offset of activations of the other signedness.
 const FLIP: i64 = 128;
 
-/// A contraction that dot products suit.
+/// A contraction that can use dot products.
 struct Plan {
     c: ByteSum,
     g: Grouped,
-    /// The activations have the other sign than the dot products want.
+    /// The signedness of the activations must be changed.
     flips: bool,
-    /// The weights, which are no constant, become signed bytes less 128.
+    /// The non-constant weights become signed bytes less 128.
     lessens: bool,
 }
 
 impl Plan {
-    /// True if the activations are read where they are.
+    /// True if the activations are read in place.
     fn in_place(&self, m: &Module, scratch: &HashSet<Buf>) -> bool {
         self.g.in_place(m) && (!self.flips || scratch.contains(&m.storage(self.g.x.0)))
     }
 }
 
-/// Integer contractions of a module that stay integers on levels with dot products.
+/// Integer contractions of a module that stay integer on levels with dot products.
 pub(crate) struct Taken {
     /// By dot products.
     pub dots: HashSet<Kernel>,
-    /// As sums of floats that read bytes (`as_floats`), as long as these are in memory: depthwise
-    /// convolutions.
+    /// As floating-point contractions that read bytes (`as_floats`), as long as their operands stay bytes:
+    /// depthwise convolutions.
     pub windows: HashSet<Kernel>,
 }
 
@@ -95,13 +96,13 @@ pub(crate) fn taken(m: &Module, caps: Caps) -> Taken {
     t
 }
 
-/// True if a level's dot products have a use in the module.
+/// True if a level's dot products apply to the module.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
     contractions(m).iter().any(|(k, c)| plan(m, *k, c, facts.caps).is_some())
 }
 
-/// Which levels share a module from `exact_sums` on: those with the same dot products, if these have a use at
-/// all.
+/// Levels with equal variants share a module from `exact_sums` on: those with the same dot products, if these
+/// apply at all.
 pub fn variant(m: &Module, facts: &Facts) -> u32 {
     match facts.caps.dot {
         Dot::None => 0,
@@ -138,15 +139,15 @@ fn has_rows(m: &Module, k: Kernel, x: &(Buf, Vec<Dim>), w: &(Buf, Vec<Dim>)) -> 
     form::par_loops(&m.kernels[k].body).0.iter().any(|l| own(l) && l.1.as_const() != Some(1))
 }
 
-/// True if a reduction in eights adds up little more than one in quads, and copies nothing that that one
-/// reads where it is.
+/// True if eights pad the reduction little more than quads, and copy nothing that quads read in place.
 fn fills(m: &Module, eights: &Grouped, quads: &Grouped) -> bool {
     let whole = eights.extent % eights.group.size() == 0;
     let few = eights.extent < FEW_EIGHTS * eights.group.size();
     (whole || !few) && (eights.in_place(m) || !quads.in_place(m))
 }
 
-/// Runs the pass. Accumulators of sums that become floats get their range ([`crate::nest::RegData::whole`]).
+/// Runs the pass. Accumulators of contractions that become floating-point get their range
+/// ([`crate::nest::RegData::whole`]).
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let dot = level.facts.caps.dot;
     if dot == Dot::None {
@@ -154,7 +155,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let mut plans: Vec<(Kernel, Plan)> = vec![];
     let mut windows: Vec<(Kernel, ByteSum)> = vec![];
-    // What passes between have made unfit.
+    // Contractions that intermediate passes have changed too much.
     let mut others: Vec<(Kernel, ByteSum)> = vec![];
     for (k, c) in contractions(m) {
         match plan(m, k, &c, level.facts.caps) {
@@ -165,8 +166,8 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     exact_sums::copied(m, &others);
     let scratch = exact_sums::scratch(m);
-    // What is read where it is. Of readers that want different signs those get copies that want the other
-    // one.
+    // Operands that are read in place. If readers require different signedness, those that require the other
+    // one read copies.
     let here = |p: &Plan| p.in_place(m, &scratch);
     let as_it_is: HashSet<Buf> =
         plans.iter().filter(|(_, p)| !p.flips && here(p)).map(|(_, p)| m.storage(p.g.x.0)).collect();
@@ -178,10 +179,10 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         .filter(|((_, p), here)| **here && p.flips)
         .map(|((_, p), _)| m.storage(p.g.x.0))
         .collect();
-    // The types of the activations, before any are flipped.
+    // The types of the activations before their signedness is changed.
     let unsigned: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::U8).collect();
     images_of_few_channels(m, &plans, &in_place);
-    // Copies as they are, and of the other sign; in eights, too.
+    // Copies of the same and of the other signedness; also in eights.
     let (mut copies, mut made) = ([(); 4].map(|()| Copies::default()), [(); 2].map(|()| Copies::default()));
     for (((k, p), here), unsigned) in plans.iter().zip(&in_place).zip(&unsigned) {
         let copies = &mut copies[usize::from(p.flips) + 2 * usize::from(p.g.group.is_long())];
@@ -201,15 +202,15 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// A contraction without columns as a sum of floats.
+/// A contraction without columns as a floating-point contraction.
 struct Window<'a> {
-    /// The image, and if it is the second factor.
+    /// The image, and whether it is the second factor.
     x: &'a (Buf, Vec<Dim>),
     second: bool,
     w: &'a (Buf, Vec<Dim>),
 }
 
-/// A contraction without columns - a depthwise convolution -, if floats hold every partial sum.
+/// A contraction without columns (a depthwise convolution), if every partial sum is exact in floats.
 fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, dot: Dot) -> Option<Window<'a>> {
     if columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1) {
         return None;
@@ -220,13 +221,13 @@ fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, dot: Dot) -> Option<Window<
     if !weights(w.0) || matches!(m.bufs[x.0].place, Place::Const(_)) {
         return None;
     }
-    // Bytes may come with 128 added, or less 128.
+    // The bytes may be offset by 128.
     c.bound(m, w, 255).filter(|s| *s <= exact_sums::EXACT)?;
     Some(Window { x, second, w })
 }
 
-/// Makes a sum of floats of a window: vectors multiply and add floats at once. Bytes of the image become
-/// floats as they are loaded; `flipped`: which operands are stored with the other sign.
+/// Converts a window to a floating-point contraction: multiply-add is a single vector instruction. Bytes of
+/// the image are converted when they are loaded; `flipped`: operands stored with the other signedness.
 fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), dot: Dot) -> Option<()> {
     let Window { x, second, w } = window(m, k, c, dot)?;
     let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP })?;
@@ -248,7 +249,7 @@ fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), dot:
     );
     let total = Expr::Cast(ElemType::I32, Box::new(Expr::acc(sum)));
     let total = match sums {
-        // As they were: signed, with 128 added now; unsigned, now less 128.
+        // Undo the offset: signed bytes have 128 added, unsigned ones subtracted.
         Some(sums) if m.bufs[x.0].ty == ElemType::U8 => total - sums,
         Some(sums) => total + sums,
         None => total,
@@ -266,7 +267,7 @@ fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), dot:
     Some(())
 }
 
-/// Images of few channels are gathered along their rows.
+/// Gathers images of few channels along their rows.
 fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[bool]) {
     let here: HashSet<Buf> =
         plans.iter().zip(in_place).filter(|x| *x.1).map(|x| m.storage(x.0.1.g.x.0)).collect();
@@ -285,7 +286,7 @@ fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[
     }
 }
 
-/// A kernel before `k` that makes words of bytes which lie in pairs.
+/// A kernel before `k` that extends bytes, stored as pairs, to words.
 fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let x = p.g.x.0;
     let (name, layout) = (format!("{}.{}", m.bufs[x].name, suffix(p)), m.bufs[x].layout.clone());
@@ -314,12 +315,13 @@ fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     (id, out)
 }
 
-/// What copies in groups are named after.
+/// Suffix of the names of grouped copies.
 fn suffix(p: &Plan) -> &'static str {
     if p.g.group.is_bytes() { "quads" } else { "pairs" }
 }
 
-/// The contraction by dot products of groups. `unsigned`: the activations as they were.
+/// Rewrites the contraction to dot products of groups. `unsigned`: the original signedness of the
+/// activations.
 fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, unsigned: bool, made: &mut Copies) {
     let constant = matches!(m.bufs[p.g.w.0].place, Place::Const(_));
     let sums = match (p.flips, constant) {
@@ -379,9 +381,10 @@ fn depth_sums(m: &mut Module, c: &ByteSum, w: &(Buf, Vec<Dim>)) -> Option<Expr> 
     Some(Expr::Load { buf, at })
 }
 
-/// Signed bytes become unsigned ones, 128 added, and unsigned ones signed ones less 128.
+/// Inverts the sign bit of stored bytes: signed ones become unsigned with 128 added, unsigned ones signed
+/// with 128 subtracted.
 fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
-    // The types that they had.
+    // The previous types.
     let which: HashMap<Buf, ElemType> = m
         .bufs
         .keys()

@@ -1,5 +1,5 @@
-//! Quantized and low-precision numbers: sums in floats or by dot products, and what is between a sum and
-//! its store.
+//! Quantized and low-precision numbers: contractions in floats or by dot products, and the arithmetic between
+//! a reduction and its store.
 
 pub mod bf16_dot;
 pub mod exact_sums;

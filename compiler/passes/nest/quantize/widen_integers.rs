@@ -1,7 +1,7 @@
-//! widen_integers: arithmetic of integers of 8 and 16 bits in 32: vectors have lanes of 32 bits.
+//! widen_integers: arithmetic of 8-bit and 16-bit integers in 32 bits, since vectors have lanes of 32 bits.
 //!
-//! What only moves, chooses and compares has the same result in any width. The rest (what wraps) is computed
-//! in few bits and converted. Numbers are cut off where they are stored: `store u8(x)`.
+//! Moves, selects and comparisons have the same result in any width. Operations that can
+//! wrap are computed in the short type and extended. Stores truncate: `store u8(x)`.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, Kernel, Module, Reg, Scalar, Stmt, UnOp, visit};
@@ -25,7 +25,7 @@ fn has_short(m: &Module, body: &[Stmt]) -> bool {
     visit::any_expr(body, &mut |e| of_short(e))
 }
 
-/// Rewrites the kernels that have some.
+/// Rewrites the kernels that have such values.
 pub fn run(m: &mut Module) -> Result<()> {
     let short = |k: &Kernel| has_short(m, &m.kernels[*k].body);
     for k in m.kernels.keys().filter(short).collect::<Vec<_>>() {
@@ -86,7 +86,7 @@ impl Widen<'_> {
     fn of_reg(&self, r: Reg, e: Expr) -> Expr {
         if self.regs.contains_key(&r) { self.wide(e) } else { self.expr(e) }
     }
-    /// An expression of another type, with what is short inside widened.
+    /// Rewrites an expression of another type, with its short operands widened.
     fn expr(&self, e: Expr) -> Expr {
         let b = |e: Box<Expr>| Box::new(self.expr(*e));
         match e {
@@ -108,7 +108,7 @@ impl Widen<'_> {
             Expr::With { sym, value, extent, body } => {
                 Expr::With { sym, value: b(value), extent, body: b(body) }
             }
-            // A short value where one is wanted.
+            // An operand that must keep its short type.
             Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. }
                 if self.regs.contains_key(&r) =>
             {
@@ -141,7 +141,7 @@ impl Widen<'_> {
             e => Expr::Cast(ElemType::I32, Box::new(self.expr(e))),
         }
     }
-    /// True if a value is in the range of a type: clamped to it, or a byte that was stored with 128 added.
+    /// True if a value is in the range of a type: clamped to it, or a byte stored with 128 added.
     fn fits(&self, e: &Expr, t: ElemType) -> bool {
         if crate::passes::nest::quantize::exact_sums::clamped(e, t) {
             return true;

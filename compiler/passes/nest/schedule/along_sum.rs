@@ -1,10 +1,10 @@
-//! Contractions of few columns: vectors run along the sum.
+//! Contractions of few columns: vectors run along the reduction.
 //!
-//! Where a vector of columns would be mostly empty (a convolution with a few output channels, a classifier of
-//! few classes), each lane of an accumulator takes the terms of a sum that are a vector apart instead, and
-//! the lanes are added at the end. A tile has a vector for each row and column: what it loads of A serves all
-//! columns, what it loads of B all rows. It pays where a sum is so long that adding up the lanes does not
-//! count; the price of both ways decides.
+//! If a vector of columns would be mostly empty (a convolution with a few output channels, a classifier of
+//! few classes), each lane of an accumulator sums the terms at a distance of one vector, and the lanes are
+//! added at the end. A tile has a vector for each row and column: a vector of A serves all columns, one of B
+//! all rows. This is profitable if the reduction is so long that the horizontal additions are negligible; the
+//! costs of both schedules are compared.
 
 use crate::nest::schedule::{Packing, Schedule};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Reg, Scalar, Stmt};
@@ -20,26 +20,26 @@ use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
 
-/// Adding the lanes of an accumulator takes as long as so many multiplications of vectors.
+/// The horizontal addition of an accumulator takes as long as this number of vector multiplications.
 const HORIZONTAL: i64 = 8;
 /// Accumulators that keep the multipliers busy: two multipliers with a latency of four.
 const BUSY: i64 = 8;
-/// How much cheaper it has to be than vectors along columns, in percent.
+/// Maximum cost relative to vectors along columns, in percent.
 const GAIN: i64 = 85;
 
-/// A contraction with vectors along its sum.
+/// A contraction with vectors along its reduction.
 struct AlongSum {
     p: Contraction,
     b: Operand,
-    /// Subscripts of B after those that loops around the nest pick.
+    /// Subscripts of B after those of loops around the nest.
     b_at: Vec<Dim>,
-    /// The column; one that no subscript has where the result has none.
+    /// The column; an unused variable if the result has no column.
     n: (Sym, i64),
-    /// The row that tiles take several of.
+    /// The row loop of the tiles.
     row: (Sym, Dim),
     /// Loops around the tiles.
     outer: Vec<(Sym, Dim)>,
-    /// The innermost loop of the sum, along memory of both operands.
+    /// The innermost reduction loop, contiguous in both operands.
     run: (Sym, i64),
     clips: Vec<Clip>,
     lanes: i64,
@@ -49,22 +49,22 @@ struct AlongSum {
     work: Dim,
 }
 
-/// What the lanes of the epilogue are: what lies side by side in the result.
+/// The vector axis of the epilogue: the contiguous dimension of the result.
 #[derive(Clone, Copy, PartialEq)]
 enum Lanes {
     Columns,
     Rows,
-    /// One lane for each result.
+    /// One result at a time.
     Alone,
 }
 
-/// Where B is read.
+/// The operand B.
 enum Operand {
     InPlace,
     Constant(ConstPanels),
 }
 
-/// Vectors along the sum for a contraction of so few columns that they pay.
+/// Chooses vectors along the reduction for a contraction of few columns, if profitable.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let Form::Contraction(p) = request.form else { return None };
     if !p.is_plain() || p.product != ProductKind::Fma || p.start.is_some() || m.math == Math::Strict {
@@ -81,7 +81,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         Some(n) => n,
         None => (m.syms.loop_var("n", Dim::constant(0), Dim::constant(1)), 1),
     };
-    // Panels of a constant have whole vectors of its rows.
+    // Panels of a constant contain whole vectors of its rows.
     if m.is_constant(p.a.0) {
         return None;
     }
@@ -90,7 +90,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n.0 && !only_a(l)).collect();
     collapse_rows(m, &mut p, &mut rows, n.0);
     let row = rows.pop()?;
-    // The run: what both operands have side by side in memory, a constant after it was laid out anew.
+    // The innermost loop must be contiguous in both operands; constants are repacked.
     let runs = Runs::of(m, &p)?;
     sort_by_stride(m, &mut p);
     let last = *p.reduction.last()?;
@@ -112,7 +112,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     }
     let (run, size) = *p.reduction.last()?;
     let run = (run, size.as_const()?);
-    // Short elements, and a last vector of fewer of them.
+    // Short elements followed by a partial vector.
     let short = [p.a.0, p.b.0].iter().any(|b| m.bufs[*b].ty.bits() < 32);
     if short && !(caps.short_floats && (run.1 % lanes == 0 || caps.short_masks)) {
         return None;
@@ -130,7 +130,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let rows_of = (1..=most.max(1)).rev().find(|r| fits(*r))?;
     let runs = Runs { length: run.1, ..runs };
     let own_price = runs.price(n.1, rows_of, lanes);
-    // Vectors of columns, or of rows where A has these side by side (the pixels of planes).
+    // Alternative: vectors of columns, or of rows if these are contiguous in A (the pixels of planes).
     let pixels = p.loops.iter().any(|l| l.0 != n.0 && stride(m, p.a.0, &p.a.1, l.0) == Some(1));
     let vectors = if pixels { n.1.min(lanes) } else { lanes };
     if own_price * 100 * lanes > rows_of * runs.terms * vectors * GAIN {
@@ -143,17 +143,17 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     Some(Box::new(AlongSum { p, b, b_at, n, row, outer, run, clips, lanes, rows: rows_of, epilogue, work }))
 }
 
-/// The terms of a sum as A has them in memory.
+/// The terms of a reduction in the memory order of A.
 #[derive(Clone, Copy)]
 pub(crate) struct Runs {
-    /// All terms.
+    /// Number of terms.
     pub terms: i64,
-    /// Terms side by side.
+    /// Contiguous terms.
     length: i64,
 }
 
 impl Runs {
-    /// None where no two terms lie side by side, or run time counts them.
+    /// `None` if no two terms are contiguous, or their number is a run-time value.
     pub fn of(m: &Module, p: &Contraction) -> Option<Runs> {
         let mut p = p.clone();
         sort_by_stride(m, &mut p);
@@ -167,7 +167,7 @@ impl Runs {
         }
         (length > 1).then_some(Runs { terms, length })
     }
-    /// Of a tile, in multiplications of vectors: a step of a row and a column is one, and needs a load of
+    /// Cost of a tile in vector multiplications: each step of a row and column is one, and requires a load of
     /// each operand.
     pub fn price(&self, columns: i64, rows: i64, lanes: i64) -> i64 {
         let steps = (self.length + lanes - 1) / lanes * (self.terms / self.length);
@@ -175,14 +175,14 @@ impl Runs {
     }
 }
 
-/// Orders the loops of the sum: innermost what runs through memory of A in the smallest steps.
+/// Orders the reduction loops so that the innermost has the smallest stride in A.
 fn sort_by_stride(m: &Module, p: &mut Contraction) {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.reduction.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
 }
 
-/// The loop that B alone depends on and its iterations, fewer than a vector has lanes; Some(None) if there is
-/// no such loop, None if there are several or more iterations.
+/// The loop that only B depends on, and its extent, which must be less than a vector; Some(None) if there is
+/// no such loop, None if there are several or it is longer.
 fn column(p: &Contraction, lanes: i64) -> Option<Option<(Sym, i64)>> {
     let mut only_b = p.loops.iter().filter(|l| depends(&p.b.1, l.0) && !depends(&p.a.1, l.0));
     match (only_b.next(), only_b.next()) {
@@ -192,8 +192,8 @@ fn column(p: &Contraction, lanes: i64) -> Option<Option<(Sym, i64)>> {
     }
 }
 
-/// The innermost loops of the sum as one where memory of A runs on from one to the other. B is a constant
-/// that is laid out in the order of these loops, with such subscripts.
+/// Fuses the innermost reduction loops while A is contiguous across them. B is a constant that is packed in
+/// the order of these loops, with subscripts `b_at`.
 fn join_run(m: &mut Module, p: &mut Contraction, b_at: &mut [Dim]) {
     while let [.., outer, inner] = p.reduction[..] {
         let (Some(size), Some(_)) = (inner.1.as_const(), outer.1.as_const()) else { return };
@@ -265,7 +265,7 @@ impl Plan for AlongSum {
     }
 }
 
-/// What tiles of any height have in common.
+/// The common part of tiles of any height.
 struct Tile {
     p: Contraction,
     b: (Buf, Vec<Dim>),
@@ -278,12 +278,12 @@ struct Tile {
 }
 
 impl Tile {
-    /// The results of all columns of `rows` rows from `first` on.
+    /// The results of all columns of rows `first .. first + rows`.
     fn emit(&self, m: &mut Module, first: Dim, rows: i64) -> Vec<Stmt> {
         let (zero, (n, columns)) = (Dim::constant(0), self.n);
         let sums = rows * columns;
         let vectors = self.run.1 / self.lanes;
-        // Few accumulators would wait for each other: steps get some of their own.
+        // Few accumulators would be bound by latency: unrolled steps get separate ones.
         let split = [4, 2].into_iter().find(|s| sums * s <= BUSY && vectors >= 2 * s).unwrap_or(1);
         let acc = m.reg(ElemType::F32);
         let mut out = vec![Stmt::Acc {
@@ -298,7 +298,7 @@ impl Tile {
         };
         let loops = clip::loops(m, around, &self.clips, (first, rows));
         let depth: Vec<(Sym, Sym)> = around.iter().zip(&loops).map(|(d, l)| (d.0, l.0)).collect();
-        // Vectors from `at` on, number `s` of those side by side.
+        // Vectors beginning at `at`; `s` is the number of the unrolled step.
         let step = |m: &mut Module, at: Dim, s: Dim, used: i64| -> Vec<Stmt> {
             let (r, c, l) = (
                 m.syms.loop_var("r", zero, Dim::constant(rows)),
@@ -347,7 +347,7 @@ impl Tile {
         out.extend(self.stores(m, acc, first, rows));
         out
     }
-    /// Adds the accumulators of steps side by side to the first.
+    /// Adds the accumulators of unrolled steps to the first.
     fn combined(&self, m: &mut Module, acc: Reg, (split, rows): (i64, i64)) -> Vec<Stmt> {
         if split == 1 {
             return vec![];
@@ -364,11 +364,11 @@ impl Tile {
         let body = self.vector(l, self.lanes, vec![set]);
         unroll(r, rows, unroll(c, self.n.1, vec![body]))
     }
-    /// The epilogue: each lane takes the sum of its column, or of its row.
+    /// The epilogue: each lane has the accumulator of its column, or of its row.
     fn stores(&self, m: &mut Module, acc: Reg, first: Dim, rows: i64) -> Vec<Stmt> {
         let (zero, (n, columns)) = (Dim::constant(0), self.n);
         let var = |m: &mut Module, name: &str, n: i64| m.syms.loop_var(name, zero, Dim::constant(n));
-        // Loops over the rows and the columns, and which of them are lanes.
+        // Loops over the rows and the columns, and the loop of the lanes.
         let (mut around, along) = match self.epilogue {
             Lanes::Columns => (vec![(var(m, "r", rows), rows)], columns),
             Lanes::Rows => (vec![(var(m, "n", columns), columns)], rows),
@@ -385,7 +385,7 @@ impl Tile {
             let [r, c] = at(lane.into());
             Expr::Horizontal { op: BinOp::Add, reg: acc, at: vec![zero, r, c] }
         };
-        // Lane by lane from the last one, which needs no condition.
+        // Select lane by lane, beginning with the last one, which needs no condition.
         let of = |rest: Expr, lane: i64| Expr::select(Expr::cmp_index(BinOp::Eq, l, lane), sum(lane), rest);
         let value = (0..along - 1).rev().fold(sum(along - 1), of);
         let total = m.reg(ElemType::F32);

@@ -1,33 +1,33 @@
-//! Steps of a sum that only read the border of zeros around an image are left out: a loop over the rows or
-//! the columns of a convolution's window runs over those that a tile meets the image with. Far dilations and
-//! windows larger than the image are mostly border.
+//! Omits reduction steps that only read the border of zeros around an image: the loop over rows or columns of
+//! a convolution's window is restricted to the iterations in which a tile overlaps the image. Far dilations
+//! and windows larger than the image read mostly border.
 
 use crate::nest::Module;
 use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::sym::{Dim, Sym};
 
-/// Parts of all steps, at least, that are left out: loops whose ends change are foreseen less well.
+/// Minimum share of the steps that is omitted, as 1/n: variable trip counts are harder to predict.
 const WORTH: i64 = 8;
-/// Width of a border from which on it is worth it where the size of the image is not known.
+/// Minimum width of a border for images of run-time size.
 const WIDE: i64 = 4;
 
-/// A loop of the sum whose outer iterations read zeros.
+/// A reduction loop whose outer iterations read zeros.
 #[derive(Clone)]
 pub(super) struct Clip {
-    /// Its variable, and iterations.
+    /// Its variable and extent.
     pub var: Sym,
     extent: Dim,
-    /// It steps through the image by this much, the tile's rows by that much, and the rest is `from`.
+    /// Strides of the loop and of the tile's rows in the image, and the constant offset.
     step: i64,
     row_step: i64,
     from: Dim,
-    /// Positions that are no border.
+    /// Range of positions that are not border.
     inside: (Dim, Dim),
 }
 
 impl Clip {
-    /// The iterations in which one of the rows `row .. row + mr` reads what is no border.
+    /// The iterations in which at least one of the rows `row .. row + mr` reads inside the image.
     pub fn range(&self, row: Dim, mr: i64) -> (Dim, Dim) {
         let first = self.from + row * self.row_step;
         let last = first + self.row_step * (mr - 1);
@@ -36,7 +36,7 @@ impl Clip {
         (lo, hi)
     }
 
-    /// True if it leaves out enough of the steps of tiles of `mr` rows.
+    /// True if enough steps are omitted in tiles of `mr` rows.
     fn is_worth(&self, m: &Module, row: Option<(Sym, Dim)>, mr: i64) -> bool {
         let (from, extent) = (m.syms.simplify(self.from), self.extent.as_const());
         let rows = row.filter(|_| self.row_step > 0).map_or(Some(1), |r| r.1.as_const());
@@ -66,7 +66,7 @@ impl Clip {
     }
 }
 
-/// A loop of a contraction's sum, if it is worth it for tiles of `mr` of such rows.
+/// A reduction loop of a contraction, if clipping it is profitable for tiles of `mr` rows.
 pub(super) fn clip(
     m: &Module,
     p: &Contraction,
@@ -90,7 +90,7 @@ pub(super) fn clip(
     })
 }
 
-/// The loops of a contraction's sum, but for the last one, that are worth it.
+/// The profitable reduction loops of a contraction, except for the innermost.
 pub(super) fn clips(
     m: &Module,
     p: &Contraction,
@@ -101,8 +101,8 @@ pub(super) fn clips(
     outer.iter().filter_map(|d| clip(m, p, borders, rows, *d)).collect()
 }
 
-/// The loops of a sum over `reduction`, with variables of their own: the variable and the iterations that
-/// tiles of rows `row .. row + mr` run over.
+/// The reduction loops with fresh variables: each variable, and the iterations of tiles with rows `row .. row
+/// + mr`.
 pub(super) fn loops(
     m: &mut Module,
     reduction: &[(Sym, Dim)],
@@ -119,7 +119,7 @@ pub(super) fn loops(
         .collect()
 }
 
-/// What a schedule says of them.
+/// Their description in the schedule.
 pub(super) fn describe(clips: &[Clip]) -> Vec<&'static str> {
     if clips.is_empty() { vec![] } else { vec!["border of zeros"] }
 }

@@ -1,35 +1,35 @@
 //! Contractions (MatMul, Gemm, Conv, ...): packed weights and register tiles.
 //!
-//! The form that operators write is a `par` nest around `acc = 0; seq nest { acc = fma(A, B, acc) }; store`.
-//! Loop variables are told apart by where they occur: the column variable n in B only (vectors run along it),
-//! row variables in A only, batch variables in both. B is packed into panels `[batch][ceil(N / nr)][K
-//! ..][nr]` - constants by a lazy rearrangement, others by a kernel - so that the inner loop reads it in
-//! order whatever its layout was (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication). The
-//! width of panels does not depend on the CPU level, so that levels share them; `tiles` makes the loops.
+//! Operators write a `par` nest around `acc = 0; seq nest { acc = fma(A, B, acc) }; store`. Loop variables
+//! are classified by their occurrences: the column variable n occurs in B only (vectors run along it), row
+//! variables in A only, batch variables in both. B is packed into panels `[batch][ceil(N / nr)][K ..][nr]`
+//! (constants by a lazy rearrangement, others by a kernel), so that the inner loop reads it sequentially
+//! whatever its layout was (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication). The width
+//! of panels does not depend on the CPU level, so that levels share them; `tiles` emits the loops.
 
 pub(crate) mod loops;
+mod panels;
 mod staged;
 
-use crate::nest::schedule::{self, Schedule};
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Math, Module, Place, Stmt, visit};
+use crate::nest::schedule::Schedule;
+use crate::nest::{BinOp, DotKind, Expr, Kernel, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
 pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, depends};
-use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
-use crate::passes::nest::analysis::shape::relocate;
+use crate::passes::nest::analysis::machine::{L1, L2, PAGE};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Panels, Plane, Tile, Wanted};
+use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Plane, Tile, Wanted};
 use crate::passes::nest::schedule::{Plan, Request, Within, clip, pack};
-use crate::sym::{Answer, Dim, Sym, SymKind};
+use crate::sym::{Answer, Dim, Sym};
 use crate::target::{Caps, Dot, Facts};
-use crate::tensor::{ConstData, ElemType, consts::Remap};
+use crate::tensor::ElemType;
 use loops::{collapse_columns, collapse_rows, joined, split_phases};
-use std::sync::Arc;
+pub(crate) use panels::{Columns, ConstPanels, Packed, Packing, constant_panels, packing};
 
-/// What a level's vectors are for a product.
+/// The vector properties of a level for a kind of product.
 fn facts_of(product: ProductKind, facts: Facts) -> Facts {
     match product {
-        // Where Cranelift takes vectors apart every lane of a sum has a register.
+        // If Cranelift splits vectors, each lane of an accumulator occupies a register.
         ProductKind::Double if !facts.caps.long_lanes => {
             Facts { registers: facts.registers / facts.lanes, ..facts }
         }
@@ -38,7 +38,8 @@ fn facts_of(product: ProductKind, facts: Facts) -> Facts {
     }
 }
 
-/// Registers of products of bytes that are put together: elements of rows, tables, products of 16 bits.
+/// Registers occupied by byte products that are composed of other instructions: elements of rows, tables,
+/// 16-bit products.
 const WORDS_APART: u32 = 11;
 
 /// True for products of eights on a level that makes two products of quads of them.
@@ -60,28 +61,28 @@ fn facts_of_tiles(product: ProductKind, facts: Facts) -> Facts {
     }
 }
 
-/// A contraction whose loops are told apart, and joined where memory runs on from one to the other.
+/// A contraction with classified loops, fused where memory is contiguous across them.
 pub(crate) struct Axes {
     /// The contraction.
     pub p: Contraction,
     /// The columns, in panels.
     pub columns: Columns,
-    /// Loops along both operands, or along none.
+    /// Loops that both operands depend on, or neither.
     pub batch: Vec<(Sym, Dim)>,
     /// Row loops outside the tile's own.
     rows: Vec<(Sym, Dim)>,
     /// The tile's row loop.
     row: Option<(Sym, Dim)>,
-    /// Rows of both innermost loops, where they are short.
+    /// Combined rows of the two innermost row loops, if these are short.
     several: Option<i64>,
     /// Rows at most.
     pub most: i64,
-    /// The level's vectors for the product.
+    /// The vector properties of the level for the product.
     pub facts: Facts,
 }
 
 impl Axes {
-    /// Those of a contraction that tiles can compute.
+    /// The axes of a contraction that tiles can compute.
     pub fn of(m: &mut Module, request: &Request) -> Option<Axes> {
         let Form::Contraction(p) = request.form else { return None };
         let mut p = (**p).clone();
@@ -107,7 +108,7 @@ impl Axes {
         let row = rows.pop();
         order_reduction(m, &mut p, row, &request.program.borders);
         begin_with_constant(m, &mut p, facts.caps);
-        // Short rows of an image: several of them a tile, where registers are enough.
+        // Short rows of an image: a tile contains several, if registers suffice.
         let several = short_rows(&rows, row);
         let most = match (several, row) {
             (Some(n), _) => n,
@@ -128,7 +129,7 @@ impl Axes {
         let facts = facts_of_tiles(p.product, facts);
         Some(Axes { p, columns, batch, rows, row, several, most, facts })
     }
-    /// Tiles that read B so.
+    /// Tiles that read B as `packing` says.
     pub fn tiled(self, m: &mut Module, request: &Request, packing: Packing) -> Tiled {
         let Axes { mut p, columns, batch, mut rows, mut row, most, facts, .. } = self;
         let Columns { n, extent, nr } = columns;
@@ -172,12 +173,12 @@ pub(crate) struct Tiled {
     rows: Vec<(Sym, Dim)>,
     tile: Tile<Packing>,
     loops: Loops,
-    /// The loop every other iteration of which reads the weights backwards.
+    /// The loop whose odd iterations read the weights backwards.
     turn: Option<Sym>,
     work: Dim,
 }
 
-/// Register tiles for a contraction, a kernel or a nest within one.
+/// Chooses register tiles for a contraction, which is a kernel or a nest within one.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let axes = Axes::of(m, request)?;
     let site = pack::Site { uses: &request.program.uses, k: request.k, facts: axes.facts };
@@ -212,16 +213,16 @@ impl Plan for Tiled {
     }
 }
 
-/// Columns that are worth a tile: two where they lie side by side in the result, vectors may be partial, and
-/// nothing else runs along memory: the pixels of an image of few channels.
+/// Minimum columns of a tile: two if they are contiguous in the result, vectors may be partial, and no other
+/// loop is contiguous: the pixels of an image of few channels.
 fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
     let beside = p.store().is_some_and(|(out, at)| stride(m, out, &at, n) == Some(1));
     let row = p.loops.iter().any(|l| l.0 != n && stride(m, p.a.0, &p.a.1, l.0) == Some(1));
     if beside && !row && facts.caps.masks && p.product == ProductKind::Fma { 2 } else { 4 }
 }
 
-/// The column: a loop that B alone depends on, along memory of the result where there is one. A matrix
-/// product may swap its operands for that.
+/// The column: a loop that only B depends on, contiguous in the result if possible. The operands of a matrix
+/// product may be swapped for that.
 fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
     let (out, at) = p.store()?;
@@ -236,13 +237,13 @@ fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     next.filter(only_b).or_else(|| p.loops.iter().rev().map(|l| l.0).find(only_b))
 }
 
-/// Orders the loops of the sum: innermost what runs through A's memory in the smallest steps, channels of
-/// images, columns of matrices.
+/// Orders the reduction loops so that the innermost has the smallest stride in A: channels of images, columns
+/// of matrices.
 fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>, borders: &Borders) {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.reduction.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
-    // But not what steps from row to row: unrolled steps would share elements of A, and keep them in
-    // registers that the sums need.
+    // Exception: a loop with the stride of the rows. Its unrolled steps would share elements of A, and keep
+    // them in registers that the accumulators need.
     let between = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, i64::abs);
     let shares = |d: &(Sym, Dim)| {
         let s = step(d.0);
@@ -260,21 +261,21 @@ fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>, bor
     }
 }
 
-/// Work of the contraction with columns `n`, whose panels have a multiple of `unit`. `large`:
+/// Work of the contraction with columns `n`, whose panels have a multiple of `unit` columns. `large`: see
 /// `Program::large`.
 fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
     let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
-    // Vectors that are partly empty take as long as whole ones.
+    // Partial vectors take as long as whole ones.
     let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(unit) * unit } else { l.1 };
     let work = (Dim::product(p.loops.iter().chain(&p.reduction).map(lanes)) * 2).floor_div(8);
-    // Few rows wait for the weights.
+    // With few rows, the loads of the weights dominate.
     let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.reduction));
     let waits = large && m.is_constant(p.b.0) && m.syms.le(work, read * READ) == Answer::Yes;
     if waits { read * READ } else { work }
 }
 
-/// A sum to which a constant is added begins with it: one of integers, and one of floats where an addition
-/// reads registers only, so that it costs what a first value costs.
+/// A reduction to which a constant is added begins with the constant: integer sums always, floating-point
+/// ones if an addition reads registers only, so that the initial value costs nothing.
 fn begin_with_constant(m: &Module, p: &mut Contraction, caps: Caps) {
     let ty = p.product.ty();
     let begins = match p.product {
@@ -293,7 +294,7 @@ fn begin_with_constant(m: &Module, p: &mut Contraction, caps: Caps) {
         e.loaded().is_some_and(|b| m.bufs[b].ty == ty && matches!(m.bufs[b].place, Place::Const(_)))
     };
     let acc = p.acc;
-    // The constant, in either place.
+    // The constant may be either operand.
     let term = |e: &Expr| match e {
         Expr::Bin(BinOp::Add, x, y) if x.is_acc(acc) && constant(y) => Some((**y).clone()),
         Expr::Bin(BinOp::Add, x, y) if y.is_acc(acc) && constant(x) => Some((**x).clone()),
@@ -306,7 +307,7 @@ fn begin_with_constant(m: &Module, p: &mut Contraction, caps: Caps) {
     });
     let (1, [start]) = (sums, terms.as_slice()) else { return };
     p.start = Some(start.clone());
-    // Once: without it, the sum may be before another constant.
+    // Once only: after the rewrite, the sum may be an operand of another addition.
     let mut left = true;
     let mut without = |e: Expr| match e {
         Expr::Bin(BinOp::Add, x, y)
@@ -320,13 +321,13 @@ fn begin_with_constant(m: &Module, p: &mut Contraction, caps: Caps) {
     p.epilogue = std::mem::take(&mut p.epilogue).into_iter().map(|s| s.rewrite_exprs(&mut without)).collect();
 }
 
-/// Work of reading a weight that lies beyond the second-level cache, in scalar operations as
-/// `KernelData::work` counts.
+/// Work of loading a weight from beyond the second-level cache, in scalar operations as in
+/// `KernelData::work`.
 const READ: i64 = 6;
 
-/// The loop every other iteration of which reads the weights backwards, so that it begins with what is still
-/// in the first-level cache: where a loop reads the same weights again and again for a few rows, and they
-/// fill that cache but not the second.
+/// The loop whose odd iterations read the weights backwards, beginning with those that are still in the
+/// first-level cache: it reads the same weights repeatedly for a few rows, and they exceed that cache but not
+/// the second.
 fn alternating_loop(
     m: &Module,
     p: &Contraction,
@@ -341,15 +342,15 @@ fn alternating_loop(
     (constant && rows <= 4 && !depends(&p.b.1, s) && (L1 / 2..=L2 / 2).contains(&bytes)).then_some(s)
 }
 
-/// Rows of both innermost row loops, where both are known and a tile may hold several of the inner one, which
-/// are short.
+/// Combined rows of the two innermost row loops, if both extents are known and the inner one is so short that
+/// a tile may contain several.
 fn short_rows(outer: &[(Sym, Dim)], inner: Option<(Sym, Dim)>) -> Option<i64> {
     let (outer, inner) = (outer.last()?.1.as_const()?, inner?.1.as_const()?);
     (outer > 1 && (2..=tiles::MOST_ROWS / 2).contains(&inner)).then_some(outer * inner)
 }
 
-/// Puts a row loop of known size that nearly fills a tile last, the tile's own, where run time may count few
-/// rows of the innermost one: heads that share keys, while a decoder takes one token.
+/// Moves a row loop of known extent that nearly fills a tile to the innermost position, if the innermost one
+/// may have few iterations at run time: heads that share keys, while a decoder processes one token.
 fn known_last(m: &Module, rows: &mut Vec<(Sym, Dim)>) {
     const FULL: i64 = MOST_ROWS / 3;
     let Some((_, last)) = rows.last() else { return };
@@ -361,254 +362,4 @@ fn known_last(m: &Module, rows: &mut Vec<(Sym, Dim)>) {
         let row = rows.remove(i);
         rows.push(row);
     }
-}
-
-/// Bytes of weights that no cache of one core holds.
-const LARGE: u64 = 2 * L2 as u64;
-
-/// B as panels.
-pub(crate) struct Packed {
-    /// The panels.
-    pub buf: Buf,
-    /// Leading subscripts that hang on loops around the nest.
-    pub outer: Vec<Dim>,
-    /// Batch loops that they depend on.
-    pub own: Vec<Sym>,
-    /// True if they are more than a cache holds.
-    pub large: bool,
-    /// Elements of a line of memory.
-    pub line: i64,
-}
-
-/// Panels of a constant, which are no buffer yet.
-#[derive(Clone)]
-pub(crate) struct ConstPanels {
-    name: String,
-    data: Arc<ConstData>,
-    outer: Vec<Dim>,
-    own: Vec<Sym>,
-    line: i64,
-}
-
-impl ConstPanels {
-    /// True if they are more than a cache holds.
-    fn large(&self) -> bool {
-        self.data.byte_len() > LARGE
-    }
-    /// The panels as a buffer.
-    pub fn place(self, m: &mut Module) -> Packed {
-        let large = self.large();
-        Packed {
-            buf: m.constant(self.name, self.data),
-            outer: self.outer,
-            own: self.own,
-            large,
-            line: self.line,
-        }
-    }
-}
-
-/// How tiles read B.
-pub(crate) enum Packing {
-    /// In place.
-    InPlace,
-    /// As panels of a constant.
-    Constant(ConstPanels),
-    /// As panels that a kernel makes.
-    Kernel(pack::Panels),
-    /// As panels that a task makes, one at a time.
-    Task(pack::Panels),
-}
-
-impl Packing {
-    /// Panels of a kernel as those of a task.
-    fn staged(self) -> Packing {
-        match self {
-            Packing::Kernel(panels) => Packing::Task(panels),
-            other => other,
-        }
-    }
-    /// Adds what makes the panels of contraction `k`.
-    pub fn apply(self, m: &mut Module, k: Kernel, p: &Contraction) -> Panels {
-        match self {
-            Packing::InPlace => Panels::InPlace,
-            Packing::Constant(panels) => Panels::Packed(panels.place(m)),
-            Packing::Kernel(panels) | Packing::Task(panels) => {
-                let own = panels.own.iter().map(|b| b.0).collect();
-                let buf = panels.apply(m, k, p);
-                Panels::Packed(Packed { buf, outer: vec![], own, large: false, line: 1 })
-            }
-        }
-    }
-}
-
-impl tiles::Source for Packing {
-    fn large(&self) -> bool {
-        matches!(self, Packing::Constant(c) if c.large())
-    }
-    fn constant(&self, _: &Module) -> Option<(u64, i64)> {
-        if let Packing::Constant(c) = self { Some((c.data.byte_len(), c.line)) } else { None }
-    }
-    fn describe(&self, _: &Module, columns: i64) -> schedule::Packing {
-        match self {
-            Packing::InPlace => schedule::Packing::InPlace,
-            Packing::Constant(c) => schedule::Packing::Constant { columns, bytes: c.data.byte_len() },
-            Packing::Kernel(_) => schedule::Packing::Kernel { columns },
-            Packing::Task(_) => schedule::Packing::Task { columns },
-        }
-    }
-}
-
-/// The columns of a contraction, in panels.
-#[derive(Clone, Copy)]
-pub(crate) struct Columns {
-    /// The loop over them.
-    pub n: Sym,
-    /// How many there are.
-    pub extent: Dim,
-    /// Columns of a panel.
-    pub nr: i64,
-}
-
-/// Rows from which on B is packed where that converts its elements, which each tile of rows would do.
-const CONVERTED_ROWS: i64 = 24;
-
-/// Rows, as far as they are known.
-fn constant_rows(p: &Contraction) -> i64 {
-    let own = p.loops.iter().filter(|l| depends(&p.a.1, l.0) && !depends(&p.b.1, l.0));
-    own.filter_map(|l| l.1.as_const()).fold(1, i64::saturating_mul)
-}
-
-/// How tiles read B: in place if its rows lie there as panels would, else packed.
-pub(crate) fn packing(
-    m: &Module,
-    site: &pack::Site,
-    p: &Contraction,
-    batch: &[(Sym, Dim)],
-    columns: Columns,
-) -> Option<Packing> {
-    let Columns { n, extent, nr } = columns;
-    let constant = m.is_constant(p.b.0);
-    let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
-    // A constant that is one panel.
-    let panel = extent.as_const() == Some(nr) && p.reduction.last().is_some_and(|d| along(d.0) == Some(nr));
-    let near = p
-        .reduction
-        .last()
-        .and_then(|d| along(d.0))
-        .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
-    if (!constant || panel)
-        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p, site.facts))
-        && p.reduction.len() == 1
-        && near
-        && along(n) == Some(1)
-        && runs_in_vectors(p, extent, site.facts)
-    {
-        return Some(Packing::InPlace);
-    }
-    if p.with.is_some() {
-        return None;
-    }
-    // Panels are `[what loops around the nest pick ..][batch that B depends on ..][panel][reduction ..][nr]`.
-    let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
-    if constant && !m.is_recast(p.b.0) {
-        return constant_panels(m, p, &own, (n, extent), nr).map(Packing::Constant);
-    }
-    let known = |s: Sym| {
-        s == n || own.iter().chain(&p.reduction).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop
-    };
-    if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
-        return None;
-    }
-    let (name, dims) = (packed_name(m, p), packed_dims(p, &own, extent, nr));
-    Some(Packing::Kernel(pack::Panels::new(m, site, p, pack::Shape { name, dims, own, columns })))
-}
-
-/// Rows up to which B is read with masks at the ends of its rows rather than packed.
-const MASKED_ROWS: i64 = 28;
-
-/// True if columns are whole vectors, or masks cut off the last one.
-fn runs_in_vectors(p: &Contraction, extent: Dim, facts: Facts) -> bool {
-    let masks = facts.caps.masks
-        && p.product == ProductKind::Fma
-        && extent.as_const().is_some()
-        && constant_rows(p) <= MASKED_ROWS;
-    masks || extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
-}
-
-fn packed_name(m: &Module, p: &Contraction) -> String {
-    format!("{}.packed", m.bufs[p.b.0].name)
-}
-
-/// Dims of panels, but for what loops around the nest pick.
-fn packed_dims(p: &Contraction, own: &[(Sym, Dim)], n_extent: Dim, nr: i64) -> Vec<Dim> {
-    let own = own.iter().map(|b| b.1);
-    own.chain([n_extent.ceil_div(nr)])
-        .chain(p.reduction.iter().map(|d| d.1))
-        .chain([Dim::constant(nr)])
-        .collect()
-}
-
-/// A constant B as panels, see [`packing`]; `own` are the batch loops that it depends on.
-pub(crate) fn constant_panels(
-    m: &Module,
-    p: &Contraction,
-    own: &[(Sym, Dim)],
-    (n, n_extent): (Sym, Dim),
-    nr: i64,
-) -> Option<ConstPanels> {
-    let storage = m.storage(p.b.0);
-    let Place::Const(c) = &m.bufs[storage].place else { return None };
-    if m.bufs[storage].layout != Layout::RowMajor || m.is_recast(p.b.0) {
-        return None;
-    }
-    let at = if p.b.0 == storage {
-        p.b.1.clone()
-    } else {
-        relocate(m, &m.bufs[p.b.0].dims, &p.b.1, &m.bufs[storage].dims)
-    };
-    let mut vars: Vec<Sym> = own.iter().map(|b| b.0).collect();
-    vars.push(n);
-    vars.extend(p.reduction.iter().map(|d| d.0));
-    // Subscripts without a loop of the nest stay as they are.
-    let picked = |d: &Dim| d.as_const().is_none() && !vars.iter().any(|v| d.contains(*v));
-    let outer: Vec<Dim> = at.iter().copied().filter(picked).collect();
-    let extents: Vec<Dim> =
-        at.iter().zip(c.dims()).filter(|x| picked(x.0)).map(|x| Dim::constant(*x.1)).collect();
-    let (mut offset, mut coeff) = (vec![], vec![]);
-    let mut next = 0;
-    for d in &at {
-        let mut rest = *d;
-        let mut row = vec![0; outer.len()];
-        if picked(d) {
-            row[next] = 1;
-            next += 1;
-            rest = Dim::constant(0);
-        }
-        for v in &vars {
-            let (c, r) = rest.linear_in(*v)?;
-            row.push(c.as_const()?);
-            rest = r;
-        }
-        let panel = outer.len() + own.len();
-        let lane = row[panel];
-        row[panel] = lane * nr;
-        row.push(lane);
-        offset.push(rest.as_const()?);
-        coeff.push(row);
-    }
-    let dims: Vec<i64> = extents
-        .into_iter()
-        .chain(packed_dims(p, own, n_extent, nr))
-        .map(|d| d.as_const())
-        .collect::<Option<_>>()?;
-    let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
-    let line = LINE / m.bufs[p.b.0].ty.bytes().map_or(4, i64::from);
-    Some(ConstPanels {
-        name: packed_name(m, p),
-        data: Arc::new(data),
-        outer,
-        own: own.iter().map(|b| b.0).collect(),
-        line,
-    })
 }

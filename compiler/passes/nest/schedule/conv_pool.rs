@@ -1,7 +1,7 @@
-//! Convolutions with pooling behind them in one kernel, as `fuse_conv_pool` makes them.
+//! Convolutions fused with pooling, as `fuse_conv_pool` emits them.
 //!
-//! Vectors run along the pooled row: each lane has a window of sums, which differ in where they begin, and
-//! pooling is an operation on whole vectors.
+//! Vectors run along the pooled row: each lane has the accumulators of one window, which differ in their
+//! start, and pooling is an operation on whole vectors.
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
@@ -14,10 +14,10 @@ use crate::passes::nest::schedule::{self, Request};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Taps of a row of the convolution's window that are written out.
+/// Maximum taps of a row of the convolution's window that are unrolled.
 const UNROLLED: i64 = 8;
 
-/// Images that stay channels-first because a kernel of this form reads or writes them.
+/// Images that stay channels-first because a fused kernel accesses them.
 pub(crate) fn planes(m: &Module, kernels: &[Kernel]) -> Vec<Buf> {
     kernels
         .iter()
@@ -28,18 +28,18 @@ pub(crate) fn planes(m: &Module, kernels: &[Kernel]) -> Vec<Buf> {
         .collect()
 }
 
-/// A kernel of the fused form, in vectors along the pooled row.
+/// A fused kernel in vectors along the pooled row.
 struct Plan {
     p: PooledContraction,
     row: (Sym, i64),
     channel: (Sym, i64),
     lanes: i64,
-    /// Parts of the channels, each with registers for all its sums.
+    /// Parts of the channels, each with registers for all its accumulators.
     parts: i64,
     work: Dim,
 }
 
-/// Vectors along the pooled row for a kernel of the fused form.
+/// Chooses vectors along the pooled row for a fused kernel.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn schedule::Plan>> {
     let Form::PooledContraction(p) = request.form else { return None };
     let p = (**p).clone();
@@ -49,7 +49,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn schedu
     let channel = p.loops.iter().find(|l| depends(&p.w.1, l.0) && !depends(&p.a.1, l.0)).and_then(known)?;
     let window = p.window.iter().try_fold(1i64, |n, w| n.checked_mul(w.1.as_const()?))?;
     let (lanes, registers) = (i64::from(request.facts.lanes), i64::from(request.facts.registers));
-    // The sums of some channels, the image's elements for one tap, a weight, and what loading takes.
+    // Registers hold the accumulators of some channels, the image elements for one tap, a weight, and
+    // temporaries of loads.
     let most = ((registers - window - 4) / window).clamp(1, channel.1);
     let parts = (channel.1 + most - 1) / most;
     let work = cost::work(m, request.body);
@@ -107,9 +108,9 @@ impl schedule::Plan for Plan {
 /// A vector of pooled results for some channels.
 struct Block<'a> {
     p: &'a PooledContraction,
-    /// The row's variable and where the vector begins.
+    /// The row's variable and the start of the vector.
     x: (Sym, Dim),
-    /// The channels' variable and the first of them.
+    /// The channels' variable and the first channel.
     c: (Sym, i64),
     channels: i64,
     lanes: i64,
@@ -132,7 +133,7 @@ impl Block<'_> {
             init,
         };
         let mut out = vec![acc(sum, &sizes, Expr::num(ElemType::F32, 0.0))];
-        // The innermost taps are written out.
+        // The innermost taps are unrolled.
         let depth: Vec<(Sym, Sym, Dim)> =
             p.reduction.iter().map(|d| (d.0, shape::loop_like(m, d.0, Dim::constant(0), d.1), d.1)).collect();
         let mut body = self.each(m, true, (sum, pooled), &|| {
@@ -153,7 +154,7 @@ impl Block<'_> {
         out.extend(self.each(m, false, (sum, pooled), &|| p.epilogue.clone()));
         out
     }
-    /// Statements of the kernel for each channel (and each result of the window), in lanes.
+    /// Repeats statements of the kernel for each channel (and each result of the window), in lanes.
     fn each(
         &self,
         m: &mut Module,

@@ -1,9 +1,9 @@
-//! Depthwise convolutions: sums over a window in which every factor runs along the same channels.
+//! Depthwise convolutions: reductions over a window in which both factors have the channels of the result.
 //!
-//! Vectors run along channels; a block of neighbouring results along a row shares what their windows have in
-//! common: each weight is loaded once for the block, each element of the image once for all windows that it
-//! is in. A task takes some channels through several rows where what windows of neighbouring rows share then
-//! stays in the first-level cache.
+//! Vectors run along channels. A block of adjacent results along a row shares the operands of overlapping
+//! windows: each weight is loaded once per block, each image element once for all windows that contain it. If
+//! the data that adjacent rows share fits in the first-level cache, a task computes some channels of several
+//! rows.
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
@@ -19,14 +19,14 @@ use crate::passes::nest::schedule::{Plan, Request, rows, tiles};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Taps of a window that are written out; larger ones keep their outermost loop.
+/// Maximum taps of a window that are unrolled completely; larger windows keep their outermost loop.
 const UNROLLED: i64 = 25;
-/// Results of parts of a block, which short rows have too.
+/// Sizes of partial blocks, which short rows use too.
 const PARTS: [i64; 2] = [4, 6];
-/// What is taken for the length of a row that run time knows, and rows of a task then.
+/// Assumed length of a row of run-time length, and rows per task in that case.
 const WIDE: i64 = 32;
 const HIGH: i64 = 16;
-/// Blocks of a signal that a task takes at least.
+/// Minimum blocks of a signal per task.
 const PIECE: i64 = 8;
 
 /// A depthwise convolution with channels innermost.
@@ -39,17 +39,17 @@ struct Window {
     work: Dim,
 }
 
-/// What a task takes of the rows of results.
+/// The share of a task in the rows of results.
 enum Rows {
-    /// All channels of a row or of several.
+    /// All channels of one or several rows.
     Whole,
     /// All channels of some blocks of a signal.
     Pieces,
-    /// Some channels of rows one below the other: the loop over them, and how many.
+    /// Some channels of successive rows: the loop over them, and the partition.
     Some((Sym, Dim), Cut),
 }
 
-/// Blocks of neighbouring results for a depthwise convolution with channels innermost.
+/// Chooses blocks of adjacent results for a depthwise convolution with channels innermost.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let Form::Contraction(p) = request.form else { return None };
     let (out, at) = p.store()?;
@@ -62,8 +62,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     window(m, request, (p, relayout), c, true)
 }
 
-/// The same for a convolution in groups of so few channels that a vector holds several groups: lanes take
-/// what they read of the image by shuffles.
+/// The same for a convolution in groups of so few channels that a vector contains several groups: lanes load
+/// image elements by shuffles.
 pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let Form::Contraction(p) = request.form else { return None };
     let lanes = i64::from(request.facts.lanes);
@@ -77,7 +77,7 @@ pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn
     let both = |s: Sym| depends(&p.a.1, s) && depends(&p.b.1, s);
     let g = p.loops.iter().copied().find(|l| both(l.0) && stride(m, out, &at, l.0) == Some(channels))?;
     let all = (g.1 * channels).as_const()?;
-    // A vector of several groups takes a shuffle beside each multiplication.
+    // A vector of several groups requires a shuffle per multiplication.
     if g.1.as_const()? < 2 * ((all + lanes - 1) / lanes) {
         return None;
     }
@@ -93,7 +93,7 @@ pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn
     window(m, request, (p, Relayout::new(joined.0)), joined.0, false)
 }
 
-/// Blocks of results with vectors along channels `c`, which memory of the image follows or not.
+/// Blocks of results with vectors along channels `c`, which may or may not be contiguous in the image.
 fn window(
     m: &mut Module,
     request: &Request,
@@ -111,7 +111,7 @@ fn window(
     if stride(m, p.b.0, &p.b.1, c) != Some(1) {
         return None;
     }
-    // The row: what moves the image in the smallest steps and not the weights.
+    // The row loop: the smallest stride in the image among loops that the weights do not depend on.
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     let rows = p.loops.iter().copied().filter(|l| l.0 != c && !depends(&p.b.1, l.0));
     let x = rows.filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0))?;
@@ -121,10 +121,10 @@ fn window(
     }
     let width = width(m, &p, x, i64::from(request.facts.registers));
     let block = Block { c, extent, x, width, lanes: i64::from(request.facts.lanes), taps };
-    // Rows: what moves the image in the next larger steps.
+    // The loop over rows: the next larger stride in the image.
     let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
     outer.sort_by_key(|l| std::cmp::Reverse(stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
-    // Where run time knows how large these are, the next dimension of the image tells.
+    // If these strides are run-time values, the order of the image's dimensions decides.
     let mut below = outer.iter().copied().filter(|l| !depends(&p.b.1, l.0));
     let dimension = |s: Sym| p.a.1.iter().rposition(|d| d.contains(s)).filter(|i| *i > 0);
     let down = match below.clone().filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0)) {
@@ -144,11 +144,11 @@ fn window(
     Some(Box::new(Window { p, block, outer, rows, work }))
 }
 
-/// Neighbouring results of a block along row `x`: as many as have registers for their sums and for what their
-/// windows share, in blocks of equal size.
+/// Adjacent results per block along row `x`: as many as have registers for their accumulators and the shared
+/// operands, in blocks of equal size.
 fn width(m: &Module, p: &Contraction, x: (Sym, Dim), registers: i64) -> i64 {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
-    // Elements of the image that a row of the window has in common with others, for one more result.
+    // Image elements that a row of the window shares with others, per additional result.
     let inner = p.reduction.last().map_or(1, |d| d.1.as_const().unwrap_or(1));
     let apart = match (p.reduction.last().and_then(|d| stride(m, p.a.0, &p.a.1, d.0)), step(x.0)) {
         (Some(tap), Some(row)) if tap > 0 => (row / tap).clamp(1, inner),
@@ -207,7 +207,7 @@ impl Plan for Window {
     }
 }
 
-/// How the work is cut into tasks.
+/// The partition of the work into tasks.
 struct Cut {
     /// Rows of the result.
     rows: i64,
@@ -215,25 +215,25 @@ struct Cut {
     vectors: i64,
 }
 
-/// Tasks that take a few channels through many rows: what neighbouring rows have in common of the image then
-/// comes from the first-level cache. None where it does not fit: all channels of a few neighbours are better
-/// there, since they lie together.
+/// Tasks of a few channels and many rows: the image elements that adjacent rows share then come from the
+/// first-level cache. `None` if they do not fit: tasks of all channels and a few adjacent rows are better
+/// then, since channels are contiguous.
 fn cut(
     m: &Module,
     p: &Contraction,
     (y, x): ((Sym, Dim), (Sym, Dim)),
     (extent, lanes): (i64, i64),
 ) -> Option<Cut> {
-    // Of the first-level cache; the weights and the results take the rest.
+    // Share of the first-level cache; the weights and the results use the rest.
     const CACHE: i64 = L1 * 5 / 6;
     const TASKS: i64 = 16;
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     let (high, wide) = (y.1.as_const().unwrap_or(HIGH), x.1.as_const().unwrap_or(WIDE));
-    // Channels in memory from pixel to pixel, and so many lines that pixels fall on all sets of the cache.
+    // Channels in memory between pixels: pixels of so many lines are distributed over all sets of the cache.
     let pixel = p.reduction.iter().filter_map(|d| step(d.0)).chain(step(x.0)).min()? * 4;
     let lines = if pixel % LINE == 0 { gcd(pixel / LINE, SETS) } else { 1 };
     let vectors = lines * (LINE / (4 * lanes)).max(1);
-    // Along a row and across rows: how far a window goes beyond the first element of its results.
+    // Extent of a window beyond its first element, along a row and across rows.
     let taps = |l: Sym| {
         p.reduction
             .iter()
@@ -266,7 +266,7 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Some channels: where they begin, how many of a vector, how many vectors.
+/// Some channels: the first one, lanes per vector, number of vectors.
 #[derive(Clone, Copy)]
 struct Channels {
     base: Dim,
@@ -274,13 +274,13 @@ struct Channels {
     vectors: i64,
 }
 
-/// Results beside each other that share registers.
+/// Adjacent results that share registers.
 #[derive(Clone, Copy)]
 struct Patch {
-    /// The first one, and how many.
+    /// The first one, and their number.
     from: Dim,
     width: i64,
-    /// The first channel, and how many of a vector.
+    /// The first channel, and the number of lanes.
     base: Dim,
     used: i64,
 }
@@ -289,7 +289,7 @@ struct Block {
     c: Sym,
     extent: i64,
     x: (Sym, Dim),
-    /// Neighbouring results of a block.
+    /// Adjacent results per block.
     width: i64,
     lanes: i64,
     taps: i64,
@@ -331,8 +331,8 @@ impl Block {
         };
         parallel(m, &outer, body)
     }
-    /// A signal's blocks in pieces that several threads can take; `short` computes one that is shorter than a
-    /// piece. The last piece overlaps the one before: both store the same there.
+    /// The blocks of a signal in pieces for several threads; `short` computes a signal that is shorter than a
+    /// piece. The last piece overlaps the previous one: both store the same values there.
     fn pieces(&self, m: &mut Module, p: &Contraction, outer: &[(Sym, Dim)], short: Vec<Stmt>) -> Vec<Stmt> {
         let (zero, width) = (Dim::constant(0), self.width);
         let long = PIECE * width;
@@ -350,7 +350,7 @@ impl Block {
         let loops: Vec<(Sym, Dim)> = outer.iter().copied().chain([(q, pieces)]).collect();
         parallel(m, &loops, body)
     }
-    /// Rows of results (the loop over them, from where, to where) for some channels.
+    /// Rows of results (the loop and its range) for some channels.
     fn rows(
         &self,
         m: &mut Module,
@@ -363,7 +363,7 @@ impl Block {
         let body = substitute(m, body, &|s| (s == y).then(|| v.into()));
         vec![Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body }]
     }
-    /// A row of results, for some channels or for all.
+    /// A row of results, for some or all channels.
     fn columns(&self, m: &mut Module, p: &Contraction, channels: Option<Channels>) -> Vec<Stmt> {
         let (zero, width, extent) = (Dim::constant(0), self.width, self.x.1);
         let piece = |m: &mut Module, from: Dim, width: i64| match channels {
@@ -388,8 +388,8 @@ impl Block {
             Some(0) => {}
             Some(rest) => out.extend(piece(m, blocks * width, rest)),
             None => {
-                // The last block overlaps the one before: both store the same there. Of a row shorter than a
-                // block there are parts.
+                // The last block overlaps the previous one: both store the same values there. A row shorter
+                // than a block is divided into partial blocks.
                 let last = piece(m, extent - width, width);
                 let mut parts = vec![];
                 for part in tiles::rests(width, 1) {
@@ -397,7 +397,7 @@ impl Block {
                     let then = piece(m, from, part.rows);
                     parts.extend(part.only_if(extent, then));
                 }
-                // Few results need no whole block.
+                // Few results require no whole block.
                 let last = PARTS.iter().rev().filter(|n| **n < width).fold(last, |els, n| {
                     let then = piece(m, extent - *n, *n);
                     vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, left, *n), then, els }]
@@ -410,7 +410,7 @@ impl Block {
         }
         out
     }
-    /// `width` results from `from` on, all channels.
+    /// Results `from .. from + width`, all channels.
     fn channels(&self, m: &mut Module, p: &Contraction, from: Dim, width: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);
         let whole = self.extent / self.lanes;
@@ -461,7 +461,7 @@ impl Block {
             Expr::Acc { reg: acc, at: here.clone(), lane: None },
         );
         let mut body = self.row((r, width), (l, used), vec![Stmt::Set { reg: acc, at: here, value }]);
-        // Rows of a band that are in a ring are a pointer each.
+        // Each row of a band in a ring buffer has a pointer of its own.
         let in_line = |s: Sym| m.linear(p.a.0, &p.a.1).linear_in(s).is_some();
         let rolled = self.taps > UNROLLED && depth.first().is_some_and(|d| in_line(d.0));
         for (i, (_, var, hi)) in depth.iter().enumerate().rev() {
@@ -493,7 +493,7 @@ impl Block {
             .collect();
         self.row((r, width), (l, used), tail)
     }
-    /// What a loop variable of the kernel is at result `x` and channel `c`.
+    /// The value of a loop variable of the kernel at result `x` and channel `c`.
     fn position(&self, s: Sym, x: Dim, c: Dim) -> Option<Dim> {
         match s {
             s if s == self.x.0 => Some(x),
@@ -501,7 +501,7 @@ impl Block {
             _ => None,
         }
     }
-    /// A body for each of `width` results of a block, in `used` lanes.
+    /// The body for each of `width` results of a block, in `used` lanes.
     fn row(&self, (r, width): (Sym, i64), (l, used): (Sym, i64), body: Vec<Stmt>) -> Vec<Stmt> {
         let lanes = Stmt::vector(self.lanes, l, used, body);
         vec![Stmt::unroll(r, width, vec![lanes])]

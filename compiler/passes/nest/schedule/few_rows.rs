@@ -1,6 +1,6 @@
-//! Contractions of few rows whose other operand is no constant: a 1x1 convolution of an image with channels
-//! first, a product with a matrix that the model computes. To pack B reads and writes each of its elements,
-//! which few products do not pay for, so tiles read B where it lies, however far apart its rows are.
+//! Contractions of few rows with a non-constant B: a 1x1 convolution of an image with channels first, a
+//! product with a computed matrix. Packing B loads and stores each of its elements, which is not profitable
+//! for few products, so tiles read B in place, whatever the stride of its rows is.
 
 use crate::nest::Module;
 use crate::passes::nest::analysis::form::Form;
@@ -9,13 +9,13 @@ use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::{Axes, Packing, Product};
 use crate::passes::nest::schedule::{Plan, Request, tiles};
 
-/// Bytes of a strip of columns that stays in the first-level cache from one tile of rows to the next, though
-/// its lines share sets, and rows at most that read it there. Measured with 256- and 512-bit vectors, planes
-/// and matrices of 1536 to 16384 columns, depths of 32 to 2048: 1.04 to 3.2 times as fast.
+/// Maximum bytes of a strip of columns that stays in the first-level cache between tiles of rows, though its
+/// lines share sets, and maximum rows that read it there. Measured with 256- and 512-bit vectors, planes and
+/// matrices of 1536 to 16384 columns, reductions of 32 to 2048: 1.04 to 3.2 times as fast.
 const STRIP: i64 = L1 / 3;
 const ROWS: i64 = 64;
 
-/// Register tiles over B in place.
+/// Chooses register tiles over B in place.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let Form::Contraction(p) = request.form else { return None };
     let [(depth, extent)] = p.reduction[..] else { return None };
@@ -26,7 +26,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let (p, columns, facts) = (&axes.p, axes.columns, axes.facts);
     let lies_in_rows =
         stride(m, p.b.0, &p.b.1, columns.n) == Some(1) && m.linear(p.b.0, &p.b.1).linear_in(depth).is_some();
-    // Of columns that run time counts, masks cut off the last ones.
+    // If the number of columns is a run-time value, the last ones are masked.
     let masked = facts.caps.masks && columns.extent.as_const().is_none() && p.product == Product::Fma;
     let whole_vectors = masked || columns.extent.modulo(i64::from(facts.lanes)).as_const() == Some(0);
     let of_floats = matches!(p.product, Product::Fma | Product::Double) && p.is_plain();

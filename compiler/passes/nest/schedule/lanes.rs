@@ -1,6 +1,6 @@
-//! Vectors for everything but contractions: maps, pooling, depthwise convolutions along the contiguous
-//! dimension of the result; rows (softmax, normalization, reductions) along the contiguous dimension of what
-//! they read.
+//! Vectors for everything except contractions: maps, pooling and depthwise convolutions along the contiguous
+//! dimension of the result; row kernels (softmax, normalization, reductions) along the contiguous dimension
+//! of their operand.
 
 mod along;
 mod body;
@@ -38,9 +38,9 @@ use std::sync::Arc;
 /// The vectors of a nest.
 #[derive(Clone, Copy)]
 pub struct Vectors {
-    /// Elements of one.
+    /// Elements per vector.
     pub lanes: i64,
-    /// What the level's vectors can do.
+    /// Capabilities of the level's vectors.
     pub caps: Caps,
 }
 
@@ -51,7 +51,7 @@ impl From<Facts> for Vectors {
 }
 
 impl Vectors {
-    /// Those of a nest: of half as many lanes where it has elements of 64 bits.
+    /// The vectors of a nest: half as many lanes if it has 64-bit elements.
     fn of(self, needs: &Needs) -> Vectors {
         let lanes = if needs.long { lanes64::lanes(self.lanes, self.caps.long_lanes) } else { self.lanes };
         Vectors { lanes, ..self }
@@ -67,7 +67,7 @@ struct Plan {
     work: Dim,
 }
 
-/// What vectors run along decides how tasks are made.
+/// The vector axis determines how tasks are formed.
 enum Kind {
     /// Along the result; a part of a larger nest has no tasks of its own.
     Result {
@@ -78,14 +78,14 @@ enum Kind {
     Rows(Tasks, Ways),
 }
 
-/// Vectors for any nest: loop order, vectors, tasks. Tasks depend on the trip counts of the loops in vectors,
-/// so these are made here.
+/// Chooses loop order, vectors and tasks for any nest. Tasks depend on the trip counts of the vector loops,
+/// so they are chosen here.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn super::Plan>> {
     let whole = request.within == Within::Kernel;
     Some(Box::new(plan(m, request.body, request.facts.into(), whole)))
 }
 
-/// The same for the body of a kernel that is made to prepare another: its scheduled body.
+/// The scheduled body of a kernel that prepares operands of another.
 pub(crate) fn schedule(m: &mut Module, k: Kernel, body: &[Stmt], vectors: Vectors) -> Vec<Stmt> {
     let plan = Box::new(plan(m, body, vectors, true));
     let schedule = plan.schedule.clone();
@@ -113,7 +113,8 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
         (rows::describe(&steps), rows::apply(m, body, steps))
     };
     let scalars = nest.body.clone();
-    // Where run time knows whether rows are interleaved, a row by itself has all of its accumulators.
+    // Whether rows are interleaved may be a run-time decision: a row that is not interleaved has several
+    // accumulators.
     let several = (!lengths.is_empty()).then(|| {
         let short = lengths.iter().map(|(n, most)| Expr::cmp_index(BinOp::Le, *n, *most));
         let cond = short.reduce(|a, b| Expr::bin(BinOp::And, a, b));
@@ -171,7 +172,7 @@ impl super::Plan for Plan {
     }
 }
 
-/// Outermost the largest step through the result's memory.
+/// Orders loops so that the outermost has the largest stride in the result.
 fn order_loops(m: &Module, body: &[Stmt], loops: &mut [(Sym, Dim)]) {
     let Some((buf, at)) = first_store(body) else { return };
     let d = &m.bufs[buf];
@@ -187,7 +188,7 @@ fn vector(lanes: i64) -> LoopKind {
     LoopKind::Vec(lanes as u32)
 }
 
-/// Joins the loops outside `var` with it while every access runs on through memory.
+/// Fuses outer loops into `var` while every access is contiguous across them.
 pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<Sym> {
     if nest.loops.last().map(|l| l.0) != Some(var) {
         return None;
@@ -216,18 +217,18 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
         }
         nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| sub(d))).collect();
         nest.loops.truncate(nest.loops.len() - 2);
-        // Memory order: the subscripts come back as one linear position when addresses are made.
+        // The subscripts become one linear position again when addresses are computed.
         nest.loops.push((v, oe * ie));
         joined = Some(v);
     }
     joined
 }
 
-/// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where
-/// there are loops inside, what they move counts. `extent` is that of the variable where vectors may be told
-/// apart.
+/// True if most accesses along the variable can be whole vectors, and nothing else prevents vectorization. If
+/// there are inner loops, the accesses in them count. `extent`: that of the variable, if individual vectors
+/// may be distinguished.
 fn suits(m: &Module, needs: &Needs, var: Sym, vectors: Vectors, extent: Option<Dim>) -> bool {
-    // An elementary function costs as much as several loads of lanes one by one.
+    // An elementary function costs as much as several loads by lane.
     const ELEMENTARY: i64 = 8;
     if !needs.may_run_along(var) {
         return false;
@@ -239,8 +240,8 @@ fn suits(m: &Module, needs: &Needs, var: Sym, vectors: Vectors, extent: Option<D
     functions + loads >= stores
 }
 
-/// What a load is in vectors along a variable: 1 if it is whole vectors, -1 if it is lanes one by one; 0 for
-/// a gather or elements at equal distances, which cost what these do.
+/// The benefit of a load in vectors along a variable: 1 for whole vectors, -1 for lane-by-lane loads; 0 for a
+/// gather or a strided load, which cost the same as scalar loads.
 fn gain(
     m: &Module,
     needs: &Needs,
@@ -250,10 +251,10 @@ fn gain(
 ) -> i64 {
     let (t, caps) = (m.bufs[buf].ty, vectors.caps);
     let vector = needs.is_word(t) || is_short(t) && (caps.short_floats || t.is_int());
-    // Short elements are not gathered where a condition says which lanes read.
+    // Short elements are not gathered under a condition that differs between lanes.
     let shuffled = !needs.long && vector && (t.bits() == 32 || !needs.conditional);
     let step = stride(m, buf, at, var);
-    // Neighbours, or one element for all: run time decides.
+    // Contiguous elements or a broadcast: decided at run time.
     let repeated = || {
         let step = m.linear(buf, at).linear_in(var).map(|s| s.0);
         step.is_some_and(|s| is_factor(&m.syms, s))
@@ -278,21 +279,21 @@ fn gain(
     }
 }
 
-/// Small constants that are read across the vector direction are stored again so that they run along it.
+/// Stores copies of small constants that are read across the vector axis, so that they are contiguous along
+/// it.
 pub(crate) struct Relayout {
-    /// The loop that vectors run along.
+    /// The loop of the vector axis.
     var: Sym,
-    /// What stands for constants that are stored again, by the dimension that vectors run along and their
-    /// step in it.
+    /// Copies of constants, by the dimension that vectors run along and their step in it.
     again: HashMap<(Buf, usize, i64), Buf>,
 }
 
 impl Relayout {
-    /// For vectors along a loop.
+    /// A relayout for vectors along a loop.
     pub fn new(var: Sym) -> Relayout {
         Relayout { var, again: HashMap::new() }
     }
-    /// Where an access is made that would be across the vectors.
+    /// The rewritten access, if it would be across the vectors.
     fn moved(&mut self, m: &mut Module, buf: Buf, at: &[Dim]) -> Option<(Buf, Vec<Dim>)> {
         let Place::Const(c) = &m.bufs[buf].place else { return None };
         if matches!(stride(m, buf, at, self.var), Some(0 | 1)) || m.bufs[buf].layout != Layout::RowMajor {
@@ -302,7 +303,7 @@ impl Relayout {
         let [d] = with[..] else { return None };
         let (step, rest) = at[d].linear_in(self.var)?;
         let step = step.as_const().filter(|s| *s > 0)?;
-        // Of the dimension, what vectors leave out comes before what they run along.
+        // The part of the dimension that vectors skip is ordered before the vector axis.
         let kept: Vec<usize> = (0..at.len()).filter(|i| *i != d).collect();
         let phase = (step > 1).then(|| m.syms.simplify(rest.modulo(step)));
         let along = Dim::sym(self.var) + rest.floor_div(step);
@@ -330,11 +331,11 @@ impl Relayout {
         self.again.insert((buf, d, step), b);
         Some((b, to))
     }
-    /// The access as it is made.
+    /// The access, rewritten if necessary.
     pub fn access(&mut self, m: &mut Module, (buf, at): (Buf, Vec<Dim>)) -> (Buf, Vec<Dim>) {
         self.moved(m, buf, &at).unwrap_or((buf, at))
     }
-    /// A body that reads the constants so.
+    /// Rewrites all accesses of a body.
     pub fn apply(&mut self, m: &mut Module, body: &mut Vec<Stmt>) {
         let mut load = |e: Expr| match e {
             Expr::Load { buf, at } => {

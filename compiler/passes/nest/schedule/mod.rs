@@ -1,12 +1,12 @@
-//! schedule: tiles for contractions, vectors for the rest (stage Scheduled).
+//! schedule: tiles for contractions, vectors for everything else (stage Scheduled).
 //!
-//! Each nest is visited once. `choose` asks the candidates in turn; the first that knows the nest prepares it
-//! (joins loops where memory runs on, lays out small constants anew) and decides how it runs: a `Plan`. The
-//! plan's schedule is kept with the kernel, and the plan applied. A candidate is a file here and a row of
-//! `SUMS` or `MAPS`.
+//! Each nest is visited once. `choose` tries the candidates in order. The first one that accepts the nest
+//! normalises it (fuses loops across which memory is contiguous, repacks small constants) and returns a
+//! `Plan`. The plan's schedule is stored with the kernel, and the plan is applied. A candidate is a file here
+//! and a row of `SUMS` or `MAPS`.
 //!
-//! A kernel is one nest, or a parallel loop around several of them (`form::compound`): then each is scheduled
-//! by itself, as if it were a kernel.
+//! A kernel is one nest, or a parallel loop around several of them (`form::compound`), each of which is
+//! scheduled like a kernel.
 
 pub mod along_sum;
 mod clip;
@@ -34,16 +34,16 @@ use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level, Tiles};
 
-/// A nest that needs a schedule.
+/// A nest to be scheduled.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
-    /// The kernel that has it, which the driver calls.
+    /// Its kernel, which the driver calls.
     pub k: Kernel,
     /// The nest.
     pub body: &'a [Stmt],
-    /// What it is.
+    /// Its form.
     pub form: &'a Form,
-    /// What it is part of.
+    /// Its context.
     pub within: Within,
     /// The level's vectors and registers.
     pub facts: Facts,
@@ -51,13 +51,13 @@ pub(crate) struct Request<'a> {
     pub program: &'a Program,
 }
 
-/// What is known of a module as a whole when the pass begins, for all of its nests.
+/// Properties of the whole module when the pass begins.
 pub(crate) struct Program {
-    /// Who writes and reads each buffer.
+    /// Writers and readers of each buffer.
     pub uses: Uses,
-    /// Zeros around images.
+    /// Borders of zeros around images.
     pub borders: Borders,
-    /// Constants do not fit a second-level cache: others were read since each was last.
+    /// The constants exceed a second-level cache: none is still cached from the previous call.
     pub large: bool,
 }
 
@@ -70,30 +70,30 @@ impl Program {
     }
 }
 
-/// What a nest is part of.
+/// The context of a nest.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Within {
-    /// Nothing: it is the kernel.
+    /// The nest is the whole kernel.
     Kernel,
-    /// A larger kernel; the loop that runs it again and again, if any.
+    /// It is part of a larger kernel; the loop around it, if any.
     Loop(Option<Sym>),
 }
 
-/// A schedule that was chosen for a nest, with the nest in the form that the schedule speaks of.
+/// A schedule that was chosen for a nest, with the normalised nest.
 pub(crate) trait Plan {
     /// The schedule, without its tasks.
     fn schedule(&self, m: &Module) -> Schedule;
-    /// Scalar operations of the nest, as `KernelData::work` counts.
+    /// Scalar operations of the nest, as in `KernelData::work`.
     fn work(&self) -> Dim;
-    /// The scheduled nest. Everything is decided; kernels that prepare operands are added before `k`.
+    /// The scheduled nest. All decisions have been made; kernels that prepare operands are added before `k`.
     fn apply(self: Box<Self>, m: &mut Module, k: Kernel) -> Vec<Stmt>;
 }
 
-/// Chooses a schedule for nests of its kind; None for others. It may make symbols and constants, but changes
-/// no kernel.
+/// Chooses a schedule for nests of its kind; `None` for others. It may create symbols and constants, but does
+/// not change kernels.
 type Candidate = fn(&mut Module, &Request) -> Option<Box<dyn Plan>>;
 
-/// Schedules of sums with two factors.
+/// Schedules of contractions.
 const SUMS: &[Candidate] = &[
     conv_pool::choose,
     along_sum::choose,
@@ -102,8 +102,8 @@ const SUMS: &[Candidate] = &[
     contract::choose,
     depthwise::choose,
 ];
-/// Schedules of everything, where loops over digits have taken the place of divisions; the last one takes any
-/// nest.
+/// Schedules of all other nests, after divisions were replaced by loops over digits; the last candidate
+/// accepts any nest.
 const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];
 
 /// Runs the pass.
@@ -119,7 +119,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             m.kernels[k].work = cost::work(m, &body);
             m.kernels[k].schedules.push(Schedule { tasks: tasks(&body), ..Schedule::new("scalars") });
         } else if body.form().is_compound() {
-            // Who writes such a kernel estimates its work.
+            // The pass that emits such a kernel also estimates its work.
             m.kernels[k].body = parts(m, k, compound::parts(body.into()), (facts, &program), None).into();
         } else {
             let (body, work) = nest(m, k, &body, Within::Kernel, (facts, &program));
@@ -135,7 +135,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// Schedules one nest, the whole kernel or a part of it: the body, and its work.
+/// Schedules one nest, a kernel or a part of it; returns the body and its work.
 fn nest(
     m: &mut Module,
     k: Kernel,
@@ -155,7 +155,7 @@ fn choose(m: &mut Module, request: &Request) -> Box<dyn Plan> {
     if let Some(plan) = SUMS.iter().find_map(|candidate| candidate(m, request)) {
         return plan;
     }
-    // Of a map, loops over digits replace divisions.
+    // In maps, loops over digits replace divisions.
     let split = request.form.map().and_then(|_| split_div_mod::split(m, request.body)).map(Body::from);
     let request = split.as_ref().map_or(*request, |body| Request { body, form: body.form(), ..*request });
     match MAPS.iter().find_map(|candidate| candidate(m, &request)) {
@@ -164,7 +164,7 @@ fn choose(m: &mut Module, request: &Request) -> Box<dyn Plan> {
     }
 }
 
-/// A nest as it is.
+/// A nest that is not vectorized.
 struct Scalars {
     body: Vec<Stmt>,
     work: Dim,
@@ -182,7 +182,7 @@ impl Plan for Scalars {
     }
 }
 
-/// Schedules the nests of a compound kernel, each by itself.
+/// Schedules the nests of a compound kernel separately.
 fn parts(
     m: &mut Module,
     k: Kernel,

@@ -1,7 +1,7 @@
-//! Which statements of a list are a `tile` of their own.
+//! Divides lists of statements into tiles.
 //!
-//! Accumulators, the loops that add up in them and the stores of the sums belong together: vectors compute
-//! them as one function. Where a list holds more than that, they are set apart:
+//! Accumulators, the loops that update them and the stores of their results belong together: they are
+//! compiled to one function of vector code. A list that contains more is divided:
 //!
 //! ```text
 //! acc %0[6, 2] x8 = 0.0 : f32                     tile {
@@ -15,7 +15,7 @@
 
 use crate::nest::{Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
 
-/// Sets tiles apart in the body of a kernel that is scheduled.
+/// Outlines tiles in the body of a scheduled kernel.
 pub(super) fn run(m: &mut Module, k: Kernel) {
     let body = std::mem::take(&mut m.kernels[k].body);
     m.kernels[k].body = tiles(body.into_iter().collect()).into();
@@ -43,11 +43,11 @@ fn tiles(mut body: Vec<Stmt>) -> Vec<Stmt> {
     body
 }
 
-/// How many statements from the first on belong to its accumulators: up to the next ones, or to what follows
-/// the unrolled loops that store the sums.
+/// The number of statements that belong to the first accumulators: up to the next ones, or to the statement
+/// after the unrolled loops that store the results.
 fn group(body: &[Stmt]) -> usize {
     let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
-    // What sums begin with is right behind the accumulators.
+    // The initial values directly follow the accumulators.
     let begins = |i: usize| i == 2 && visit::stores(&body[1..2]).is_empty();
     match body.first() {
         Some(Stmt::Acc { .. }) => (1..body.len())
@@ -60,13 +60,13 @@ fn group(body: &[Stmt]) -> usize {
     }
 }
 
-/// True for statements that may be in a tile and have vectors.
+/// True for statements that may be in a tile and contain vectors.
 fn is_tile(body: &[Stmt]) -> bool {
     visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }))
         && !visit::any(body, &mut |s| !s.may_stand_in_tile())
 }
 
-/// True if nobody behind the first `n` statements reads or sets what these define.
+/// True if nothing after the first `n` statements uses what these define.
 fn is_closed(body: &[Stmt], n: usize) -> bool {
     let own = |r: Reg| {
         body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r))

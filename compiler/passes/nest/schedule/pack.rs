@@ -1,7 +1,8 @@
-//! Packing at run time: an operand of a contraction that is no constant, as panels that tiles read in order.
+//! Packing at run time: copies a non-constant operand of a contraction to panels that tiles read
+//! sequentially.
 //!
-//! A map that only made the operand is computed on the way. Where the operand runs along the reduction in
-//! memory, blocks as wide as a vector are transposed in registers.
+//! A map whose only purpose is the operand is fused into the packing. If the operand is contiguous along the
+//! reduction, blocks as wide as a vector are transposed in registers.
 
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BinOp, Body, Buf, Expr, Kernel, KernelData, Module, Stmt, visit};
@@ -35,9 +36,9 @@ impl Shape {
     }
 }
 
-/// The contraction that panels are made for.
+/// The contraction whose operand is packed.
 pub(crate) struct Site<'a> {
-    /// Who writes and reads each buffer.
+    /// Writers and readers of each buffer.
     pub uses: &'a Uses,
     /// Its kernel.
     pub k: Kernel,
@@ -53,19 +54,19 @@ struct Packer<'a> {
     /// The map that computes the operand.
     source: Option<&'a Map>,
     facts: Facts,
-    /// The panels, and the subscripts of one.
+    /// The panels, and the subscripts of an element.
     packed: (Buf, Vec<Dim>),
     /// The number of the panel.
     panel: Dim,
     /// Loops over the batch and the panels.
     outer: Vec<(Sym, Dim)>,
     reduction: Vec<(Sym, Dim)>,
-    /// What stands for the contraction's variables, but for the column.
+    /// Substitutions for the contraction's variables, except for the column.
     of: Vec<(Sym, Dim)>,
 }
 
-/// True if panels hold what elements are computed as: where a vector does little work, floats of 16 bits are
-/// converted once and not for each tile of rows, unless it multiplies them as they are.
+/// True if panels hold elements in their compute type: if vectors are short, 16-bit floats are converted once
+/// rather than in each tile of rows, unless the level multiplies them directly.
 pub(crate) fn converts(m: &Module, p: &Contraction, facts: Facts) -> bool {
     let ty = m.bufs[p.b.0].ty;
     !multiplies_halves(m, p, facts.caps) && facts.caps.by_lane && ty.is_float() && ty.bits() == 16
@@ -74,7 +75,7 @@ pub(crate) fn converts(m: &Module, p: &Contraction, facts: Facts) -> bool {
 /// Panels that a kernel makes.
 pub(crate) struct Panels {
     shape: Shape,
-    /// The map that computes the operand, which the kernel takes the place of.
+    /// The map that computes the operand, which the packing kernel replaces.
     source: Option<(Kernel, Map)>,
     facts: Facts,
 }
@@ -89,11 +90,11 @@ impl std::ops::Deref for Panels {
 impl Panels {
     /// Panels of operand B of contraction `k`.
     pub fn new(m: &Module, site: &Site, p: &Contraction, shape: Shape) -> Panels {
-        // What a view shows as another type is not what the map computes.
+        // A view with another element type does not show the values of the map.
         let source = if p.whole && !m.is_recast(p.b.0) { producer(m, site, p.b.0) } else { None };
         Panels { shape, source, facts: site.facts }
     }
-    /// Adds the kernel, right before contraction `k`, which the driver calls.
+    /// Adds the kernel directly before contraction `k`, which the driver calls.
     pub fn apply(self, m: &mut Module, k: Kernel, p: &Contraction) -> Buf {
         let Panels { shape: s, source, facts } = self;
         let Columns { extent, nr, .. } = s.columns;
@@ -157,8 +158,8 @@ impl Panels {
     pub fn come_alone(&self, m: &mut Module, p: &Contraction) -> bool {
         !converts(m, p, self.facts) && self.one(m, p, Dim::constant(0), (p.b.0, vec![])).is_some()
     }
-    /// What makes panel number `panel` where a contraction uses it at once, at `place` of a buffer. `None` where
-    /// squares are not transposed in registers, or a map computes the operand.
+    /// Statements that pack panel `panel` into `place` of a buffer directly before its use. `None` if blocks
+    /// are not transposed in registers, or a map computes the operand.
     pub fn one(
         &self,
         m: &mut Module,
@@ -202,7 +203,7 @@ impl Packer<'_> {
         let cut = |v| panel(Expr::select(Expr::cmp_index(BinOp::Lt, col, extent), v, nothing));
         let body = match self.outer.last() {
             _ if inside => panel(v),
-            // Panels but the last one have all columns.
+            // All panels except the last have all columns.
             Some(p) if extent.as_const().is_none() => {
                 let cond = Expr::cmp_index(BinOp::Lt, p.0, extent.floor_div(nr));
                 let els = fresh_regs(m, &cut(v.clone()));
@@ -213,7 +214,7 @@ impl Packer<'_> {
         let body = wrap(&self.outer, body);
         lanes::schedule(m, id, &body, Vectors { lanes: i64::from(caps.bits / 32), caps })
     }
-    /// An element of the operand, with what stands for the contraction's variables.
+    /// An element of the operand, after substitution for the contraction's variables.
     fn element(&self, m: &mut Module, of: &[(Sym, Dim)], col: Dim) -> Expr {
         let (buf, at) = &self.p.b;
         let put = |v: Sym| {
@@ -225,7 +226,7 @@ impl Packer<'_> {
         let at = through_view(m, *buf, &at, map.buf);
         instance(m, &map.value, &|v| cover.iter().zip(&at).find(|(c, _)| **c == Some(v)).map(|(_, d)| *d))
     }
-    /// A panel of an operand that runs along the reduction in memory.
+    /// A panel of an operand that is contiguous along the reduction.
     fn transposed(&self, m: &mut Module) -> Option<Vec<Stmt>> {
         let Packer { columns: Columns { extent, nr, .. }, facts, panel, .. } = *self;
         let (packed, outer) = &self.packed;
@@ -234,7 +235,7 @@ impl Packer<'_> {
         if !facts.caps.shuffles || nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
             return None;
         }
-        // One load runs along the reduction; others, if any, are one element for all or run along the
+        // One load is contiguous along the reduction; the others are uniform, or contiguous along the
         // columns.
         let probe = m.syms.loop_var("l", zero, extent);
         let (mut across, mut other) = (0, false);
@@ -262,7 +263,7 @@ impl Packer<'_> {
         let along = |at: Dim| -> Vec<(Sym, Dim)> {
             self.of.iter().map(|(v, d)| (*v, if *d == Dim::sym(k) { at } else { *d })).collect()
         };
-        // A whole square.
+        // Whole blocks.
         let blocks = depth.floor_div(width);
         let (b, u) = (m.syms.loop_var("k", zero, blocks), m.syms.loop_var("u", zero, Dim::constant(width)));
         let at = Dim::sym(b) * width + u;
@@ -273,7 +274,7 @@ impl Packer<'_> {
         let body = if extent.modulo(nr).as_const() == Some(0) {
             whole
         } else {
-            // The last columns, and what is beyond them.
+            // The remaining columns, and the padding after them.
             let part = {
                 let v = m.syms.loop_var("k", zero, depth);
                 let here = along(v.into());
@@ -299,7 +300,7 @@ impl Packer<'_> {
     }
 }
 
-/// The map that computes an operand for this contraction alone.
+/// The map that computes an operand only for this contraction.
 fn producer(m: &Module, &Site { uses, k, .. }: &Site, b: Buf) -> Option<(Kernel, Map)> {
     let t = m.storage(b);
     if !is_temp(m, t) {
@@ -315,10 +316,10 @@ fn producer(m: &Module, &Site { uses, k, .. }: &Site, b: Buf) -> Option<(Kernel,
     if loads != 1 {
         return None;
     }
-    // Both at the driver's top level: inside its loops, what the map reads may change before the contraction
-    // runs.
+    // Both calls must be at the driver's top level: inside loops, the map's operands may change before the
+    // contraction runs.
     let top = |k: Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if *x == k));
-    // What is rounded for storage stays rounded.
+    // Values that are rounded when stored must be rounded.
     let exact = m.bufs[t].ty == m.bufs[t].ty.compute();
     (*r == k
         && *w != k

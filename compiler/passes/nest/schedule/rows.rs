@@ -1,8 +1,8 @@
-//! Kernels of rows (softmax, normalization, reductions along what lies together in memory): which rows a task
-//! takes; and which pieces of other loops around vectors do.
+//! Tasks of row kernels (softmax, normalization, reductions along contiguous dimensions) and of loops around
+//! vectors.
 //!
-//! Loops over rows become one where memory runs on from row to row, and a tile takes several rows at a time:
-//! what it prepares (numbers in all lanes, run-time sizes) serves all of them.
+//! Row loops are fused if memory is contiguous across them, and a tile processes several rows: loop-invariant
+//! values (broadcasts, run-time sizes) serve all of them.
 
 use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
@@ -11,18 +11,18 @@ use crate::passes::nest::schedule::lanes::{self, ShortRows};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
-/// Rows of a tile at most, and elements of all its rows where that is known.
+/// Maximum rows of a tile, and maximum elements of all its rows if known.
 const ROWS: i64 = 8;
 const ELEMENTS: i64 = 4096;
-/// Tiles that leave something for every thread.
+/// Minimum number of tiles, so that every thread has work.
 const TILES: i64 = 16;
 
-/// What a task takes of a nest of rows.
+/// The rows that a task of a nest processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Tasks {
-    /// Loops stay as they are.
+    /// The loops do not change.
     Keep,
-    /// Rows of the innermost loop: how many, and how many of them are interleaved.
+    /// Rows of the innermost loop: their number, and the number of interleaved ones.
     Rows {
         /// At most.
         most: i64,
@@ -31,18 +31,18 @@ pub(crate) enum Tasks {
     },
 }
 
-/// What a task does in place of its nest where run time finds rows short.
+/// Alternatives that a task executes if rows are short at run time.
 #[derive(Default)]
 pub(crate) struct Ways {
-    /// A row of those that are interleaved, and the condition for it.
+    /// Interleaved rows, and the condition for them.
     pub several: Option<(Option<Expr>, Vec<Stmt>)>,
-    /// A block of rows in lanes, and a row in scalars.
+    /// A block with a row per lane, and a row in scalars.
     pub short: Option<(ShortRows, Vec<Stmt>)>,
 }
 
 impl Tasks {
-    /// Tasks of a nest of rows around its vectors, so many rows of which are interleaved. `block`: rows that
-    /// a task takes in any case.
+    /// Tasks of a nest of rows around its vectors; `abreast` rows are interleaved. `block`: minimum rows of a
+    /// task.
     pub fn of_rows(nest: &ParNest, abreast: i64, block: Option<i64>) -> Tasks {
         let vectors = visit::any(&nest.body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
         let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
@@ -60,7 +60,7 @@ impl Tasks {
         let most = rows.clamp(1, ROWS).max(abreast) / abreast * abreast;
         Tasks::Rows { most: block.unwrap_or(most), abreast }
     }
-    /// The loops of the nest.
+    /// Emits the loops of the nest.
     pub fn apply(self, m: &mut Module, mut nest: ParNest, ways: Ways) -> Vec<Stmt> {
         let Tasks::Rows { most, abreast } = self else { return wrap(&nest.loops, nest.body) };
         let Some((var, hi)) = nest.loops.pop() else { return nest.body };
@@ -93,11 +93,11 @@ impl Tasks {
     }
 }
 
-/// Elements that a task of vectors takes at least.
+/// Minimum elements of a task of vectors.
 const SHARE: i64 = 8192;
 
-/// The loops around vectors (`body` is inside all of them): where the outermost has too few iterations
-/// for every thread, one loop over pieces of those inside.
+/// The loops around vectors (`body` is inside all of them). If the outermost loop has too few iterations for
+/// the threads, a loop over pieces of the inner ones is added.
 pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
     let trips =
@@ -109,7 +109,7 @@ pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>)
     if loops.len() < 2 || first.is_some_and(|n| n >= ENOUGH) || all.is_some_and(|n| n <= SHARE) {
         return wrap(&loops, body);
     }
-    // Loops inside that together are no more than a share stay as they are.
+    // Inner loops that together are at most one share do not change.
     let (mut size, mut body) = (trips(&body), body);
     while loops.len() > 1
         && let (Some((var, hi)), Some(n)) = (loops.last().copied(), size)

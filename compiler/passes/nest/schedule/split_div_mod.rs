@@ -1,15 +1,15 @@
-//! Loops taken apart into digits: a map whose subscripts hold quotients and remainders of a loop variable by
-//! a divisor of the loop's length (DepthToSpace, shuffled channels, windows of an image) gets two loops in
-//! place of the one. Then its accesses are linear, and need no division.
+//! Splits loops into digits: if subscripts of a map contain quotients and remainders of a loop variable by a
+//! divisor of its extent (DepthToSpace, shuffled channels, windows of an image), two loops replace the one.
+//! The accesses are then linear, and require no division.
 
 use crate::nest::{Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{loop_like, peel, wrap};
 use crate::sym::{Dim, Sym};
 
-/// Digits at most: each loop may have several divisors.
+/// Maximum digits: a loop may be split by several divisors.
 const MOST: usize = 6;
 
-/// The map with its loops taken apart; None if it stays as it is. What stays with divisions stays as it is.
+/// The map with split loops; `None` if no loop is split. Other divisions remain.
 pub(crate) fn split(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
     let mut split = None;
     for _ in 0..MOST {
@@ -55,7 +55,7 @@ fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
             })
         })
         .collect();
-    // A division by something else that does not fit these digits would cost as much as before.
+    // If divisions by other values remain, the split would save nothing.
     let mut left = false;
     dims(&body)
         .into_iter()
@@ -68,14 +68,14 @@ fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
     Some(wrap(&loops, body))
 }
 
-/// True if the quotient is no division: then a divisor of 0 leaves loops of no iterations.
+/// True if `y` divides `x` exactly for all values. A divisor of 0 implies loops without iterations.
 fn divides(x: Dim, y: Dim) -> bool {
     let mut none = true;
     x.floor_div(y).divisions(&mut |_, _| none = false);
     none
 }
 
-/// Everything that statements subscript with.
+/// All dims in the subscripts of statements.
 fn dims(body: &[Stmt]) -> Vec<Dim> {
     let mut out = vec![];
     visit::walk(body, &mut |s| out.extend(s.dims()));

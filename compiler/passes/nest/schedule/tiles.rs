@@ -1,8 +1,8 @@
 //! Register tiles of contractions, and the loops around them.
 //!
-//! A tile holds mr rows of nv vectors as accumulators; rest rows get smaller tiles, rest columns zero-padded
-//! panels and partial vectors. Around it run the rows of a block that stays in the cache, the panels, the
-//! blocks; what is parallel is one loop over all of them.
+//! A tile has mr rows of nv vectors as accumulators. Remaining rows form smaller tiles; remaining columns use
+//! zero-padded panels and partial vectors. Around a tile are the loops over rows of a cache block, over
+//! panels, and over blocks; the parallel loops are fused into one.
 
 pub(crate) mod byte_dots;
 mod choice;
@@ -32,11 +32,11 @@ use register::{Cols, PanelPrefetch};
 pub(crate) use rows::rests;
 use rows::{Panel, Rows};
 
-/// Where a tile reads B.
+/// The source of B for a tile.
 pub(crate) enum Panels {
     /// Panels `[batch that B depends on ..][panel][reduction ..][columns]`, padded with zeros.
     Packed(Packed),
-    /// B itself, whose rows run along the columns in whole vectors.
+    /// B in place; its rows are contiguous along the columns, in whole vectors.
     InPlace,
     /// One panel at a time in scratch of a task, `[part][reduction][columns]`. `of_b`: made of B in memory, not of
     /// weights of few bits.
@@ -44,20 +44,20 @@ pub(crate) enum Panels {
 }
 
 impl Packed {
-    /// The subscripts of a tile's panels before the number of the panel.
+    /// The subscripts of a tile's panels before the panel number.
     fn outer_at(&self, t: &Tile) -> impl Iterator<Item = Dim> {
         let own = t.batch.iter().filter(|x| self.own.contains(&x.0)).map(|x| Dim::sym(x.0));
         self.outer.iter().copied().chain(own)
     }
 }
 
-/// What tiles read B from, as far as schedules ask.
+/// The properties of B's source that schedules query.
 pub(crate) trait Source {
-    /// True for panels that no cache of one core holds.
+    /// True for panels that exceed the caches of one core.
     fn large(&self) -> bool;
-    /// Of panels of a constant: their bytes, and elements of a line of memory.
+    /// For constant panels: their bytes, and the elements per cache line.
     fn constant(&self, m: &Module) -> Option<(u64, i64)>;
-    /// What a schedule says of panels of so many columns.
+    /// The description of panels of `columns` columns in a schedule.
     fn describe(&self, m: &Module, columns: i64) -> schedule::Packing;
 }
 
@@ -80,7 +80,7 @@ impl Source for Panels {
     }
 }
 
-/// Columns of a tile: some of part `sub` of a panel.
+/// Columns of a tile: a range within part `sub` of a panel.
 #[derive(Clone, Copy)]
 struct Part {
     panel: Dim,
@@ -102,7 +102,7 @@ impl Part {
     }
 }
 
-/// A contraction in tiles, with such loops around them; `rows` are the row loops outside the tile's own.
+/// Emits a contraction in tiles with the given loops; `rows`: the row loops outside the tile's own.
 pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let panels = t.n_extent.ceil_div(t.nr);
@@ -125,17 +125,17 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
     parallel(m, &loops, body)
 }
 
-/// All rows of panel number `number`, on one thread.
+/// All rows of panel `number`, on one thread.
 pub(crate) fn of_panel(m: &mut Module, p: &Contraction, t: &Tile, number: Dim) -> Vec<Stmt> {
     each_panel(m, t, number, |m, cols| Panel { p, t, number }.rows(m, Rows::first(t.rows()), cols))
 }
 
-/// The rows in blocks.
+/// The rows, divided into blocks.
 struct Blocks<'a> {
     l: &'a Loops,
     /// All rows.
     extent: Dim,
-    /// The tiles of all of them, where these are cut evenly.
+    /// The partition of all rows into tiles of similar height, if chosen.
     even: Option<Even>,
     /// The loop over blocks.
     var: Sym,
@@ -154,7 +154,7 @@ impl Blocks<'_> {
         let var = m.syms.loop_var("b", Dim::constant(0), count);
         Blocks { l, extent, even, var, count }
     }
-    /// What tiles of this block of `h` rows prefetch.
+    /// The prefetches of tiles in a block of `h` rows.
     fn prefetch(&self, t: &Tile, h: i64) -> Option<PanelPrefetch> {
         let passes = (h + t.mr - 1) / t.mr;
         self.l.prefetch.map(|a| match self.l.order {
@@ -162,7 +162,7 @@ impl Blocks<'_> {
             Order::Rows | Order::RowsOfOne => a.at(Dim::sym(self.var) * passes),
         })
     }
-    /// The rows of one block of a panel.
+    /// The rows of one block, for one panel.
     fn emit(&self, m: &mut Module, panel: Panel, cols: Cols) -> Vec<Stmt> {
         let (extent, zero) = (self.extent, Dim::constant(0));
         let Some(h) = self.l.block else {
@@ -190,7 +190,7 @@ impl Blocks<'_> {
     }
 }
 
-/// What `columns` makes for a whole panel, and for the last one where that is not whole.
+/// `columns` applied to a whole panel, and to the last one if it is partial.
 fn each_panel(
     m: &mut Module,
     t: &Tile,
@@ -217,7 +217,7 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
     let rows = Rows::first(count);
     let at = |number: Dim| Panel { p, t, number };
     let mut out = vec![];
-    // Without the last one the loop over panels is one piece of machine code.
+    // Without a last panel, the loop over panels is one function of machine code.
     if full.as_const() != Some(0) {
         let body = at(number.into()).rows(m, rows, Cols::Full);
         match full.as_const() {

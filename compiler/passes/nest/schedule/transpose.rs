@@ -1,10 +1,10 @@
-//! Maps whose result runs along another dimension in memory than what they read: images between planes and
+//! Maps whose result and operands are contiguous along different dimensions: conversion between planes and
 //! channels innermost, transposes.
 //!
 //! Squares as wide as a vector are loaded along one dimension, transposed in registers and stored along the
-//! other. Where a dimension is no multiple of a square, the last square overlaps the one before: both store
-//! the same there. Of a dimension shorter than a square, there is a part of one. Rows shorter than a square
-//! are read as one where they lie so, whatever is between them in the result.
+//! other. If a dimension is not a multiple of a square, the last square overlaps the previous one: both store
+//! the same values there. A dimension shorter than a square uses a part of one. Rows shorter than a square
+//! are fused if they are contiguous in the operand, even if they are not in the result.
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
@@ -16,17 +16,16 @@ use crate::passes::nest::schedule::{Plan, Request, Within};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Elements of short rows that are read as one long one, at most: a block for each vector of them stands by
-/// itself.
+/// Maximum elements of fused short rows: each vector of them has an unrolled block.
 const UNROLLED: i64 = 512;
 
-/// Rows or columns of a part of a square at least.
+/// Minimum rows or columns of a partial square.
 const LEAST: i64 = 5;
 
-/// Rows or columns of a part of a square where run time finds a side shorter, at least.
+/// Minimum rows or columns of a partial square if a side may be shorter at run time.
 const PART: i64 = 4;
 
-/// Loads of a block at most: each takes as many registers as a vector has lanes.
+/// Maximum loads of a block: each occupies as many registers as a vector has lanes.
 const MAX_BLOCK_LOADS: usize = 2;
 
 /// One dimension of the blocks.
@@ -40,7 +39,7 @@ impl Side {
     fn of_square(&self, lanes: i64) -> i64 {
         self.extent.as_const().map_or(lanes, |e| e.min(lanes))
     }
-    /// Where a square begins: the last one overlaps the one before.
+    /// The start of a square: the last one overlaps the previous one.
     fn first_of(&self, m: &Module, square: Sym, lanes: i64) -> Dim {
         let first = Dim::sym(square) * lanes;
         match self.extent.as_const() {
@@ -57,12 +56,12 @@ struct Blocks {
     to: Side,
     from: Side,
     lanes: i64,
-    /// The result is a line along the side of what is read.
+    /// The result is contiguous along the side of the operand.
     line: bool,
     work: Dim,
 }
 
-/// Blocks for a map that runs along another dimension than what it reads.
+/// Chooses blocks for a map whose result and operands are contiguous along different dimensions.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     if !request.facts.caps.shuffles || request.within != Within::Kernel {
         return None;
@@ -100,8 +99,8 @@ impl Plan for Blocks {
     }
 }
 
-/// True for elements that squares of a kind are made of: all of 64 bits, or none. What is shorter than 32 has
-/// lanes of 32.
+/// True for elements of squares of one kind: all of 64 bits, or none. Elements shorter than 32 bits use lanes
+/// of 32.
 fn turns(t: ElemType, long: bool) -> bool {
     if long {
         return lanes64::is(t);
@@ -109,8 +108,7 @@ fn turns(t: ElemType, long: bool) -> bool {
     matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || matches!(t, ElemType::F32 | ElemType::F16))
 }
 
-/// The map, with loops joined where memory runs on; the side along which the result runs, and the one along
-/// which what has to be turned does.
+/// The map with fused loops, the contiguous side of the result, and that of the operands to transpose.
 fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let owner = m.storage(map.buf);
     let own = map.value.any(&mut |e| matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == owner));
@@ -118,7 +116,7 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     if own || !turns(ty, lanes64::is(ty)) {
         return None;
     }
-    // Rows and columns of a plane are one dimension where they lie so on both sides.
+    // Rows and columns of a plane are one dimension if both sides are contiguous across them.
     let mut map = joined(m, map);
     let (to, mut from) = sides_of(m, &map)?;
     if from.extent.as_const().is_some_and(|e| e < lanes)
@@ -126,16 +124,16 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     {
         from = joined;
     }
-    // A square may be a part of one, if it is more than a few vectors that shuffles bring in order.
+    // A partial square suffices if it is larger than a few vectors that shuffles could permute.
     let enough = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes.min(LEAST));
     (to.var != from.var && enough(&to) && enough(&from)).then_some((map, to, from))
 }
 
-/// The sides of a map all of whose loads run along the one or the other.
+/// The sides of a map whose loads are all contiguous along one or the other.
 fn sides_of(m: &Module, map: &Map) -> Option<(Side, Side)> {
     let long = lanes64::is(m.bufs[map.buf].ty);
     let to = unit_stride_var(m, map.buf, &map.at, &map.loops)?;
-    // What is turned, and the loops that it runs along.
+    // The operands to transpose, and the loops that they are contiguous along.
     let mut turned: Vec<(Buf, &[Dim])> = vec![];
     let mut along: Vec<Option<Sym>> = vec![];
     let mut fits = true;
@@ -178,7 +176,7 @@ pub(crate) fn reads<'a>(e: &'a Expr, conditional: bool, f: &mut dyn FnMut(Buf, &
     }
 }
 
-/// Joins neighbouring loops where every access runs on through memory from one to the next.
+/// Fuses adjacent loops if every access is contiguous across them.
 fn joined(m: &mut Module, mut map: Map) -> Map {
     let mut i = 0;
     while i + 1 < map.loops.len() {
@@ -208,8 +206,8 @@ fn joined(m: &mut Module, mut map: Map) -> Map {
     map
 }
 
-/// Joins rows shorter than a square with the loop around them, where they lie one behind the other in all
-/// that is turned; in the result, they may not. The loop along which the result runs stays: it is the other
+/// Fuses rows shorter than a square with the loop around them, if all operands to transpose are contiguous
+/// across them; the result need not be. The contiguous loop of the result is not fused, since it is the other
 /// side.
 fn joined_source(m: &mut Module, map: &mut Map, from: &Side, to: &Side) -> Option<Side> {
     let i = map.loops.iter().position(|l| l.0 == from.var).filter(|i| *i > 0)?;
@@ -237,7 +235,7 @@ fn joined_source(m: &mut Module, map: &mut Map, from: &Side, to: &Side) -> Optio
     Some(Side { var: v, extent: Dim::constant(all) })
 }
 
-/// Squares of a result that is no line along the side of what is read, one by one.
+/// Squares of a result that is not contiguous along the side of the operand, one by one.
 fn emit_strided(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes: i64) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let squares = to.extent.ceil_div(lanes);
@@ -259,12 +257,12 @@ fn emit_strided(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes
     parallel(m, &loops, body)
 }
 
-/// Squares; where a side whose length only run time knows is shorter than one, parts of squares.
+/// All squares; if a side of run-time length is shorter than a square, partial squares.
 fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let mut loops: Vec<(Sym, Dim)> =
         map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
-    // The blocks of a known number of result vectors are one tile; else each is.
+    // The blocks of a known number of result vectors form one tile; otherwise each block does.
     let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
     let mut square = |m: &mut Module, side: &Side, name: &str| {
         let n = side.extent.ceil_div(lanes);
@@ -282,9 +280,9 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
     parallel(m, &loops, body)
 }
 
-/// The first of some versions whose condition holds, which depends on the lengths that run time knows; if none
-/// does, the elements of this iteration's squares one by one, cut off where a side ends. Each side comes with the
-/// loop over its squares; a side without one is taken as a whole.
+/// The first version whose run-time condition on the lengths holds; if none does, the elements of this
+/// iteration's squares one by one, clipped at the end of a side. Each side comes with the loop over its
+/// squares; a side without one is complete.
 fn by_length(
     m: &mut Module,
     map: &Map,
@@ -316,7 +314,7 @@ fn by_length(
     versions.into_iter().rev().fold(els, |els, (cond, then)| vec![Stmt::If { cond, then, els }])
 }
 
-/// True where both sides have so many elements, as far as run time decides.
+/// The condition that both sides have at least the given lengths, as far as these are run-time values.
 fn at_least(to: &Side, from: &Side, (columns, rows): (i64, i64)) -> Expr {
     let unknown = |s: &Side| s.extent.as_const().is_none();
     let conditions = [(from, rows), (to, columns)].into_iter().filter(|x| unknown(x.0));
@@ -326,8 +324,8 @@ fn at_least(to: &Side, from: &Side, (columns, rows): (i64, i64)) -> Expr {
         .unwrap_or_else(|| Expr::bool(true))
 }
 
-/// Parts of squares for one side that run time finds shorter than a square, the widest first: each with the
-/// condition for it, two of them one over the other.
+/// Partial squares for one side that may be shorter than a square at run time, the widest first, each with
+/// its condition; two of them overlap.
 fn parts(
     m: &mut Module,
     map: &Map,
@@ -356,7 +354,7 @@ fn parts(
     out
 }
 
-/// Squares of so many columns and rows: the one whose first column is known, or all of a known number of
+/// Squares of the given columns and rows: the one with a known first column, or those of a known number of
 /// result vectors.
 fn squares(
     m: &mut Module,
@@ -386,7 +384,7 @@ fn squares(
     body
 }
 
-/// One square of so many columns and rows from (`column` of the result's vectors, `row`) on.
+/// One square of the given columns and rows, beginning at (`column` of the result's vectors, `row`).
 fn one(
     m: &mut Module,
     map: &Map,

@@ -1,14 +1,14 @@
-//! The code of a function as words, with branches and literals that are filled in at the end.
+//! The code of a function in words; branches and literals are resolved at the end.
 
 use super::table;
 use crate::codegen::Map;
 use crate::diag::{Failure, Result};
 
-/// A place in the code.
+/// A position in the code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::codegen) struct Label(usize);
 
-/// Field of an instruction that holds a distance in words.
+/// The field of an instruction that holds a distance in words.
 #[derive(Clone, Copy)]
 enum Field {
     /// 26 bits from bit 0 on.
@@ -17,7 +17,7 @@ enum Field {
     Near,
 }
 
-/// Words as far as they are known.
+/// The words emitted so far.
 #[derive(Default)]
 pub(in crate::codegen) struct Code {
     words: Vec<u32>,
@@ -32,7 +32,7 @@ impl Code {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
-    /// Puts a label where the code ends now.
+    /// Binds a label to the end of the code.
     pub(in crate::codegen) fn bind(&mut self, l: Label) {
         self.labels[l.0] = Some(self.words.len());
     }
@@ -55,7 +55,7 @@ impl Code {
         self.fixups.push((self.words.len(), to, Field::Near));
         self.push(table::BRANCH_IF | condition);
     }
-    /// Loads 16 bytes that are behind the code.
+    /// Loads 16 bytes from a literal after the code.
     pub(super) fn literal(&mut self, d: u32, data: [u32; 4]) {
         let l = match self.pooled.get(&data) {
             Some(l) => *l,
@@ -93,7 +93,7 @@ impl Code {
     pub(super) fn add(&mut self, d: u32, n: u32, x: i64) {
         let size = x.unsigned_abs();
         if size >= 1 << 24 {
-            // The encoder's second register: the first one may be `n`.
+            // The second scratch register, since the first one may be `n`.
             self.int(17, x);
             self.three(table::ADD, d, n, 17);
             return;
@@ -113,7 +113,7 @@ impl Code {
     pub(in crate::codegen) fn len(&self) -> u32 {
         self.words.len() as u32
     }
-    /// The bytes, with literals behind the code.
+    /// The bytes of the code, followed by the literals.
     pub(in crate::codegen) fn finish(mut self) -> Result<Vec<u8>> {
         if !self.pool.is_empty() {
             while !self.words.len().is_multiple_of(4) {

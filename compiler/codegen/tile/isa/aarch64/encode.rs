@@ -1,5 +1,5 @@
-//! Allocated functions -> words: frame, moves, branches. The code is a leaf function: it calls nothing and
-//! reaches its literals, which are behind it, relative to the instruction; it needs no relocation.
+//! Emission of allocated functions: frame, moves, branches. The code is a leaf function: it calls nothing and
+//! addresses its literals, which follow it, relative to the instruction; it needs no relocation.
 
 use super::code::{Code, Label};
 use super::registers::{SAVED, SAVED_VECTORS};
@@ -14,25 +14,25 @@ use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 
 /// The stack pointer, as a base.
 const SP: u32 = 31;
-/// What the encoder computes addresses in.
+/// The scratch register for addresses.
 const OWN: u32 = 16;
-/// Bytes that pairs of registers of 8 bytes take.
+/// Bytes of a pair of saved 8-byte registers.
 const PAIR: u32 = 16;
 
-/// The code of a function as far as it is.
+/// The state of emission.
 pub(super) struct Emit<'a> {
     pub(super) code: Code,
     pub(super) f: &'a Alloc,
     out: &'a Output,
     labels: Vec<Label>,
-    /// Saved registers: integers, vectors.
+    /// Callee-saved registers in use: integers, vectors.
     saved: [Vec<u32>; 2],
     /// Bytes of spill slots.
     frame: u32,
-    /// A register plus a number that the encoder's own register holds.
+    /// A register plus a constant that the scratch register currently holds.
     pub(super) far: Option<(u32, i64)>,
     steps: Steps,
-    /// The lines that code comes from.
+    /// Source lines of the code.
     rows: Vec<(u32, u32)>,
 }
 
@@ -59,7 +59,7 @@ impl Emit<'_> {
     fn kept(&self) -> u32 {
         self.saved.iter().map(|s| s.len().div_ceil(2) as u32 * PAIR).sum()
     }
-    /// Notes what the last instruction did to the frame.
+    /// Records the effect of the last instruction on the frame.
     fn step(&mut self, s: Step) {
         self.steps.push((self.code.len() * 4, s));
     }
@@ -88,7 +88,7 @@ impl Emit<'_> {
                     [a] => self.code.push(one | (at / 8) << 10 | SP << 5 | a),
                     _ => {}
                 }
-                // d8 has the number 72.
+                // The DWARF number of d8 is 72.
                 let first = if class == 0 { 0 } else { 64 };
                 for (i, r) in p.iter().enumerate().filter(|_| store) {
                     self.step(Step::Save(first + *r as u16, kept - at - 8 * i as u32));
@@ -97,7 +97,7 @@ impl Emit<'_> {
             }
         }
     }
-    /// Where a stack parameter is.
+    /// The location of a stack parameter.
     pub(super) fn stack_param(&self, k: u32) -> (u32, i64) {
         (SP, i64::from(self.frame + self.kept() + 8 * k))
     }
@@ -137,7 +137,7 @@ impl Emit<'_> {
             self.step(Step::Stack(self.kept() + self.frame));
         }
         let f = self.f;
-        // Empty blocks have no code: the next block that has some.
+        // Empty blocks have no code; branches go to the next block that has some.
         let blocks: Vec<usize> = (0..f.blocks.len()).filter(|b| !f.is_empty(self.out, *b)).collect();
         for (n, b) in blocks.iter().enumerate() {
             let next = blocks.get(n + 1).copied();
@@ -175,7 +175,7 @@ impl Emit<'_> {
             stack,
         })
     }
-    /// Two accesses to neighbouring vectors as one instruction; false if they are no such.
+    /// Merges two accesses to adjacent vectors into one instruction; false if that is not possible.
     fn pair(&mut self, x: (&Node, &[Allocation]), y: (&Node, &[Allocation])) -> bool {
         let whole = |n: &Node| match n.op {
             Op::Load(Form::B32) if !self.f.long => n.mem.map(|m| (m, false)),
@@ -185,7 +185,7 @@ impl Emit<'_> {
             _ => None,
         };
         let (Some((a, store)), Some((b, same))) = (whole(x.0), whole(y.0)) else { return false };
-        // Registers: base, then the result of a load; the value, then the base of a store.
+        // Register order: base, then result of a load; value, then base of a store.
         let (value, base) = if store { (0, 1) } else { (1, 0) };
         let registers = |al: &[Allocation]| Some((number(*al.get(value)?), number(*al.get(base)?)));
         let (Some((ra, base_a)), Some((rb, base_b))) = (registers(x.1), registers(y.1)) else { return false };
@@ -203,8 +203,8 @@ impl Emit<'_> {
         self.code.push(word | ((disp / 16) as u32 & 0x7f) << 15 | two << 10 | base << 5 | one);
         true
     }
-    /// Base and displacement of a pair, which reaches 1024 bytes before its base and as many behind: beyond,
-    /// the encoder's register has an address that pairs behind this one reach, too.
+    /// Base and displacement of a pair, whose range is 1024 bytes in both directions. Out of range, the
+    /// scratch register holds an address that the following pairs can use, too.
     fn near(&mut self, base: u32, disp: i64) -> (u32, i64) {
         const REACH: i64 = 1024;
         let reaches = |d: i64| d % 16 == 0 && (-REACH..REACH).contains(&d);
@@ -217,7 +217,7 @@ impl Emit<'_> {
         }
         let far = disp + REACH;
         match before {
-            // One addition, of 12 bits.
+            // An addition of 12 bits.
             Some((_, old)) if far > 0xfff && (far - old).abs() <= 0xfff => self.code.add(OWN, OWN, far - old),
             _ => self.code.add(OWN, base, far),
         }

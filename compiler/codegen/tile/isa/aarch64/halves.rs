@@ -1,7 +1,7 @@
-//! Sums of products of f16 (FEAT_FP16). A function may say that a few products of f16 can be added up as f16
-//! ([`Func::halves`]): a loop that runs no more than so many steps then carries sums of eight f16, two
-//! neighbouring vectors of a row in one register, and multiplies what is in memory, unconverted. Behind
-//! the loop they are added to what the loop began with, in f32. Long sums come as loops of such loops.
+//! Accumulation of f16 products in f16 (FEAT_FP16). A function may allow that a few products of f16 are
+//! accumulated in f16 ([`Func::halves`]). A loop with at most that many steps then carries accumulators of
+//! eight f16, which combine two adjacent vectors of a row, and multiplies unconverted operands. After the
+//! loop they are added in f32 to the initial values. Long reductions consist of nested loops.
 
 use crate::codegen::tile::ir::Bits::B32;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
@@ -11,20 +11,20 @@ use crate::nest::HALVES;
 /// Bytes of four elements.
 const FOUR: i32 = 8;
 
-/// A step of a sum: the element of a row, and four neighbours of a column's row.
+/// A reduction step: the element of a row, and four adjacent elements of a row of columns.
 #[derive(Clone, Copy)]
 struct Step {
-    /// The instruction.
+    /// Index of the instruction.
     at: usize,
     element: Value,
     vector: Value,
 }
 
-/// A sum that a loop carries.
+/// An accumulator that a loop carries.
 struct Sum {
-    /// Which parameter of the loop.
+    /// Index of the loop parameter.
     param: usize,
-    /// What it is after an iteration.
+    /// Its value after an iteration.
     end: Value,
     steps: Vec<Step>,
 }
@@ -37,7 +37,7 @@ struct Loop {
     exit: usize,
 }
 
-/// Turns sums of f32 into sums of f16 where a function allows it.
+/// Replaces f32 accumulators by f16 ones where a function allows it.
 pub(super) fn sums(f: &mut Func) {
     for head in 0..f.blocks.len() {
         if let Some(l) = find(f, head) {
@@ -46,7 +46,7 @@ pub(super) fn sums(f: &mut Func) {
     }
 }
 
-/// The loop of a block that goes back to itself, if it ends after a number of iterations known now.
+/// The loop of a block that branches to itself, if its trip count is constant.
 fn find(f: &Func, head: usize) -> Option<Loop> {
     let b = &f.blocks[head];
     let &[latch, exit] = b.succs.as_slice() else { return None };
@@ -59,7 +59,7 @@ fn find(f: &Func, head: usize) -> Option<Loop> {
     (b.preds.len() == 2 && f.blocks[enter].succs == [head]).then_some(Loop { head, enter, latch, exit })
 }
 
-/// Iterations of a loop whose counter begins at 0.
+/// Trip count of a loop whose counter begins at 0.
 fn iterations(f: &Func, l: &Loop) -> Option<i64> {
     let b = &f.blocks[l.head];
     let last = b.nodes.last()?;
@@ -73,7 +73,7 @@ fn iterations(f: &Func, l: &Loop) -> Option<i64> {
         .then(|| (i64::from(end) + i64::from(by) - 1) / i64::from(by))
 }
 
-/// The sums of a loop that are nothing but products of f16.
+/// The accumulators of a loop that only add products of f16.
 fn carried(f: &Func, l: &Loop) -> Vec<Sum> {
     let b = &f.blocks[l.head];
     let mut made: Map<Value, usize> = Map::default();
@@ -91,7 +91,7 @@ fn carried(f: &Func, l: &Loop) -> Vec<Sum> {
             n.op == op && n.args.is_empty() && n.mem.is_some_and(place)
         })
     };
-    // The product that adds to a value.
+    // The product that uses a value as its addend.
     let adds: Map<Value, usize> = b
         .nodes
         .iter()
@@ -99,7 +99,7 @@ fn carried(f: &Func, l: &Loop) -> Vec<Sum> {
         .filter(|(_, n)| n.op == Op::Fma { neg: false, bits: B32 } && n.args.len() == 3)
         .map(|(i, n)| (n.args[2], i))
         .collect();
-    // What other blocks read, and how often.
+    // Values that other blocks read, and their number of uses.
     let mut read: Map<Value, usize> = Map::default();
     for (i, o) in f.blocks.iter().enumerate() {
         let nodes = o.nodes.iter().filter(|_| i != l.head).flat_map(|n| &n.args);
@@ -126,12 +126,12 @@ fn carried(f: &Func, l: &Loop) -> Vec<Sum> {
     found
 }
 
-/// The place of a value that is loaded.
+/// The address of a loaded value.
 fn place(b: &Block, v: Value) -> Option<Mem> {
     b.nodes.iter().find(|n| n.def == Some(v)).and_then(|n| n.mem)
 }
 
-/// True if the sum `b` multiplies the same elements by the vectors behind those of `a`.
+/// True if accumulator `b` multiplies the same elements by the vectors following those of `a`.
 fn beside(block: &Block, a: &Sum, b: &Sum) -> bool {
     a.steps.len() == b.steps.len()
         && a.steps.iter().zip(&b.steps).all(|(x, y)| {
@@ -141,11 +141,11 @@ fn beside(block: &Block, a: &Sum, b: &Sum) -> bool {
         })
 }
 
-/// A register of sums: of a vector, and of the one behind it.
+/// The combined register of two adjacent accumulators.
 struct Pair {
     first: Sum,
     second: Option<Sum>,
-    /// The parameter that takes the place of theirs.
+    /// The loop parameter that replaces theirs.
     carried: Value,
 }
 
@@ -195,7 +195,7 @@ fn rewrite(f: &mut Func, l: &Loop) {
         f.blocks[l.enter].jump_args.push(zero);
         f.blocks[l.latch].jump_args.push(*end);
     }
-    // Behind it.
+    // After the loop.
     let constants: Set<Value> = f
         .blocks
         .iter()
@@ -235,7 +235,7 @@ fn fresh(classes: &mut Vec<Class>) -> Value {
     Value(classes.len() as u32 - 1)
 }
 
-/// The products of a loop as those of f16; what the sums are after an iteration.
+/// The products of a loop in f16; returns the accumulators after an iteration.
 fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
     let classes = &mut f.classes;
     let b = &mut f.blocks[l.head];
@@ -263,13 +263,13 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
             };
             let holder = *held.entry(*at).or_insert_with(|| {
                 let def = fresh(classes);
-                // Neighbours together; a single one is in the lower half of a lane of 32 bits.
+                // Adjacent elements are loaded together; a single one is in the lower half of a 32-bit lane.
                 let op = match count {
                     8 => Op::Load(Form::B32),
                     4 => Op::LoadFirst(Form::B32, 2),
                     _ => Op::LoadFirst(Form::U16, 1),
                 };
-                // In front of everything: loads of the block depend on nothing in it.
+                // At the start of the block: its loads depend on nothing in it.
                 nodes[0].insert(0, load(op, *at, def));
                 def
             });
@@ -299,7 +299,7 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
         ends.push(sum);
     }
     b.nodes = nodes.into_iter().flatten().collect();
-    // Loads that nothing reads any more.
+    // Remove loads without uses.
     let used: Set<Value> = b.nodes.iter().flat_map(|n| n.args.iter().copied()).collect();
     let dead = |n: &Node| {
         matches!(n.op, Op::Broadcast(Form::F16) | Op::Load(Form::F16))
@@ -309,9 +309,10 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
     ends
 }
 
-/// The elements of a block's products: what is loaded with each, how many elements these are, and its lane.
+/// The elements of a block's products: the address and number of elements loaded together, and the lane of
+/// each.
 fn lanes(b: &Block, pairs: &[Pair]) -> Map<Value, (Mem, usize, u8)> {
-    // Rows by their bases: displacements and elements.
+    // Elements of rows by base: displacements and values.
     let mut rows: Map<Value, Vec<(i32, Value)>> = Map::default();
     let mut seen: Set<Value> = Set::default();
     for s in pairs.iter().flat_map(|p| &p.first.steps) {

@@ -1,4 +1,4 @@
-//! Operations of a tile inside a block -> instructions.
+//! Encodes the operations of a block.
 
 use super::encode::{Emit, number};
 use super::table;
@@ -38,7 +38,8 @@ impl Emit<'_> {
             | Op::Greater
             | Op::First(_)
             | Op::AnyLane => {
-                // It may write what that depends on; operations on vectors do not.
+                // The operation may write a register that the cached address depends on; vector operations do
+                // not.
                 self.far = None;
                 self.scalar(n.op, d, &r);
                 Ok(())
@@ -84,18 +85,18 @@ impl Emit<'_> {
             _ => {}
         }
     }
-    /// A number above 0 in a register, of its lower half too, if a mask has any lane.
+    /// A positive integer in a register, including its lower half, if a mask is not empty.
     pub(super) fn any(&mut self, d: u32, mask: u32) {
         self.code.two(table::umov(8, 0), OWN, mask);
         self.code.two(table::umov(8, 1), SECOND, mask);
         self.code.three(table::ORR_INT, OWN, OWN, SECOND);
-        // The lanes of both halves in one, without a sign.
+        // Combine the lanes of both halves, zero-extended.
         self.code.two(table::LSR | 32 << 16, SECOND, OWN);
         self.code.three(table::ORR_INT, SECOND, SECOND, OWN);
         self.code.two(table::LSR | 1 << 16, OWN, SECOND);
         self.code.two(table::ADD_IMM, d, OWN);
     }
-    /// Numbers known now.
+    /// Constants.
     fn constant(&mut self, op: Op, d: u32) {
         let mask =
             |set: &dyn Fn(u32) -> bool| std::array::from_fn(|i| if set(i as u32) { u32::MAX } else { 0 });
@@ -136,7 +137,7 @@ impl Emit<'_> {
                         self.code.two(table::NEG[usize::from(bits == Bits::B64)], d, r[1]);
                         self.code.three(word, d, r[0], d);
                     }
-                    // a < b, a > b; then a where that holds.
+                    // a < b, or a > b; then select a where it holds.
                     Bin::Min => {
                         self.code.three(word, d, r[1], r[0]);
                         self.code.three(table::BSL, d, r[0], r[1]);
@@ -173,7 +174,7 @@ impl Emit<'_> {
             }
             Op::AddPairs(bytes) => self.code.two(table::add_pairs(bytes), d, r[1]),
             Op::BytesFrom => self.code.three(table::TBL, d, r[0], r[1]),
-            // Rows first; of unsigned and signed bytes, what is unsigned.
+            // Rows first; with mixed signedness, the unsigned factor first.
             Op::MatrixDot { of, swapped: false } => self.code.three(table::matrix_dot(of), d, r[2], r[1]),
             Op::MatrixDot { of, swapped: true } => self.code.three(table::matrix_dot(of), d, r[1], r[2]),
             Op::Zip { bits, upper } => self.code.three(table::zip(bits, upper), d, r[0], r[1]),
@@ -184,7 +185,7 @@ impl Emit<'_> {
             Op::MaskAnd => self.code.three(table::AND, d, r[0], r[1]),
             Op::MaskOr => self.code.three(table::ORR, d, r[0], r[1]),
             Op::MaskXor => self.code.three(table::EOR, d, r[0], r[1]),
-            // Arguments: what is where the mask is not set, what is where it is, the mask.
+            // Arguments: the values where the mask is clear and where it is set, the mask.
             Op::SelectInto(_, 0) => self.code.three(table::BIT, d, r[1], r[2]),
             Op::SelectInto(_, 1) => self.code.three(table::BIF, d, r[0], r[2]),
             Op::SelectInto(_, _) => self.code.three(table::BSL, d, r[1], r[0]),
@@ -196,7 +197,7 @@ impl Emit<'_> {
         match p {
             Pred::Eq => self.code.three(word, d, r[0], r[1]),
             Pred::Lt | Pred::Le => self.code.three(word, d, r[1], r[0]),
-            // Whether there is an order is asked of one value: NaN differs from itself.
+            // Unordered tests compare a value with itself: NaN differs from itself.
             Pred::Ne | Pred::Unordered => {
                 self.code.three(word, d, r[0], r[1]);
                 self.code.two(table::NOT, d, d);

@@ -1,47 +1,47 @@
-//! Products of matrices of bytes (FEAT_I8MM) and of bf16 (FEAT_BF16): dot products of eight bytes, which the
-//! IR states for one row of the result at a time, become instructions that multiply two rows by two columns.
+//! Matrix products of bytes (FEAT_I8MM) and of bf16 (FEAT_BF16). Dot products of eight bytes, which the IR
+//! expresses for one row of the result at a time, become instructions that multiply two rows by two columns.
 //!
-//! Sums of two rows with the same columns are *paired* while they are summed up: of the sums `a` and `b` of
-//! four columns each, one register has columns 0 and 1 of both, another one columns 2 and 3. Pairs go through
-//! block parameters, so that loops carry them as they are; where something else reads a sum, or gives its
-//! first value, two instructions turn a pair into sums or sums into a pair. A row without a partner is paired
-//! with itself: half of each product is of no use, which is what dot products of quads reach.
+//! Accumulators of two rows with the same columns are *paired*: of the accumulators `a` and `b` of four
+//! columns each, one register has columns 0 and 1 of both, another one columns 2 and 3. Pairs are passed
+//! through block parameters, so that loops carry them in this form. For other uses, and for initial values,
+//! two instructions convert between pairs and accumulators. A row without a partner is paired with itself;
+//! half of each product is then unused, which gives the throughput of quads.
 //!
-//! Nests state eights, and not quads with an order of columns that suits these instructions: so the layout of
-//! packed operands follows from their element type, every other reader of a nest knows what it computes, and
-//! only this file knows of rows in pairs.
+//! Nests express eights rather than quads in a column order that suits these instructions: the layout of
+//! packed operands then follows from their element type, every other reader of a nest understands it, and
+//! only this file deals with paired rows.
 
 use crate::codegen::tile::ir::Bits::{B32, B64};
 use crate::codegen::tile::ir::{Block, Class, Form, Func, Line, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// Sums of two rows, in the order in which pairs have them.
+/// Accumulators of two rows, in the order of the pair.
 type Pair = (Value, Value);
 
-/// Sums that a block makes one from the other: numbers of the instructions.
+/// Accumulators of a block that depend on each other: indices of the instructions.
 struct Chain {
     nodes: Vec<usize>,
-    /// What they begin with.
+    /// Their initial value.
     root: Value,
 }
 
-/// Two chains of a block that become one of pairs, or one with itself.
+/// Two chains of a block that form a pair, or one paired with itself.
 struct Rows {
     a: Chain,
     b: Option<Chain>,
 }
 
-/// Which sums are paired.
+/// The paired accumulators.
 #[derive(Default)]
 struct Pairs {
-    /// The pair of each sum, and whether its registers have columns of two rows one after the other
+    /// The pair of each accumulator, and whether its registers have columns of two rows in sequence
     /// (`swapped`, of [`Op::MatrixDot`]).
     of: Map<Value, (Pair, bool)>,
     /// The two registers of each pair.
     halves: Map<Pair, Pair>,
 }
 
-/// Makes products of matrices of the dot products of eights in a function.
+/// Replaces the dot products of eights in a function by matrix products.
 pub(super) fn products(f: &mut Func) {
     let is_one = |n: &Node| matches!(n.op, Op::Dot8 { .. });
     if !f.blocks.iter().flat_map(|b| &b.nodes).any(is_one) {
@@ -87,13 +87,13 @@ fn fresh(classes: &mut Vec<Class>) -> Value {
     Value(classes.len() as u32 - 1)
 }
 
-/// The values that an instruction reads.
+/// The operands of an instruction.
 fn reads(n: &Node) -> impl Iterator<Item = Value> + '_ {
     let memory = n.mem.iter().flat_map(|m| [Some(m.base), m.index.map(|i| i.0)]).flatten();
     n.args.iter().copied().chain(memory)
 }
 
-/// Elements of rows that pairs have loaded together.
+/// Removes loads of row elements that paired loads replaced.
 fn drop_unused(blocks: &mut [Block]) {
     let used: Set<Value> = blocks
         .iter()
@@ -121,7 +121,7 @@ fn chains(b: &Block) -> Vec<Chain> {
 }
 
 impl Pairs {
-    /// Pairs the sums of a block, and what hands them to it.
+    /// Pairs the accumulators of a block, and those passed to it.
     fn of_block(&mut self, blocks: &[Block], i: usize) -> Vec<Rows> {
         let b = &blocks[i];
         let mut left = chains(b);
@@ -129,7 +129,7 @@ impl Pairs {
         while !left.is_empty() {
             let a = left.remove(0);
             let fits: Vec<usize> = (0..left.len()).filter(|k| can_pair(b, &a, &left[*k])).collect();
-            // Whom it has met before.
+            // The partner in a previous block.
             let known = self.of.get(&a.root).map(|p| p.0);
             let again = fits.iter().find(|k| known == Some((a.root, left[**k].root)));
             let other = again.or(fits.first()).copied().map(|k| left.remove(k));
@@ -147,7 +147,7 @@ impl Pairs {
         }
         rows
     }
-    /// Pairs two block parameters, and so on with what becomes them.
+    /// Pairs two block parameters, and transitively the values that they are passed to.
     fn hand_over(&mut self, blocks: &[Block], first: Pair, swapped: bool) {
         let mut left = vec![first];
         while let Some((x, y)) = left.pop() {
@@ -173,7 +173,8 @@ impl Pairs {
     }
 }
 
-/// True if two chains multiply the same columns, and nobody reads a sum of theirs before both are done.
+/// True if two chains multiply the same columns, and no accumulator of either is read before both are
+/// complete.
 fn can_pair(b: &Block, x: &Chain, y: &Chain) -> bool {
     let alike = x.nodes.len() == y.nodes.len()
         && x.nodes.iter().zip(&y.nodes).all(|(i, j)| {
@@ -187,14 +188,14 @@ fn can_pair(b: &Block, x: &Chain, y: &Chain) -> bool {
     alike && !(0..last).any(read) && !sums.contains(&x.root) && !sums.contains(&y.root)
 }
 
-/// A block that is being rewritten.
+/// A block being rewritten.
 struct Rewrite<'a> {
     pairs: &'a Pairs,
     constants: &'a Map<Value, Op>,
     classes: &'a mut Vec<Class>,
-    /// Sums that have been taken out of pairs.
+    /// Accumulators extracted from pairs.
     sums: Map<Value, Value>,
-    /// Elements of two rows side by side.
+    /// Elements of two rows in one register.
     made: Map<Pair, Value>,
     out: Vec<Node>,
     line: Line,
@@ -206,7 +207,7 @@ impl Rewrite<'_> {
         self.out.push(Node { op, args: args.to_vec(), mem, literal: None, def: Some(def), line: self.line });
         def
     }
-    /// A value as others read it.
+    /// A value as other instructions use it.
     fn plain(&mut self, v: Value) -> Value {
         let Some((pair, swapped)) = self.pairs.of.get(&v).copied() else { return v };
         let (Some((p, q)), false) = (self.pairs.halves.get(&pair).copied(), self.sums.contains_key(&v))
@@ -219,12 +220,12 @@ impl Rewrite<'_> {
         self.sums.insert(v, sum);
         sum
     }
-    /// The registers of a pair of sums.
+    /// The registers of a pair of accumulators.
     fn paired(&mut self, (a, b): Pair, swapped: bool) -> Pair {
         if let Some(halves) = self.pairs.get((a, b), swapped) {
             return halves;
         }
-        // All lanes alike.
+        // Uniform lanes.
         if let (Some(x), Some(y)) = (self.constants.get(&a), self.constants.get(&b))
             && x == y
         {
@@ -236,7 +237,7 @@ impl Rewrite<'_> {
     }
     fn block(mut self, b: &mut Block, rows: &[Rows], to: &[Value]) {
         let nodes = std::mem::take(&mut b.nodes);
-        // Where both sums of a step have been reached.
+        // The positions at which both accumulators of a step are available.
         let mut steps: Map<usize, (usize, usize)> = Map::default();
         let mut own: Set<usize> = Set::default();
         for r in rows {
@@ -267,8 +268,7 @@ impl Rewrite<'_> {
         b.params = b.params.iter().flat_map(|p| self.slots(*p)).collect();
         b.nodes = self.out;
     }
-    /// What replaces a parameter: a pair in that of its first sum, nothing in that of the
-    /// second.
+    /// The replacement of a parameter: a pair for the first accumulator of a pair, nothing for the second.
     fn slots(&self, p: Value) -> Vec<Value> {
         match self.pairs.of.get(&p) {
             None => vec![p],
@@ -276,7 +276,7 @@ impl Rewrite<'_> {
             Some((pair, _)) => self.pairs.halves.get(pair).map_or(vec![], |(p, q)| vec![*p, *q]),
         }
     }
-    /// What a block hands to its successor, whose parameters are `to`.
+    /// The arguments that a block passes to its successor with parameters `to`.
     fn hand_over(&mut self, b: &mut Block, to: &[Value]) {
         let old = std::mem::take(&mut b.jump_args);
         let given = |v: Value| to.iter().position(|p| *p == v).and_then(|i| old.get(i)).copied();
@@ -296,7 +296,7 @@ impl Rewrite<'_> {
             }
         }
     }
-    /// One step of the sums of two rows.
+    /// One step of the accumulators of two rows.
     fn step(&mut self, x: &Node, y: &Node, together: &Map<Pair, Place>) {
         let (Op::Dot8 { of, swapped }, &[a, of_a, first, second], &[b, of_b, ..]) =
             (x.op, x.args.as_slice(), y.args.as_slice())
@@ -312,7 +312,7 @@ impl Rewrite<'_> {
             self.out.push(Node { op, args, mem: None, literal: None, def: Some(def), line: self.line });
         }
     }
-    /// Eight bytes of two rows each.
+    /// Eight bytes of each of two rows.
     fn rows(&mut self, of: Pair, together: &Map<Pair, Place>) -> Value {
         if of.0 == of.1 {
             return of.0;
@@ -336,7 +336,7 @@ impl Rewrite<'_> {
     }
 }
 
-/// Two neighbouring elements of two rows, each of which one load reads.
+/// Two adjacent elements of two rows, each pair loaded at once.
 #[derive(Clone, Copy)]
 struct Place {
     at: (Mem, Mem),
@@ -344,8 +344,7 @@ struct Place {
     second: Pair,
 }
 
-/// Elements of rows that are neighbours of others in the same block, in which no store comes before the last
-/// product.
+/// Elements of rows that are adjacent to others in the same block, if no store precedes the last product.
 fn neighbours(nodes: &[Node], steps: &Map<usize, (usize, usize)>) -> Map<Pair, Place> {
     let last = steps.keys().max().copied().unwrap_or(0);
     let mut loads: Map<Value, Mem> = Map::default();
@@ -375,7 +374,7 @@ fn neighbours(nodes: &[Node], steps: &Map<usize, (usize, usize)>) -> Map<Pair, P
     let next =
         |a: &Mem, b: &Mem| a.base == b.base && a.index == b.index && b.disp.checked_sub(a.disp) == Some(8);
     let mut places = Map::default();
-    // From the front on, so that what remains are single ones at the ends.
+    // In ascending order, so that single elements remain at the ends only.
     found.sort_by_key(|f| f.1.disp);
     for (i, (first, m, n)) in found.iter().enumerate() {
         if places.contains_key(first) {

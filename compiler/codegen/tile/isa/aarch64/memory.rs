@@ -1,4 +1,4 @@
-//! Accesses to memory: displacements that fit, and those that do not.
+//! Memory accesses with displacements in and out of range.
 
 use super::encode::{Emit, number};
 use super::table;
@@ -6,7 +6,7 @@ use crate::codegen::tile::ir::{Bits, Form, Mem, Node, Op};
 use crate::diag::{Failure, Result};
 use regalloc2::Allocation;
 
-/// What the encoder computes addresses and lanes in.
+/// The scratch register for addresses and lanes.
 const OWN: u32 = 16;
 const SECOND: u32 = 17;
 
@@ -23,8 +23,8 @@ impl Emit<'_> {
             }
         }
     }
-    /// An access of so many bytes that holds its displacement itself, or whose address the encoder's register
-    /// then has.
+    /// An access of `bytes` bytes with an immediate displacement, or with the address in the scratch
+    /// register.
     pub(super) fn access(&mut self, [scaled, plain]: [u32; 2], bytes: u32, t: u32, (base, disp): (u32, i64)) {
         let size = i64::from(bytes);
         let fits = |d: i64| (0..4096 * size).contains(&d) && d % size == 0;
@@ -55,19 +55,19 @@ impl Emit<'_> {
         self.code.add(OWN, base, disp);
         OWN
     }
-    /// So many bytes of a vector register from memory, the others 0, or to memory.
+    /// Loads the first bytes of a vector register and clears the others, or stores them.
     fn bytes(&mut self, bytes: u32, store: bool, t: u32, at: (u32, i64)) {
         if matches!(bytes, 1 | 2 | 4 | 8 | 16) {
             return self.access(table::vector_access(bytes, store), bytes, t, at);
         }
-        // Three elements: two, and one lane behind them.
+        // Three elements: two, and a lane after them.
         let (two, one) = (bytes / 3 * 2, bytes / 3);
         let base = self.address(at);
         self.access(table::vector_access(two, store), two, t, (base, 0));
         self.code.add(SECOND, base, i64::from(two));
         self.code.two(table::lane_access(one, 2, store), t, SECOND);
     }
-    /// Elements as they come from memory -> lanes.
+    /// Extends elements in memory format to lanes.
     fn widen(&mut self, form: Form, d: u32) {
         match form {
             Form::F16 => self.code.two(table::FCVTL, d, d),
@@ -78,7 +78,7 @@ impl Emit<'_> {
             Form::B32 | Form::B64 | Form::NearU8 => {}
         }
     }
-    /// Operations that are about their memory operand.
+    /// Operations that access memory.
     pub(super) fn memory(&mut self, n: &Node, al: &[Allocation]) -> Result<()> {
         let missing = |what: &str| Err(Failure::bug("encoding of a tile", what));
         let (Some(m), args) = (n.mem, n.args.len()) else { return missing("a memory operand is missing") };
@@ -119,11 +119,11 @@ impl Emit<'_> {
             Op::StoreScalar(bits) => {
                 self.bytes(if bits == Bits::B64 { 8 } else { 4 }, true, number(al[0]), at)
             }
-            // Lanes of 32 bits hold the elements, cut off.
+            // Lanes of 32 bits hold the elements, truncated.
             Op::StoreLane(form, 0) => self.bytes(form.bytes(), true, number(al[0]), at),
             Op::StoreLane(form, lane) => {
                 let bytes = form.bytes();
-                // Before the value has its register, which far addresses need.
+                // Compute a distant address before the value occupies its register.
                 let at = (self.address(at), 0);
                 self.code.two(
                     table::umov(bytes, lane * (form.lane_bytes() / bytes) as u8),

@@ -65,7 +65,7 @@ impl Machine for Aarch64 {
         let bytes = match vector {
             // Displacements of 12 bits, in elements.
             false => 1 << 12,
-            // Pairs have 7 bits, in vectors; what is not aligned 9 bits, in bytes.
+            // Pairs have 7 bits, in vectors; unaligned accesses 9 bits, in bytes.
             true if displacement % 16 == 0 => 1 << 10,
             true => 1 << 8,
         };

@@ -1,19 +1,19 @@
-//! Registers: which there are, who must keep them, and which ones instructions ask for (AAPCS64).
+//! Registers: allocatable ones, callee-saved ones, and constraints of instructions (AAPCS64).
 //!
-//! x16 and x17 are the encoder's own. x18 belongs to the platform, x29 to the frame chain, x30 holds the
-//! return address.
+//! x16 and x17 are scratch registers of the encoder. x18 is reserved by the platform, x29 by the frame chain,
+//! x30 holds the return address.
 
 use crate::codegen::tile::ir::{Bin, Class, Func, Node, Op, Value};
 use regalloc2::{
     MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg,
 };
 
-/// x19 .. x28: what a function must restore.
+/// x19 .. x28: callee-saved.
 pub(super) const SAVED: std::ops::RangeInclusive<usize> = 19..=28;
-/// v8 .. v15, whose lower halves a function must restore.
+/// v8 .. v15, whose lower halves are callee-saved.
 pub(super) const SAVED_VECTORS: std::ops::RangeInclusive<usize> = 8..=15;
 
-/// The class of a kind of value: masks are vectors.
+/// The register class of a kind of value: masks are vectors.
 pub(super) fn class(c: Class) -> RegClass {
     match c {
         Class::Int => RegClass::Int,
@@ -21,7 +21,7 @@ pub(super) fn class(c: Class) -> RegClass {
     }
 }
 
-/// What the allocator may use.
+/// The allocatable registers.
 pub(super) fn env() -> MachineEnv {
     fn set(r: impl Iterator<Item = usize>, c: RegClass) -> PRegSet {
         r.fold(PRegSet::empty(), |s, i| s.with(PReg::new(i, c)))
@@ -50,11 +50,11 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
             .enumerate()
             .map(|(i, v)| Operand::reg_fixed_def(reg(*v), PReg::new(i, RegClass::Int)))
             .collect(),
-        // Two instructions, of which the first one writes the result.
+        // Expands to two instructions, the first of which writes the result.
         Op::Bin(Bin::Min | Bin::Max | Bin::Shr | Bin::Sar, _) => {
             n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect()
         }
-        // Four bits name the register with the lane.
+        // The register with the lane has a field of four bits.
         Op::FmaHalves { .. } => {
             let limit = |i: usize| if i == 2 { OperandConstraint::Limit(16) } else { OperandConstraint::Reg };
             let one = |(i, v): (usize, &Value)| {

@@ -1,28 +1,27 @@
 //! Instruction selection: elements that multiply whole vectors stay lanes of the registers that they were
-//! loaded into, products of rows and columns are ordered so that few loads are alive at once, selections
-//! overwrite what dies.
+//! loaded into, products of rows and columns are scheduled so that few loads are live at once, and selects
+//! overwrite dead operands.
 
 use crate::codegen::tile::ir::{Block, Form, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
 /// Vector registers.
 const REGISTERS: usize = 32;
-/// Products with a vector from which on the next one arrives in time by itself.
+/// Minimum products with a vector that hide the latency of the next load.
 const ENOUGH_ROWS: usize = 4;
 /// Products with a column that are left when the next ones are taken apart, so that these are ready in time.
 const LATE: usize = 4;
 /// Instructions over which a load moves up to its neighbour.
 const FAR: usize = 128;
 
-/// True for a sum and a product of two factors, one of which may be one lane of a register for all of the
-/// other's.
+/// True for a multiply-add, one of whose factors may be a broadcast lane.
 fn is_product(op: Op) -> bool {
     matches!(op, Op::Fma231 { .. } | Op::Dot(_))
 }
 
-/// Where values are defined and used.
+/// Definitions and uses of values.
 struct Uses {
-    /// How often, and the number of the last instruction that does.
+    /// Number of uses, and the index of the last one.
     uses: Map<Value, (usize, usize)>,
     /// The block of the definition.
     defined: Map<Value, usize>,
@@ -52,13 +51,13 @@ impl Uses {
         let u = self.uses.entry(v).or_default();
         *u = (u.0 + 1, at);
     }
-    /// True if nobody uses a value of a block after instruction `at`.
+    /// True if a value of a block has no use after instruction `at`.
     fn dies(&self, v: Value, block: usize, at: usize) -> bool {
         self.uses.get(&v).is_some_and(|u| u.1 == at) && self.defined.get(&v) == Some(&block)
     }
 }
 
-/// Chooses forms, for cores that wait for what an instruction needs (`in_order`) or others.
+/// Selects instruction forms, for in-order or out-of-order cores.
 pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     for n in blocks.iter_mut().flat_map(|b| &mut b.nodes) {
         if let (Op::Fma { neg, bits }, &[a, b, c]) = (n.op, n.args.as_slice()) {
@@ -78,7 +77,7 @@ pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     for (i, b) in blocks.iter_mut().enumerate() {
         for n in &mut b.nodes {
             if let Op::Select(bits) = n.op {
-                // A mask that dies first: it is mostly made for this.
+                // Prefer to overwrite a dying mask, which usually has no other use.
                 let dies = [2, 0, 1].into_iter().find(|k| {
                     n.args.get(*k).is_some_and(|v| {
                         uses.dies(*v, i, at) && n.args.iter().filter(|a| *a == v).count() == 1
@@ -91,8 +90,7 @@ pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     }
 }
 
-/// Elements of memory in all lanes that nothing but products of their block uses, each of which has one such
-/// factor and one other.
+/// Broadcast loads whose uses are all products of the same block with one such factor.
 fn elements(blocks: &[Block]) -> Set<Value> {
     let mut found: Map<Value, usize> = Map::default();
     for (i, b) in blocks.iter().enumerate() {
@@ -136,14 +134,13 @@ type Place = (Value, Option<(Value, u8)>);
 /// The lane of a register that holds an element.
 type Held = Map<Value, (Value, u8)>;
 
-/// Accesses of one form at one place without a store between them: displacement and number of the
-/// instruction.
+/// Accesses of one form to one base without a store between them: displacements and instruction indices.
 type Run = (Form, Option<Place>, Vec<(i32, usize)>);
 
-/// Loads the elements of a block: neighbours together, where registers allow, else each by itself.
+/// Loads the elements of a block: adjacent ones together if registers allow, else separately.
 fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     let mut held = Held::default();
-    // Sums that the block adds to, besides which loads need registers.
+    // The accumulators of the block reduce the registers for loads.
     let sums: Set<Value> = b.nodes.iter().filter(|n| is_product(n.op)).filter_map(|n| n.def).collect();
     let sums = b
         .nodes
@@ -151,7 +148,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
         .filter(|n| is_product(n.op) && n.args.first().is_some_and(|c| !sums.contains(c)))
         .count();
     let place = |n: &Node| n.mem.map(|m| (m.base, m.index));
-    // Runs of accesses without a store between them, by place.
+    // Runs of accesses without a store between them, by base.
     let mut runs: Vec<Run> = vec![];
     let mut from = 0;
     for (i, n) in b.nodes.iter().enumerate() {
@@ -183,7 +180,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
             }
         }
     }
-    // Two more for the other factors.
+    // Two registers for the other factors.
     if sums + groups.len() + 2 > REGISTERS {
         groups.clear();
     }
@@ -221,7 +218,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     held
 }
 
-/// Products with an element take it from its lane.
+/// Replaces element factors by lanes.
 fn by_lane(b: &mut Block, held: &Held) {
     for n in &mut b.nodes {
         if let (true, &[c, x, y]) = (is_product(n.op), n.args.as_slice()) {
@@ -386,7 +383,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     true
 }
 
-/// Loads of neighbouring vectors are side by side, so that one instruction makes both.
+/// Moves loads of adjacent vectors together, so that one instruction performs both.
 fn in_pairs(b: &mut Block) {
     let whole = |n: &Node| match (n.op, n.mem) {
         (Op::Load(form @ (Form::B32 | Form::B64)), Some(m)) if n.args.is_empty() => Some((form, m)),
@@ -404,7 +401,7 @@ fn in_pairs(b: &mut Block) {
                     f == form && o.base == m.base && o.index == m.index && o.disp.wrapping_sub(m.disp) == 16
                 })
             });
-            // Not over so much that the register is missed.
+            // Limited by register pressure.
             if let Some(k) = other.filter(|k| *k < FAR) {
                 let n = b.nodes.remove(i + 1 + k);
                 b.nodes.insert(i + 1, n);
@@ -415,7 +412,7 @@ fn in_pairs(b: &mut Block) {
     }
 }
 
-/// True for vectors side by side.
+/// True for adjacent vectors.
 fn next_to(a: &Mem, b: &Mem) -> bool {
     a.base == b.base && a.index == b.index && matches!(a.disp.wrapping_sub(b.disp), 16 | -16)
 }

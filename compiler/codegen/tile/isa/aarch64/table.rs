@@ -32,24 +32,24 @@ pub(super) fn bin(op: Bin, bits: Bits) -> Option<u32> {
         Bin::IAdd => [0x4ea0_8400, 0x4ee0_8400],
         Bin::ISub => [0x6ea0_8400, 0x6ee0_8400],
         Bin::IMul => [0x4ea0_9c00, 0],
-        // UMULL: of the lower halves of the registers.
+        // UMULL, on the lower halves of the registers.
         Bin::IMulLow => [0, 0x2ea0_c000],
         Bin::IMin => [0x4ea0_6c00, 0],
         Bin::IMax => [0x4ea0_6400, 0],
         Bin::UMin => [0x6ea0_6c00, 0],
         Bin::UMax => [0x6ea0_6400, 0],
-        // USHL, SSHL; to the right by negative counts.
+        // USHL, SSHL; right shifts have negative counts.
         Bin::Shl | Bin::Shr => [0x6ea0_4400, 0x6ee0_4400],
         Bin::Sar => [0x4ea0_4400, 0x4ee0_4400],
-        // The comparison that comes before a selection.
+        // The comparison before a select.
         Bin::Min | Bin::Max => cmp_row(Pred::Lt),
         Bin::MulAddPairs | Bin::MulAddBytes | Bin::AddWords | Bin::Scale | Bin::Permute => [0, 0],
     };
     of(row, bits)
 }
 
-/// d = op n, of registers of 128 bits or the halves that an operation says. What takes two instructions has
-/// both.
+/// d = op n, of registers of 128 bits or of the halves that the operation implies. Operations that expand to
+/// two instructions have both.
 pub(super) fn un(op: Un, bits: Bits) -> Option<[u32; 2]> {
     let one = |row: Row| of(row, bits).map(|w| [w, 0]);
     let wide = |to: [u32; 2]| (bits == Bits::B32).then_some(to);
@@ -92,7 +92,7 @@ pub(super) fn un(op: Un, bits: Bits) -> Option<[u32; 2]> {
     }
 }
 
-/// Shifts to the right count down from twice the number of bits.
+/// Immediates of right shifts are subtracted from twice the number of bits.
 fn right(n: u8, bits: Bits) -> u32 {
     let bits = if bits == Bits::B64 { 64 } else { 32 };
     (2 * bits - u32::from(n)) << 16
@@ -111,7 +111,7 @@ fn pick(row: Row, bits: Bits) -> u32 {
     row[usize::from(bits == Bits::B64)]
 }
 
-/// Comparison of floats; those for order take their operands in reverse, `Ne` and `Unordered` are turned
+/// Comparison of floats; ordered ones take their operands in reverse, `Ne` and `Unordered` are inverted
 /// afterwards.
 pub(super) fn cmp(p: Pred, bits: Bits) -> u32 {
     pick(cmp_row(p), bits)
@@ -187,7 +187,7 @@ pub(super) fn add_pairs(bytes: Bytes) -> u32 {
     0x4e60_6800 | u32::from(bytes == Bytes::Unsigned) << 29
 }
 
-/// The bytes of n that those of m say.
+/// Selects bytes of n by the bytes of m.
 pub(super) const TBL: u32 = 0x4e00_0000;
 
 /// d, two rows of two sums, += two rows of eight bytes of n times two of m as columns; of mixed signs, those
@@ -221,7 +221,7 @@ pub(super) fn dup(bits: Bits) -> u32 {
     pick([0x4e04_0c00, 0x4e08_0c00], bits)
 }
 
-/// Lane number `lane` of so many bytes, as instructions on single lanes have it.
+/// Lane `lane` of the given number of bytes, as single-lane instructions encode it.
 pub(super) fn lane_field(bytes: u32, lane: u8) -> u32 {
     ((2 * u32::from(lane) + 1) * bytes) << 16
 }
@@ -233,7 +233,7 @@ pub(super) fn umov(bytes: u32, lane: u8) -> u32 {
 
 /// SMOV: a lane of 32 bits to an integer register, its sign extended.
 pub(super) const SMOV: u32 = 0x4e00_2c00;
-/// A mask in the destination chooses between n (ones) and m.
+/// Selects between n (ones) and m by a mask in the destination.
 pub(super) const BSL: u32 = 0x6e60_1c00;
 /// Lanes of n replace those of the destination where m is set, or where it is not.
 pub(super) const BIT: u32 = 0x6ea0_1c00;
@@ -305,7 +305,7 @@ pub(super) const LOAD_LITERAL: u32 = 0x9c00_0000;
 pub(super) fn load_dup(bits: Bits) -> u32 {
     pick([0x4d40_c800, 0x4d40_cc00], bits)
 }
-/// One lane of 1, 2 or 4 bytes from memory, or to it; the others stay.
+/// Loads or stores one lane of 1, 2 or 4 bytes; a load keeps the other lanes.
 pub(super) fn lane_access(bytes: u32, lane: u8, store: bool) -> u32 {
     let lane = u32::from(lane);
     let load = match bytes {
@@ -353,7 +353,7 @@ pub(in crate::codegen) const CALL_REGISTER: u32 = 0xd63f_0000;
 pub(in crate::codegen) const ADRP: u32 = 0x9000_0000;
 pub(in crate::codegen) const RET: u32 = 0xd65f_0000;
 
-/// The instruction that makes a number in all lanes, without its destination, if there is one.
+/// The instruction that broadcasts a constant, without its destination, if there is one.
 pub(super) fn number(word: u32) -> Option<u32> {
     const MOVI: u32 = 0x4f00_0400;
     const FMOV: u32 = 0x4f00_f400;
@@ -372,7 +372,7 @@ pub(super) fn number(word: u32) -> Option<u32> {
         .then(|| FMOV | imm8(sign << 7 | (exponent & 1) << 6 | (word >> 19 & 0x3f)))
 }
 
-/// Whether there are instructions for an operation.
+/// Whether the machine has an operation.
 pub(super) fn has_op(op: Op) -> bool {
     match op {
         Op::Bin(op, bits) => bin(op, bits).is_some(),
@@ -381,7 +381,7 @@ pub(super) fn has_op(op: Op) -> bool {
             form != crate::codegen::tile::ir::Form::NearU8
         }
         Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot2 => false,
-        // Only put together, which selection does.
+        // Only as an expansion, which selection performs.
         Op::MulBytes { bytes: Bytes::Mixed, .. }
         | Op::AddMulBytes { bytes: Bytes::Mixed, .. }
         | Op::AddPairs(Bytes::Mixed) => false,

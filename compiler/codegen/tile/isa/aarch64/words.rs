@@ -1,26 +1,26 @@
-//! Dot products of bytes where the machine has no instruction for them: products of 16 bits, whose pairs are added
-//! to the sum (SMULL, SADALP).
+//! Dot products of bytes on machines without an instruction for them: products of 16 bits, whose pairs are
+//! added to the accumulator (SMULL, SADALP).
 //!
-//! Of each group of four bytes the two factors have the first two in the lower half of a register, and the last two
-//! in the upper half (TBL): a product of the lower halves then has the two products of a lane side by side, as one
-//! of the upper halves has the other two. Both are exact, and so is what adds their pairs to sums of 32 bits. A
-//! vector is rearranged once for all products of a block, so that this takes four instructions for sixteen products,
-//! which are as many as four of floats make. Where both products fit 16 bits together ([`Bytes::Narrow`]) the second
-//! is added to the first (SMLAL), and their sum to that of 32 bits: three instructions. Panels are those of levels
-//! that have dot products.
+//! Both factors are permuted (TBL): the first two bytes of each group of four move to the lower half of a
+//! register, the last two to the upper half. A product of the lower halves then has two products of each lane
+//! in adjacent words, and one of the upper halves has the other two. Both are exact, and so is the pairwise
+//! addition to accumulators of 32 bits. A vector is permuted once for all products of a block, so that
+//! sixteen products take four instructions, the throughput of f32. If the sum of both products fits in 16
+//! bits ([`Bytes::Narrow`]), the second product is added to the first (SMLAL), and their sum to the
+//! accumulator: three instructions. Panels are those of levels with dot products.
 
 use crate::codegen::math::Table;
 use crate::codegen::tile::ir::{Block, Bytes, Class, Form, Func, Line, Node, Op, Value};
 use crate::codegen::{Map, Set};
 use std::collections::VecDeque;
 
-/// Where the bytes of a rearranged vector come from.
+/// The source bytes of a permuted vector.
 static PARTS: Table = bytes([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15]);
-/// The same of a group in the first lane that stands for all.
+/// The same for a group in the first lane, broadcast.
 static PARTS_OF_FIRST: Table = bytes([0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3]);
-/// Dot products that are reached before one begins, so that its factors have arrived.
+/// Number of dot products issued before a product begins, so that its factors have arrived.
 const LATE: usize = 2;
-/// Dot products that begin between one and its second and third steps: cores that wait find something to do.
+/// Number of dot products that begin between the steps of another, so that in-order cores do not stall.
 const BETWEEN: [usize; 2] = [1, 3];
 
 const fn bytes(b: [u8; 16]) -> Table {
@@ -33,7 +33,7 @@ const fn bytes(b: [u8; 16]) -> Table {
     t
 }
 
-/// Puts the dot products of bytes of a function together.
+/// Expands the byte dot products of a function.
 pub(super) fn products(f: &mut Func) {
     let is_one = |n: &Node| matches!(n.op, Op::Dot(_));
     if !f.blocks.iter().flat_map(|b| &b.nodes).any(is_one) {
@@ -42,7 +42,7 @@ pub(super) fn products(f: &mut Func) {
     let firsts = elements(&f.blocks);
     let mut table = |t: &'static Table| {
         let def = fresh(&mut f.classes);
-        // The first instruction receives the arguments.
+        // The first instruction defines the parameters.
         f.blocks[0].nodes.insert(1, instruction(Op::Table(t), vec![], def, Line::default()));
         def
     };
@@ -69,7 +69,7 @@ fn fresh(classes: &mut Vec<Class>) -> Value {
     Value(classes.len() as u32 - 1)
 }
 
-/// Groups of memory in all lanes that nothing but dot products reads: one lane is enough.
+/// Broadcast loads of groups that only dot products use: a single lane suffices.
 fn elements(blocks: &[Block]) -> Set<Value> {
     let nodes = || blocks.iter().flat_map(|b| &b.nodes);
     let whole = |n: &&Node| n.op == Op::Broadcast(Form::B32) && n.args.is_empty();
@@ -86,26 +86,26 @@ fn elements(blocks: &[Block]) -> Set<Value> {
     found
 }
 
-/// A dot product whose factors are rearranged.
+/// A dot product with permuted factors.
 struct Begun {
     bytes: Bytes,
     factors: Vec<Value>,
-    /// The sum before, and the sum.
+    /// The accumulator before and after.
     sums: (Value, Value),
     line: Line,
 }
 
-/// A step of a dot product, and the number of the one from which on it is taken.
+/// A step of a dot product, and the index of the product before which it is issued.
 type Step = (usize, Node);
 
-/// A block that is being rewritten.
+/// A block being rewritten.
 struct Rewrite<'a> {
     tables: [Value; 2],
     firsts: &'a Set<Value>,
     classes: &'a mut Vec<Class>,
-    /// Vectors that have been rearranged.
+    /// Permuted vectors.
     parts: Map<Value, Value>,
-    /// Dot products that have begun to multiply.
+    /// Number of dot products issued.
     count: usize,
     begun: VecDeque<Begun>,
     steps: Vec<Step>,
@@ -138,12 +138,12 @@ impl Rewrite<'_> {
             }
         }
     }
-    /// True if an instruction reads a sum that has not been made.
+    /// True if an instruction reads an accumulator that is not complete.
     fn reads_unfinished(&self, n: &Node) -> bool {
         let reads = |v: Option<Value>| v.is_some_and(|v| n.args.contains(&v));
         self.begun.iter().any(|b| reads(Some(b.sums.1))) || self.steps.iter().any(|s| reads(s.1.def))
     }
-    /// A factor with its halves apart.
+    /// A factor with separated halves.
     fn parts(&mut self, v: Value, line: Line) -> Value {
         if let Some(p) = self.parts.get(&v) {
             return *p;
@@ -153,7 +153,7 @@ impl Rewrite<'_> {
         self.parts.insert(v, p);
         p
     }
-    /// Multiplies what has begun, but for the last ones.
+    /// Issues the products of pending dot products, except for the last ones.
     fn multiply(&mut self, left: usize) {
         while self.begun.len() > left {
             let Some(b) = self.begun.pop_front() else { return };
@@ -177,7 +177,7 @@ impl Rewrite<'_> {
             self.count += 1;
         }
     }
-    /// Takes the steps that have waited until dot product number `now`.
+    /// Issues the steps that were delayed until dot product `now`.
     fn take_steps(&mut self, now: usize) {
         self.out.extend(self.steps.extract_if(.., |s| s.0 <= now).map(|s| s.1));
     }

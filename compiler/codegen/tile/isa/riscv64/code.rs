@@ -1,14 +1,14 @@
-//! The code of a function as words, with branches and literals that are filled in at the end.
+//! The code of a function in words; branches and literals are resolved at the end.
 
 use super::table;
 use crate::codegen::Map;
 use crate::diag::{Failure, Result};
 
-/// A place in the code.
+/// A position in the code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::codegen) struct Label(usize);
 
-/// How instructions hold a distance.
+/// The encoding of a distance.
 #[derive(Clone, Copy)]
 enum Field {
     /// 20 bits, `jal`.
@@ -19,14 +19,14 @@ enum Field {
     Literal,
 }
 
-/// Bytes that a branch reaches.
+/// Range of a branch in bytes.
 const NEAR: i64 = 4096;
-/// The encoder's own register, for literals.
+/// The scratch register for literals.
 const SECOND: u32 = 31;
-/// Instructions from which on a number is read from behind the code.
+/// Minimum instructions for which a constant is loaded from a literal instead.
 const LONG: usize = 4;
 
-/// Words as far as they are known.
+/// The words emitted so far.
 #[derive(Default)]
 pub(in crate::codegen) struct Code {
     words: Vec<u32>,
@@ -57,7 +57,7 @@ impl Code {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
-    /// Puts a label where the code ends now.
+    /// Binds a label to the end of the code.
     pub(in crate::codegen) fn bind(&mut self, l: Label) {
         self.labels[l.0] = Some(self.words.len());
     }
@@ -92,20 +92,20 @@ impl Code {
         self.fixups.push((self.words.len(), to, Field::Jump));
         self.push(table::JAL);
     }
-    /// Branches by a comparison of two registers; `word` of one that holds where the other does not has the
-    /// lowest bit of its function turned.
+    /// Branches on a comparison of two registers. The inverse of `word` differs in the lowest bit of its
+    /// function.
     pub(in crate::codegen) fn branch(&mut self, word: u32, a: u32, b: u32, to: Label) {
         let near = self.labels[to.0].is_some_and(|t| ((self.words.len() - t) as i64) * 4 < NEAR);
         if near {
             self.fixups.push((self.words.len(), to, Field::Branch));
             self.push(word | b << 20 | a << 15);
         } else {
-            // Over a jump.
+            // Branches over a jump.
             self.push((word ^ 1 << 12) | b << 20 | a << 15 | branch_distance(8));
             self.jump(to);
         }
     }
-    /// The same over so many words.
+    /// Branches over the given number of words.
     pub(super) fn skip(&mut self, word: u32, a: u32, b: u32, words: i64) {
         self.push(word | b << 20 | a << 15 | branch_distance(4 * words));
     }
@@ -149,7 +149,7 @@ impl Code {
         self.int(SECOND, x);
         self.three(table::ADD, d, n, SECOND);
     }
-    /// The bytes, with literals behind the code.
+    /// The bytes of the code, followed by the literals.
     pub(in crate::codegen) fn finish(mut self) -> Result<Vec<u8>> {
         if !self.pool.is_empty() && !self.words.len().is_multiple_of(2) {
             self.words.push(0);
@@ -182,7 +182,7 @@ impl Code {
     }
 }
 
-/// What makes an integer.
+/// A step in the computation of an integer constant.
 enum Step {
     /// 20 bits above 12 zeros.
     Upper(i64),

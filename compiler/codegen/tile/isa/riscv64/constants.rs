@@ -1,10 +1,10 @@
-//! Numbers known now.
+//! Constants.
 
 use super::encode::{Emit, OWN};
 use super::table::{self, Width};
 use crate::codegen::tile::ir::{Bits, Number, Op};
 
-/// Numbers that instructions on vectors hold.
+/// True for integers that vector instructions can encode.
 fn is_tiny(x: i64) -> bool {
     (-16..16).contains(&x)
 }
@@ -14,7 +14,7 @@ pub(super) fn tiny(x: i64) -> u32 {
     x as u32 & 31
 }
 
-/// A number as an integer register holds it.
+/// The bits of a constant in an integer register.
 pub(super) fn as_int(x: Number) -> i64 {
     match x {
         Number::Word(x) => i64::from(x as i32),
@@ -78,7 +78,7 @@ impl Emit<'_> {
             _ => {}
         }
     }
-    /// The lanes whose bits are set. Types of vectors have 32 bits or more between instructions.
+    /// A constant mask. Between instructions, the vector type has 32 bits or more.
     fn mask(&mut self, d: u32, bits: u32) {
         self.want(Width::of(if self.f.long { Bits::B64 } else { Bits::B32 }));
         self.code.int(OWN, i64::from(bits as i32));

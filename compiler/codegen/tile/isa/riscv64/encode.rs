@@ -1,5 +1,5 @@
-//! Allocated functions -> words: frame, moves, branches, the type of vectors. The code is a leaf function: it
-//! calls nothing and reaches its literals, which follow it, relative to the instruction; it needs no
+//! Emission of allocated functions: frame, moves, branches, the vector type. The code is a leaf function: it
+//! calls nothing and addresses its literals, which follow it, relative to the instruction; it needs no
 //! relocation.
 
 use super::code::{Code, Label};
@@ -17,15 +17,15 @@ use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 const SP: u32 = 2;
 /// The return address.
 const LINK: u32 = 1;
-/// Where a result is handed over.
+/// The register of the result.
 const RESULT: u32 = 10;
-/// The encoder's own integer registers.
+/// The scratch registers for integers.
 pub(super) const OWN: u32 = 30;
 pub(super) const SECOND: u32 = 31;
-/// The length of vectors that instructions hold.
+/// The longest vector length that instructions can encode.
 const SHORT_LENGTH: u32 = 31;
 
-/// The code of a function as far as it is.
+/// The state of emission.
 pub(super) struct Emit<'a> {
     pub(super) code: Code,
     pub(super) f: &'a Alloc,
@@ -35,10 +35,10 @@ pub(super) struct Emit<'a> {
     saved: Vec<u32>,
     /// Bytes of spill slots.
     frame: u32,
-    /// The elements that the type of vectors speaks of. Between blocks they are those of the function.
+    /// The element width of the current vector type. Between blocks it is that of the function.
     kind: Width,
     steps: Steps,
-    /// The lines that code comes from.
+    /// Source lines of the code.
     rows: Vec<(u32, u32)>,
 }
 
@@ -74,7 +74,7 @@ impl Emit<'_> {
     fn kept(&self) -> u32 {
         (8 * self.saved.len() as u32).next_multiple_of(16)
     }
-    /// Notes what the last instruction did to the frame.
+    /// Records the effect of the last instruction on the frame.
     fn step(&mut self, s: Step) {
         self.steps.push((self.code.len() * 4, s));
     }
@@ -82,14 +82,14 @@ impl Emit<'_> {
     pub(super) fn stack_param(&self, k: u32) -> (u32, i64) {
         (SP, i64::from(self.frame + self.kept() + 8 * k))
     }
-    /// Sets the type of vectors to elements of a length, if it is another one.
+    /// Sets the element width of the vector type, if it is another one.
     pub(super) fn want(&mut self, w: Width) {
         if self.kind != w {
             self.kind = w;
             self.code.push(table::set_type(table::vector_type(w, self.f.long)));
         }
     }
-    /// Length and type of vectors, at the entry.
+    /// Sets length and type of vectors, at the entry.
     fn set_length(&mut self) {
         let lanes = self.f.width.lanes() / if self.f.long { 2 } else { 1 };
         let kind = table::vector_type(self.kind, self.f.long);
@@ -118,7 +118,7 @@ impl Emit<'_> {
             RegClass::Int if store => self.access_int(table::SD, true, register, (SP, place)),
             RegClass::Int => self.access_int(table::LD, false, register, (SP, place)),
             class => {
-                // As many bytes as lanes have, whatever the type.
+                // As many bytes as the lanes have, for any type.
                 let word = match class {
                     RegClass::Vector => table::mask_access(store),
                     _ => table::vector_access(main(self.f), false, store),
@@ -144,7 +144,7 @@ impl Emit<'_> {
         }
         self.set_length();
         let f = self.f;
-        // Empty blocks have no code: the next block that has some.
+        // Empty blocks have no code; branches go to the next block that has some.
         let blocks: Vec<usize> = (0..f.blocks.len()).filter(|b| !f.is_empty(self.out, *b)).collect();
         for (n, b) in blocks.iter().enumerate() {
             let next = blocks.get(n + 1).copied();
@@ -231,7 +231,7 @@ impl Emit<'_> {
         if framed {
             self.step(Step::Resume);
         }
-        // What follows comes from elsewhere.
+        // The next block has other predecessors.
         self.kind = main(self.f);
     }
     /// Loads or stores an integer register.

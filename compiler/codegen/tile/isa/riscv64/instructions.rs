@@ -1,4 +1,4 @@
-//! Operations of a tile inside a block -> instructions.
+//! Encodes the operations of a block.
 
 use super::code::is_short;
 use super::constants::tiny;
@@ -8,12 +8,12 @@ use crate::codegen::tile::ir::{Bin, Bits, Node, Op, Pred, Un};
 use crate::diag::{Failure, Result};
 use regalloc2::Allocation;
 
-/// The register of floats that is the encoder's own.
+/// The scratch register for floats.
 pub(super) const OWN_FLOAT: u32 = 31;
-/// From these on floats are whole numbers.
+/// Floats of at least this magnitude are integers.
 const WHOLE_FLOAT: f32 = 8_388_608.0;
 const WHOLE_DOUBLE: f64 = 4_503_599_627_370_496.0;
-/// The mask that instructions read.
+/// The mask register of masked instructions.
 const MASK: u32 = 0;
 
 fn none(op: Op) -> Failure {
@@ -70,7 +70,7 @@ impl Emit<'_> {
                 self.code.three(table::MUL, d, r[0], OWN);
             }
             Op::Lesser | Op::Greater => {
-                // The first one, unless the second one is better.
+                // The first operand, unless the second one is smaller (or larger).
                 self.code.short(table::ADDI, OWN, r[0], 0);
                 let (a, b) = if op == Op::Lesser { (r[0], r[1]) } else { (r[1], r[0]) };
                 self.code.skip(table::BLT, a, b, 2);
@@ -138,7 +138,7 @@ impl Emit<'_> {
             }
             Op::Cmp(p, bits) => {
                 self.want(Width::of(bits));
-                // Whether there is an order is asked of one value (`select`), which may be in two registers.
+                // Unordered tests compare a value with itself (`select`), possibly in two registers.
                 let b = if p == Pred::Unordered { r[0] } else { r[1] };
                 self.code.vector(table::cmp(p), d, r[0], b);
             }
@@ -160,7 +160,7 @@ impl Emit<'_> {
     fn binary(&mut self, op: Bin, word: u32, d: u32, r: &[u32]) {
         let (a, b) = (r[0], r[1]);
         match op {
-            // The first one where it is less, or greater; the second one for NaN, too.
+            // The first operand where it is less, or greater; the second one otherwise, including NaN.
             Bin::Min => {
                 self.code.vector(word, MASK, a, b);
                 self.code.vector(table::MERGE, d, b, a);
@@ -169,7 +169,7 @@ impl Emit<'_> {
                 self.code.vector(word, MASK, b, a);
                 self.code.vector(table::MERGE, d, b, a);
             }
-            // (a and b) xor b, or (a or b) xor a where the result takes the place of b.
+            // (a and b) xor b, or (a or b) xor a if the result replaces b.
             Bin::AndNot if d != b => {
                 self.code.vector(table::AND, d, a, b);
                 self.code.vector(table::XOR, d, d, b);
@@ -183,7 +183,7 @@ impl Emit<'_> {
     }
     fn unary(&mut self, (op, bits): (Un, Bits), (word, width): (u32, Width), d: u32, x: u32) {
         if matches!(op, Un::ToInt | Un::TruncInt | Un::TruncLong | Un::TruncUnsigned) {
-            // NaN, which the instructions take for a large number, becomes 0.
+            // NaN, which the instructions treat as a large number, becomes 0.
             self.want(Width::of(bits));
             self.code.vector(table::cmp(Pred::Eq), MASK, x, x);
             self.want(width);
@@ -205,7 +205,8 @@ impl Emit<'_> {
             _ => self.code.vector(word, d, x, 0),
         }
     }
-    /// Whole numbers, by way of integers: of magnitudes below those that have no other bits; NaN is none.
+    /// Rounds to integers by converting to integers and back, for magnitudes with fractional bits only; NaN
+    /// is excluded.
     fn whole(&mut self, op: Un, bits: Bits, conversion: u32, d: u32, x: u32) {
         let limit = match bits {
             Bits::B32 => i64::from(WHOLE_FLOAT.to_bits()),
@@ -228,7 +229,7 @@ impl Emit<'_> {
             self.code.two(table::RESTORE_MODE, 0, SECOND);
         }
         self.code.vector(table::masked(table::FROM_INT), d, d, 0);
-        // Of x, zeros among them.
+        // The sign of x, also for zeros.
         self.code.vector(table::SIGN, d, d, x);
     }
 }

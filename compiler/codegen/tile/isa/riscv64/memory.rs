@@ -1,4 +1,4 @@
-//! Accesses to memory: addresses, elements of other lengths than lanes, masks.
+//! Memory accesses: addresses, elements of other widths than lanes, masks.
 
 use super::code::{immediate, is_short};
 use super::encode::{Emit, OWN, SECOND, number};
@@ -7,12 +7,12 @@ use crate::codegen::tile::ir::{Bits, Form, Mem, Node, Op};
 use crate::diag::{Failure, Result};
 use regalloc2::Allocation;
 
-/// The vector register that is the encoder's own: what is shorter than lanes on its way.
+/// The scratch vector register, for elements shorter than lanes.
 const OWN_VECTOR: u32 = 3;
-/// Bytes that a prefetch counts in.
+/// Granularity of prefetch displacements.
 const PREFETCH_UNIT: i64 = 32;
 
-/// Elements in memory: neighbours, or so far apart as a register says.
+/// Elements in memory: contiguous, or at a stride in a register.
 #[derive(Clone, Copy)]
 struct Elements {
     form: Form,
@@ -35,7 +35,7 @@ impl Emit<'_> {
             }
         }
     }
-    /// Elements as they are in memory, to or from a vector.
+    /// Loads or stores elements in memory format.
     fn move_elements(&mut self, e: Elements, store: bool, v: u32) {
         let word = table::vector_access(Width::bytes(e.form.bytes()), e.step.is_some(), store);
         let word = if e.masked { table::masked(word) } else { word };
@@ -43,7 +43,7 @@ impl Emit<'_> {
     }
     fn load_elements(&mut self, e: Elements, d: u32) {
         let parts = e.form.lane_bytes() / e.form.bytes();
-        // What is shorter than lanes is extended on its way.
+        // Elements shorter than lanes are extended after the load.
         let v = if parts == 1 { d } else { OWN_VECTOR };
         if e.masked {
             self.want(Width::bytes(e.form.bytes()));
@@ -67,7 +67,7 @@ impl Emit<'_> {
         }
         self.move_elements(e, true, from);
     }
-    /// Operations that are about their memory operand.
+    /// Operations that access memory.
     pub(super) fn memory(&mut self, n: &Node, al: &[Allocation]) -> Result<()> {
         let missing = |what: &str| Err(Failure::bug("encoding of a tile", what));
         let (Some(m), args) = (n.mem, n.args.len()) else { return missing("a memory operand is missing") };
@@ -102,7 +102,7 @@ impl Emit<'_> {
                 self.access_int(table::load_float(form.lane()), false, u32::from(f), at);
             }
             Op::StoreScalar(bits) => {
-                // The address first: what holds it may be the register that the lane would take.
+                // The address first, since its register may be reused for the lane.
                 let base = self.address(at);
                 self.want(Width::of(bits));
                 self.code.vector(table::FIRST, SECOND, first, 0);

@@ -1,7 +1,8 @@
-//! RISC-V with vectors: groups of two registers of VLEN bits, 14 of them, and registers of floats beside them.
+//! RISC-V with vectors: groups of two registers of VLEN bits, 14 of which are allocatable, and floating-point
+//! registers.
 //!
-//! A vector has as many lanes as two registers of the level's least VLEN hold, and `vl` says so. On a CPU with
-//! longer registers the same code computes the same in a part of them.
+//! A vector has as many lanes as two registers of the level's minimum VLEN, which `vl` is set to. On a CPU
+//! with longer registers, the same code uses a part of them.
 
 pub(in crate::codegen) mod code;
 mod constants;

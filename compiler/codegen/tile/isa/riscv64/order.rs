@@ -1,20 +1,20 @@
-//! The order of products of rows, which are elements, and columns, which are loaded: column after column, all
-//! rows with each, and every load so early that it has arrived. What computes in order waits for loads, and
-//! registers hold two columns and a few elements beside the sums.
+//! Schedules products of rows (elements) and columns (loaded): column by column, with all rows each, and
+//! every load so early that it has arrived. In-order cores stall on loads, and registers hold two columns and
+//! a few elements in addition to the accumulators.
 
 use crate::codegen::tile::ir::{Block, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// Products by which an element is loaded earlier than it is used.
+/// Products between the load of an element and its use.
 const AHEAD: usize = 6;
-/// The same of a vector, which takes longer.
+/// The same for a vector, which has a longer latency.
 const VECTOR_AHEAD: usize = 12;
-/// Elements that have registers at once.
+/// Maximum live elements.
 const ELEMENTS: usize = 16;
-/// Vectors that registers hold.
+/// Allocatable vector registers.
 const REGISTERS: usize = 14;
 
-/// A load, the product that uses it first, and the one that uses it last.
+/// A load, and the indices of its first and last uses.
 struct Load {
     node: usize,
     first: usize,
@@ -22,14 +22,14 @@ struct Load {
     vector: bool,
 }
 
-/// Orders the products of a block and what they load, if it is made of them.
+/// Schedules the products of a block and their loads, if the block consists of these.
 pub(super) fn products(b: &mut Block, elements: &Set<Value>) {
     if let Some(nodes) = ordered(b, elements) {
         b.nodes = nodes;
     }
 }
 
-/// The element and the vector that a product multiplies.
+/// The element and the vector of a product.
 fn factors(n: &Node, elements: &Set<Value>) -> Option<(Value, Value)> {
     match (n.op, n.args.as_slice()) {
         (Op::Fma { .. }, &[x, y, _]) if elements.contains(&x) => Some((x, y)),
@@ -46,7 +46,7 @@ fn ordered(b: &Block, elements: &Set<Value>) -> Option<Vec<Node>> {
     if body.iter().any(stores) {
         return None;
     }
-    // What products multiply is loaded by itself and for them only.
+    // The factors must be loaded separately and for products only.
     let mut loads: Map<Value, usize> = Map::default();
     for (i, n) in body.iter().enumerate() {
         let plain = matches!(n.op, Op::Load(_)) || n.def.is_some_and(|d| elements.contains(&d));
@@ -67,7 +67,7 @@ fn ordered(b: &Block, elements: &Set<Value>) -> Option<Vec<Node>> {
     let rank = |n: &Node| factors(n, elements).and_then(|f| columns.iter().position(|c| *c == f.1));
     let mut products: Vec<&Node> = body.iter().filter(|n| is_product(n)).collect();
     products.sort_by_key(|n| rank(n));
-    // Each sum in its order.
+    // The products of an accumulator keep their order.
     let results: Set<Value> = products.iter().filter_map(|n| n.def).collect();
     let mut made: Set<Value> = Set::default();
     for n in &products {
@@ -118,7 +118,7 @@ enum Emitted {
     Product(usize),
 }
 
-/// Products in their order, each load as early as it may come and registers allow.
+/// Products in order, with each load as early as its latency requires and registers allow.
 fn emit(products: &[&Node], loads: Vec<Load>, vectors: usize) -> Vec<Emitted> {
     let mut out = vec![];
     let (mut waiting, mut alive): (Vec<Load>, Vec<Load>) = (loads, vec![]);

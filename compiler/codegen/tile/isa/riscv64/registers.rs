@@ -1,28 +1,29 @@
-//! Registers: which there are, who must keep them, and which ones instructions ask for (psABI, lp64d).
+//! Registers: allocatable ones, callee-saved ones, and constraints of instructions (psABI, lp64d).
 //!
-//! x30 and x31 are the encoder's own, and f31. x1 holds the return address, x3 and x4 belong to the platform,
-//! x8 to the frame chain. v0 to v2 hold masks, of which instructions read v0 only; v3 is the encoder's. The
-//! other vector registers are groups of two, which the allocator knows by half of their numbers.
+//! x30, x31 and f31 are scratch registers of the encoder. x1 holds the return address, x3 and x4 are reserved
+//! by the platform, x8 by the frame chain. v0 to v2 hold masks, of which instructions read v0 only; v3 is a
+//! scratch register. The other vector registers are groups of two, which the allocator numbers by half of
+//! their first register.
 
 use crate::codegen::tile::ir::{Bin, Class, Func, Node, Op, Un, Value};
 use regalloc2::{MachineEnv, Operand, PReg, PRegSet, RegClass, VReg};
 
-/// s1, s2 .. s11: what a function must restore.
+/// s1, s2 .. s11: callee-saved.
 pub(super) const SAVED: [usize; 11] = [9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27];
 /// t0 .. t4, a0 .. a7.
 const FREE: [usize; 13] = [10, 11, 12, 13, 14, 15, 16, 17, 5, 6, 7, 28, 29];
-/// Where parameters arrive: a0.
+/// The first register of parameters: a0.
 const FIRST_PARAM: usize = 10;
-/// The mask that instructions read.
+/// The mask register of masked instructions.
 const MASK: usize = 0;
 /// Masks.
 const MASKS: std::ops::Range<usize> = 0..3;
 /// Groups of two: v4 to v31.
 const GROUPS: std::ops::Range<usize> = 2..16;
-/// Registers of floats that no function has to restore, but for the encoder's.
+/// Caller-saved floating-point registers, except for the scratch register.
 pub(super) const FLOATS: [u8; 19] = [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17, 28, 29, 30];
 
-/// The class of a kind of value.
+/// The register class of a kind of value.
 pub(super) fn class(c: Class) -> RegClass {
     match c {
         Class::Int => RegClass::Int,
@@ -31,7 +32,7 @@ pub(super) fn class(c: Class) -> RegClass {
     }
 }
 
-/// What the allocator may use.
+/// The allocatable registers.
 pub(super) fn env() -> MachineEnv {
     fn set(r: impl IntoIterator<Item = usize>, c: RegClass) -> PRegSet {
         r.into_iter().fold(PRegSet::empty(), |s, i| s.with(PReg::new(i, c)))
@@ -49,13 +50,13 @@ pub(super) fn env() -> MachineEnv {
     }
 }
 
-/// True for conversions to integers, of numbers only, and to whole numbers.
+/// True for rounding, and for conversions of floats to integers.
 fn is_whole(op: Un) -> bool {
     use Un::{Ceil, Floor, Round, ToInt, Trunc, TruncInt, TruncLong, TruncUnsigned};
     matches!(op, Round | Floor | Ceil | Trunc | ToInt | TruncInt | TruncLong | TruncUnsigned)
 }
 
-/// True for operations that make a mask of their own on the way.
+/// True for operations that use a temporary mask.
 fn masks_itself(op: Op) -> bool {
     match op {
         Op::Bin(op, _) => matches!(op, Bin::Min | Bin::Max),
@@ -64,18 +65,18 @@ fn masks_itself(op: Op) -> bool {
     }
 }
 
-/// Registers that an operation destroys.
+/// Registers that an operation clobbers.
 pub(super) fn clobbers(op: Op) -> PRegSet {
     let none = PRegSet::empty();
     if masks_itself(op) { none.with(PReg::new(MASK, RegClass::Vector)) } else { none }
 }
 
-/// True for operations that write their result before they have read all arguments.
+/// True for operations that write their result before they have read all operands.
 fn writes_early(op: Op) -> bool {
     match op {
         Op::Permuted(_) | Op::Un(Un::IAbs, _) => true,
         Op::Un(op, _) if is_whole(op) => true,
-        // Results of other lengths than their arguments overlap them in some ways only.
+        // Results of another width than their operands may overlap these in some ways only.
         Op::Un(op, _) => {
             matches!(op, Un::Double | Un::ToDouble | Un::UnsignedToDouble | Un::Extend | Un::ExtendUnsigned)
         }

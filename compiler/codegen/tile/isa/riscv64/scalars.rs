@@ -1,6 +1,5 @@
-//! Values that are the same in all lanes and that instructions take from another register file: elements of
-//! memory and numbers from registers of floats, whole numbers from registers of integers. They take no vector
-//! register.
+//! Uniform values that instructions read from another register file: elements of memory and constants from
+//! floating-point registers, integers from integer registers. They occupy no vector register.
 
 use super::registers::FLOATS;
 use super::select::{fresh, node, used_otherwise};
@@ -8,7 +7,7 @@ use super::table;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Node, Number, Op, Value};
 use crate::codegen::{Map, Set};
 
-/// How an instruction takes a register of floats in place of one of its arguments.
+/// The form of an instruction with a floating-point register in place of an argument.
 fn with_scalar(n: &Node, argument: usize, f: u8) -> Option<(Op, Vec<Value>)> {
     match (n.op, n.args.as_slice(), argument) {
         (Op::Fma { neg, bits }, &[_, y, z], 0) => Some((Op::FmaScalar { neg, bits, f }, vec![z, y])),
@@ -25,18 +24,18 @@ fn with_scalar(n: &Node, argument: usize, f: u8) -> Option<(Op, Vec<Value>)> {
     }
 }
 
-/// True if an instruction can take its argument so, and no other one of its arguments is the same or `also`.
+/// True if an instruction has such a form for the argument, and no other argument is equal or satisfies
+/// `also`.
 fn may_be_scalar(n: &Node, argument: usize, also: &dyn Fn(Value) -> bool) -> bool {
     let other = |(i, v): (usize, &Value)| i != argument && (also(*v) || n.args.get(argument) == Some(v));
-    // The addend of a sum of products is a vector.
+    // The addend of a multiply-add must be a vector.
     let factors = if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() };
     with_scalar(n, argument, 0).is_some()
         && !n.args.iter().enumerate().take(factors).any(other)
         && (factors == n.args.len() || n.args.last() != n.args.get(argument))
 }
 
-/// Elements of memory in all lanes that only instructions of their block use which take them from a register
-/// of floats.
+/// Broadcast loads whose uses are all instructions of the same block with a scalar form.
 pub(super) fn elements(blocks: &[Block]) -> Set<Value> {
     let mut found: Map<Value, usize> = Map::default();
     for (i, b) in blocks.iter().enumerate() {
@@ -50,7 +49,7 @@ pub(super) fn elements(blocks: &[Block]) -> Set<Value> {
         for n in &b.nodes {
             for k in 0..n.args.len() {
                 let v = n.args[k];
-                // Of two the second one stays.
+                // Of two candidates, the second one remains a vector.
                 let also = |o: Value| k == 0 && found.contains_key(&o);
                 if found.get(&v).is_some_and(|own| *own != i) || !may_be_scalar(n, k, &also) {
                     found.remove(&v);
@@ -62,8 +61,8 @@ pub(super) fn elements(blocks: &[Block]) -> Set<Value> {
     found.into_keys().collect()
 }
 
-/// Puts elements into registers as long as there are some; the others stay vectors. How many registers are
-/// taken.
+/// Assigns elements to registers while there are free ones; the others remain vectors. Returns the number of
+/// registers in use.
 pub(super) fn place_elements(f: &mut Func, elements: &Set<Value>) -> usize {
     let mut most = 0;
     for b in &mut f.blocks {
@@ -94,7 +93,8 @@ pub(super) fn place_elements(f: &mut Func, elements: &Set<Value>) -> usize {
             if last.get(&v) == Some(&i)
                 && let Some(at) = held.remove(&v)
             {
-                // Those that were used last are taken last: what uses them may still wait.
+                // Reuse the least recently used registers first, since pending instructions may use the
+                // others.
                 free.insert(0, at);
             }
         }
@@ -102,13 +102,13 @@ pub(super) fn place_elements(f: &mut Func, elements: &Set<Value>) -> usize {
     most
 }
 
-/// Numbers that an entry or a block makes.
+/// Constants defined by the entry or a block.
 fn numbers(f: &Func) -> Map<Value, Number> {
     let nodes = f.blocks.iter().flat_map(|b| &b.nodes);
     nodes.filter_map(|n| if let Op::Const(x) = n.op { Some((n.def?, x)) } else { None }).collect()
 }
 
-/// Uses of numbers by value, of those alone that `wanted` takes everywhere.
+/// Uses of constants for which every use satisfies `can`.
 fn wanted(f: &Func, all: &Map<Value, Number>, can: &dyn Fn(&Node, usize) -> bool) -> Vec<(Number, usize)> {
     let otherwise = used_otherwise(&f.blocks, can);
     let mut counts: Vec<(Number, usize)> = vec![];
@@ -123,7 +123,7 @@ fn wanted(f: &Func, all: &Map<Value, Number>, can: &dyn Fn(&Node, usize) -> bool
     counts
 }
 
-/// Puts numbers into the registers that elements leave, those first that are used most.
+/// Assigns constants to the remaining registers, the most used ones first.
 pub(super) fn place_numbers(f: &mut Func, taken: usize) {
     let all = numbers(f);
     let none = |v: Value| all.contains_key(&v);
@@ -150,14 +150,14 @@ pub(super) fn place_numbers(f: &mut Func, taken: usize) {
     at_entry(f, made.collect());
 }
 
-/// Puts instructions behind those that define the parameters.
+/// Inserts instructions after those that define the parameters.
 fn at_entry(f: &mut Func, nodes: Vec<Node>) {
     let Some(entry) = f.blocks.first_mut() else { return };
     let at = entry.nodes.iter().position(|n| !matches!(n.op, Op::Args | Op::StackArg(_))).unwrap_or(0);
     entry.nodes.splice(at..at, nodes);
 }
 
-/// How an instruction takes an integer in place of one of its arguments.
+/// The form of an instruction with an integer register in place of an argument.
 fn with_int(n: &Node, argument: usize, int: Value) -> Option<(Op, Vec<Value>)> {
     let (Op::Bin(op, bits), &[x, y]) = (n.op, n.args.as_slice()) else { return None };
     table::bin_int(op)?;
@@ -169,7 +169,7 @@ fn with_int(n: &Node, argument: usize, int: Value) -> Option<(Op, Vec<Value>)> {
     }
 }
 
-/// Puts whole numbers into registers of integers.
+/// Assigns integers to integer registers.
 pub(super) fn place_integers(f: &mut Func) {
     let all = numbers(f);
     let can = |n: &Node, k: usize| {

@@ -1,11 +1,11 @@
-//! Instruction selection: numbers and elements in registers of floats and of integers, products of rows and
-//! columns in an order in which loads arrive in time, lanes that change places.
+//! Instruction selection: constants and elements in floating-point and integer registers, scheduling of
+//! products, permutations of lanes.
 
 use super::{order, scalars};
 use crate::codegen::tile::ir::{Bits, Block, Class, Func, Line, Node, Op, Pred, Un, Value};
 use crate::codegen::{Map, Set};
 
-/// Chooses forms.
+/// Selects instruction forms.
 pub(super) fn forms(f: &mut Func) {
     swaps(f);
     unordered(f);
@@ -19,18 +19,18 @@ pub(super) fn forms(f: &mut Func) {
     products(f);
 }
 
-/// An instruction without a place in a text.
+/// An instruction without memory operand and literal.
 pub(super) fn node(op: Op, args: Vec<Value>, def: Option<Value>, line: Line) -> Node {
     Node { op, args, mem: None, literal: None, def, line }
 }
 
-/// A value of a class.
+/// A fresh value of a class.
 pub(super) fn fresh(f: &mut Func, c: Class) -> Value {
     f.classes.push(c);
     Value(f.classes.len() as u32 - 1)
 }
 
-/// Lanes that change places come from where a vector of numbers says.
+/// Expands exchanges of lanes to permutations by an index vector.
 fn swaps(f: &mut Func) {
     for i in 0..f.blocks.len() {
         let mut from: Map<Op, Value> = Map::default();
@@ -57,7 +57,7 @@ fn swaps(f: &mut Func) {
     }
 }
 
-/// Whether two values have an order: each is compared with itself.
+/// Expands unordered comparisons: each value is compared with itself.
 fn unordered(f: &mut Func) {
     for i in 0..f.blocks.len() {
         let mut out = vec![];
@@ -78,12 +78,12 @@ fn unordered(f: &mut Func) {
     }
 }
 
-/// A distance in lanes of 32 bits as one in lanes of a size.
+/// A distance in 32-bit lanes, converted to lanes of the given width.
 fn bits_lanes(k: u8, bits: Bits) -> u8 {
     if bits == Bits::B64 { k / 2 } else { k }
 }
 
-/// Where values are used last, in blocks that define them.
+/// The last use of each value, in the block that defines it.
 struct LastUses {
     last: Map<Value, usize>,
     defined: Map<Value, usize>,
@@ -109,7 +109,7 @@ impl LastUses {
     }
 }
 
-/// Sums of products overwrite what dies: the addend, or a factor.
+/// Multiply-adds overwrite a dead operand: the addend, or a factor.
 fn products(f: &mut Func) {
     let uses = LastUses::of(f);
     let mut at = 0;
@@ -130,7 +130,7 @@ fn products(f: &mut Func) {
     }
 }
 
-/// Values that somebody uses other than as these arguments of these instructions.
+/// Values with a use that `as_wanted` does not accept.
 pub(super) fn used_otherwise(blocks: &[Block], as_wanted: &dyn Fn(&Node, usize) -> bool) -> Set<Value> {
     let mut out = Set::default();
     for b in blocks {

@@ -23,20 +23,20 @@ const fn v(function: u32, of: Of) -> u32 {
     function << 26 | 1 << 25 | (of as u32) << 12 | 0x57
 }
 
-/// The same with one vector, whose function is in the field of the other one.
+/// The same with one vector operand; the function is in the field of the other one.
 const fn un_word(function: u32, of: Of, more: u32) -> u32 {
     v(function, of) | more << 15
 }
 
-/// The bit that is 0 for instructions on the lanes of v0.
+/// The bit that is 0 for masked instructions.
 const ALL_LANES: u32 = 1 << 25;
 
-/// An instruction on the lanes of v0.
+/// The masked form of an instruction.
 pub(super) const fn masked(word: u32) -> u32 {
     word & !ALL_LANES
 }
 
-/// Bits of elements that instructions work on.
+/// Element width of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Width {
     W8,
@@ -46,11 +46,11 @@ pub(super) enum Width {
 }
 
 impl Width {
-    /// Of lanes.
+    /// The width of lanes.
     pub(super) fn of(bits: Bits) -> Width {
         if bits == Bits::B64 { Width::W64 } else { Width::W32 }
     }
-    /// Of elements of so many bytes.
+    /// The width of elements of `n` bytes.
     pub(super) fn bytes(n: u32) -> Width {
         match n {
             1 => Width::W8,
@@ -61,8 +61,8 @@ impl Width {
     }
 }
 
-/// The type of vectors of such elements beside vectors of 32 bits (or of 64 bits, `long`) a lane in groups of two:
-/// as many elements each. What is behind the last one is nobody's, lanes outside a mask stay.
+/// The vector type of elements of width `w` with as many elements as groups of two registers have lanes of 32
+/// bits (64 bits if `long`). Tail elements are undefined, inactive ones unchanged.
 pub(super) fn vector_type(w: Width, long: bool) -> u32 {
     let size = w as u32;
     let group = size.wrapping_sub(if long { 2 } else { 1 }) & 7;
@@ -81,7 +81,7 @@ pub(super) fn bin(op: Bin) -> Option<u32> {
         Bin::Sub => v(0b000010, Of::Fvv),
         Bin::Mul => v(0b100100, Of::Fvv),
         Bin::Div => v(0b100000, Of::Fvv),
-        // The comparison that comes before a selection.
+        // The comparison before a select.
         Bin::Min | Bin::Max => cmp(Pred::Lt),
         Bin::And => AND,
         Bin::Or => OR,
@@ -104,7 +104,7 @@ pub(super) fn bin(op: Bin) -> Option<u32> {
     })
 }
 
-/// The same with a register of floats for b; for a, if `reversed`.
+/// The same with a floating-point register for b; for a, if `reversed`.
 pub(super) fn bin_scalar(op: Bin, reversed: bool) -> Option<u32> {
     Some(match (op, reversed) {
         (Bin::Add, _) => v(0b000000, Of::Fvf),
@@ -137,14 +137,14 @@ pub(super) fn bin_int(op: Bin) -> Option<u32> {
     })
 }
 
-/// d = op n, and the elements that the type of vectors speaks of.
+/// d = op n, and the element width of the vector type.
 pub(super) fn un(op: Un, bits: Bits) -> Option<(u32, Width)> {
     let same = Width::of(bits);
     let float = |more: u32| un_word(0b010010, Of::Fvv, more);
     let (b32, b64) = (bits == Bits::B32, bits == Bits::B64);
     Some(match op {
         Un::Sqrt => (un_word(0b010011, Of::Fvv, 0b00000), same),
-        // The conversion within the sequence.
+        // The conversion within the expansion.
         Un::Round | Un::Floor | Un::Ceil => (TO_INT, same),
         Un::Trunc => (TRUNC_INT, same),
         Un::ToInt if b32 => (TO_INT, same),
@@ -165,12 +165,12 @@ pub(super) fn un(op: Un, bits: Bits) -> Option<(u32, Width)> {
         Un::Extend if b32 => (extend(2, true), Width::W64),
         Un::ExtendUnsigned if b32 => (extend(2, false), Width::W64),
         Un::Low if b64 => (NARROW, Width::W32),
-        // The difference from 0, then the greater one.
+        // The difference from 0, then the maximum.
         Un::IAbs => (REVERSE_SUB, same),
         Un::Shl(_) => (v(0b100101, Of::Ivi), same),
         Un::Shr(_) => (v(0b101000, Of::Ivi), same),
         Un::Sar(_) => (v(0b101001, Of::Ivi), same),
-        // Selection makes permutations of them.
+        // Selection replaces them by permutations.
         Un::Swap(_) => (GATHER, same),
         _ => return None,
     })
@@ -181,7 +181,7 @@ pub(super) fn shift_by_register(word: u32) -> u32 {
     word & !(7 << 12) | (Of::Ivx as u32) << 12
 }
 
-/// Comparison of floats, of a and b; `Unordered` is of one value with itself.
+/// Comparison of floats a and b; `Unordered` compares a value with itself.
 pub(super) fn cmp(p: Pred) -> u32 {
     v(
         match p {
@@ -231,7 +231,7 @@ pub(super) fn extend(parts: u32, signed: bool) -> u32 {
 pub(super) const AND: u32 = v(0b001001, Of::Ivv);
 pub(super) const OR: u32 = v(0b001010, Of::Ivv);
 pub(super) const XOR: u32 = v(0b001011, Of::Ivv);
-/// To integers by the mode in force, which is to nearest; towards zero.
+/// Converts to integers in the current rounding mode, to nearest; towards zero.
 pub(super) const TO_INT: u32 = un_word(0b010010, Of::Fvv, 0b00001);
 pub(super) const TRUNC_INT: u32 = un_word(0b010010, Of::Fvv, 0b00111);
 pub(super) const FROM_INT: u32 = un_word(0b010010, Of::Fvv, 0b00011);
@@ -245,7 +245,7 @@ pub(super) const SIGN_XOR: u32 = v(0b001010, Of::Fvv);
 pub(super) const LESS_THAN_SCALAR: u32 = v(0b011011, Of::Fvf);
 /// Elements of half the length, by a shift to the right by a number.
 pub(super) const NARROW: u32 = v(0b101100, Of::Ivi);
-/// Lanes of a whose numbers b says.
+/// Selects lanes of a by the indices in b.
 pub(super) const GATHER: u32 = v(0b001100, Of::Ivv);
 /// Lane numbers.
 pub(super) const LANE_NUMBERS: u32 = un_word(0b010100, Of::Mvv, 0b10001);

@@ -20,7 +20,7 @@ use iced_x86::code_asm::{
 use iced_x86::{BlockEncoderOptions, Code as Opcode, IcedError, Instruction, MemoryOperand, Register};
 use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 
-/// The code of a function as far as it is.
+/// The state of emission.
 pub(super) struct Emit<'a> {
     pub(super) width: Width,
     pub(super) a: CodeAssembler,
@@ -31,9 +31,9 @@ pub(super) struct Emit<'a> {
     labels: Vec<CodeLabel>,
     pub(super) used: Vec<usize>,
     pub(super) frame: usize,
-    /// What happens to the frame, with the number of the instruction that follows.
+    /// Effects on the frame, with the index of the following instruction.
     steps: Vec<(usize, Step)>,
-    /// The lines that code comes from, with the number of the first instruction.
+    /// Source lines, with the index of the first instruction.
     rows: Vec<(usize, Line)>,
 }
 
@@ -105,7 +105,7 @@ impl Emit<'_> {
     ) -> std::result::Result<(), IcedError> {
         self.a.add_instruction(i?)
     }
-    /// A literal behind the code.
+    /// A literal after the code.
     pub(super) fn literal(&mut self, data: Vec<u32>) -> CodeLabel {
         if let Some(l) = self.pooled.get(&data) {
             return *l;
@@ -134,7 +134,7 @@ impl Emit<'_> {
     fn gpr(&self, number: usize) -> iced_x86::code_asm::AsmRegister64 {
         get_gpr64(Register::RAX + number as u32).unwrap_or(iced_x86::code_asm::rax)
     }
-    /// Notes what the last instruction did to the frame.
+    /// Records the effect of the last instruction on the frame.
     fn step(&mut self, s: Step) {
         self.steps.push((self.a.instructions().len(), s));
     }
@@ -158,7 +158,7 @@ impl Emit<'_> {
             self.a.sub(rsp, self.frame as i32)?;
             self.a.and(rsp, -64)?;
         }
-        // Empty blocks have no code: the next block that has some.
+        // Empty blocks have no code; branches go to the next block that has some.
         let code: Vec<usize> = (0..f.blocks.len()).filter(|b| !f.is_empty(self.out, *b)).collect();
         let mut entered = vec![false; f.blocks.len()];
         for b in &code {
@@ -170,7 +170,7 @@ impl Emit<'_> {
             let next = code.get(n + 1).copied();
             if entered[*b] {
                 let mut l = self.labels[*b];
-                // Two labels may not be at one instruction: every block here has code of its own.
+                // An instruction can have one label only: every block here has code of its own.
                 self.a.set_label(&mut l)?;
                 self.labels[*b] = l;
             }
@@ -190,7 +190,7 @@ impl Emit<'_> {
             self.a.dd(&data)?;
         }
         let code = self.a.assemble_options(0, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
-        // Nothing is rewritten: an instruction is the one that was added.
+        // The encoder does not rewrite instructions, so indices are stable.
         let offset = |i: usize| code.inner.new_instruction_offsets.get(i).copied().unwrap_or(u32::MAX);
         let steps = self.steps.iter().map(|(i, s)| (offset(*i), *s)).collect();
         let rows = rows(0, self.rows.iter().map(|(i, l)| (offset(*i), l.0)));
@@ -258,7 +258,7 @@ impl Emit<'_> {
             _ => self.plain(n, al),
         }
     }
-    /// Whether a mask has any lane, in eax.
+    /// Tests in eax whether a mask is not empty.
     fn any(&mut self, mask: Register) -> std::result::Result<(), IcedError> {
         use iced_x86::code_asm::eax;
         match (get_k(mask), get_ymm(mask)) {
@@ -267,7 +267,7 @@ impl Emit<'_> {
             _ => Ok(()),
         }
     }
-    /// A number in all lanes as a memory operand.
+    /// A broadcast constant as a memory operand.
     pub(super) fn beside(&mut self, x: Number) -> std::result::Result<MemoryOperand, IcedError> {
         let wide = self.width == Width::Avx512;
         let words = match x {
@@ -278,13 +278,13 @@ impl Emit<'_> {
         let l = self.literal(words.repeat(n));
         self.behind(l, wide)
     }
-    /// A literal as a memory operand, one number for all lanes or all of them.
+    /// A literal as a memory operand: one constant for all lanes, or one per lane.
     pub(super) fn behind(
         &mut self,
         l: CodeLabel,
         each: bool,
     ) -> std::result::Result<MemoryOperand, IcedError> {
-        // What stands for the label until the code is put together.
+        // Replaced by the label when the code is assembled.
         let mut probe = CodeAssembler::new(64)?;
         probe.lea(iced_x86::code_asm::rax, qword_ptr(l))?;
         let place = probe.instructions().first().map_or(0, Instruction::memory_displacement64);

@@ -1,4 +1,4 @@
-//! Operations of a tile inside a block -> instructions.
+//! Encodes the operations of a block.
 
 use super::encode::{Emit, column};
 use super::table::{self, Row};
@@ -9,7 +9,7 @@ use regalloc2::Allocation;
 
 type Encoded<T> = std::result::Result<T, IcedError>;
 
-/// Where an operation finds its operands.
+/// The operands of an operation.
 struct Places<'a> {
     /// Registers of arguments, memory operand and result.
     r: Vec<Register>,
@@ -20,7 +20,7 @@ struct Places<'a> {
     args: usize,
     /// The memory operand.
     at: MemoryOperand,
-    /// What stands for the last argument: a folded load or a literal.
+    /// The operand that replaces the last argument: a folded load or a literal.
     folded: Option<MemoryOperand>,
     al: &'a [Allocation],
 }
@@ -30,7 +30,7 @@ impl Places<'_> {
     fn number(&self, i: usize) -> u32 {
         number(self.al[i])
     }
-    /// The result 16 and 32 bytes long.
+    /// The 16-byte and 32-byte parts of the result.
     fn dx(&self) -> Register {
         Register::XMM0 + self.dn
     }
@@ -103,7 +103,7 @@ impl Emit<'_> {
     fn half(&self, n: u32) -> Register {
         if self.wide() { Register::YMM0 + n } else { Register::XMM0 + n }
     }
-    /// Forms of 32 bits and less fill half a vector beside lanes of 64.
+    /// With 64-bit lanes, forms of up to 32 bits fill half a vector.
     fn short(&self, form: Form) -> bool {
         self.f.long && form != Form::B64
     }
@@ -169,7 +169,7 @@ impl Emit<'_> {
         };
         self.add(i)
     }
-    /// Numbers that are behind the code.
+    /// Constants in literals after the code.
     fn constant(&mut self, op: Op, p: &Places) -> Encoded<()> {
         let c = column(self.width);
         let i = match op {
@@ -239,7 +239,7 @@ impl Emit<'_> {
         };
         self.add(i)
     }
-    /// One value in all lanes.
+    /// Broadcasts.
     fn splat(&mut self, op: Op, p: &Places) -> Encoded<()> {
         let c = column(self.width);
         let i = match op {
@@ -262,7 +262,7 @@ impl Emit<'_> {
             }
             Op::SplatFloat => {
                 let row: Row = [Code::VEX_Vcvtsi2ss_xmm_xmm_rm64, Code::EVEX_Vcvtsi2ss_xmm_xmm_rm64_er];
-                // The other lanes come from a number that nobody waits for.
+                // The other lanes come from a constant without a dependency.
                 self.add(Instruction::with3(table::bin(Bin::Xor, Bits::B32)[c], p.d, p.d, p.d))?;
                 self.add(Instruction::with3(row[c], p.dx(), p.dx(), p.r[0]))?;
                 Instruction::with2(
@@ -293,7 +293,7 @@ impl Emit<'_> {
                         let mask = if self.short(form) { self.half(p.number(0)) } else { p.r[0] };
                         Instruction::with3(table::masked(form, self.short(form))[0], v, mask, p.at)
                     }
-                    // All lanes of the mask are alike: pieces of 32 bits, as many as the elements take.
+                    // The mask is uniform: load pieces of 32 bits.
                     _ => {
                         let mut mask = Register::XMM0 + p.number(0);
                         let pieces = self.width.lanes() / if self.f.long { 2 } else { 1 } * form.bytes() / 4;

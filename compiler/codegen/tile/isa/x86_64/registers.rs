@@ -1,16 +1,16 @@
-//! Registers: which there are, who must keep them, and which ones instructions ask for.
+//! Registers: allocatable ones, callee-saved ones, and constraints of instructions.
 
 use crate::codegen::tile::ir::{Class, Func, Node, Op, Value, Width};
 use regalloc2::{
     MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg,
 };
 
-/// rdi, rsi, rdx, rcx, r8, r9: where the first parameters arrive (System V).
+/// rdi, rsi, rdx, rcx, r8, r9: registers of parameters (System V).
 const PARAM_REGS: [usize; 6] = [7, 6, 2, 1, 8, 9];
-/// rbx, r12 .. r15: what a function must restore. rbp is the frame's.
+/// rbx, r12 .. r15: callee-saved. rbp is the frame pointer.
 pub(super) const SAVED: [usize; 5] = [3, 12, 13, 14, 15];
 
-/// The class of a kind of value: masks are vectors where there are no mask registers.
+/// The register class of a kind of value: masks are vectors if there are no mask registers.
 pub(super) fn class(w: Width, c: Class) -> RegClass {
     match (c, w) {
         (Class::Int, _) => RegClass::Int,
@@ -19,7 +19,7 @@ pub(super) fn class(w: Width, c: Class) -> RegClass {
     }
 }
 
-/// What the allocator may use.
+/// The allocatable registers.
 pub(super) fn env(w: Width) -> MachineEnv {
     let set = |r: &[usize], c| r.iter().fold(PRegSet::empty(), |s, i| s.with(PReg::new(*i, c)));
     let vectors: Vec<usize> = (0..w.registers()).collect();
@@ -52,7 +52,7 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
         // The result is written before they are read.
         Op::Gather(_) => {
             o = n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect();
-            // QEMU takes ymm4 for no index at all (7.2 does), as it would be among general registers.
+            // QEMU 7.2 interprets ymm4 as "no index", as in general addressing.
             if let (Width::Avx2, Some(x), Some(v)) = (f.width, o.first_mut(), n.args.first()) {
                 *x = Operand::new(
                     reg(*v),

@@ -3,8 +3,8 @@
 use crate::codegen::Map;
 use crate::codegen::tile::ir::{Block, Form, Op, Value};
 
-/// Folds loads of whole vectors (those of `form`) that are used once into their consumer; chooses FMA forms
-/// by which input dies.
+/// Folds loads of whole vectors (of form `form`) with a single use into that use; selects FMA forms by the
+/// operand that dies.
 pub(super) fn forms(blocks: &mut [Block], form: Form) {
     let mut uses: Map<Value, (usize, usize)> = Map::default();
     let mut defined: Map<Value, usize> = Map::default();
@@ -34,7 +34,7 @@ pub(super) fn forms(blocks: &mut [Block], form: Form) {
     }
     at = 0;
     for (bi, b) in blocks.iter_mut().enumerate() {
-        // Loads since the last store that a consumer may take over.
+        // Loads since the last store, which a use may fold.
         let mut loads: Map<Value, usize> = Map::default();
         let mut gone = vec![];
         for i in 0..b.nodes.len() {

@@ -1,4 +1,4 @@
-//! Operations -> instruction codes: one row an operation, one column a vector length.
+//! Operations -> instruction codes: a row per operation, a column per vector length.
 
 use crate::codegen::tile::ir::{Bin, Bits, Bytes, Form, Op, Un};
 use iced_x86::Code;
@@ -48,7 +48,7 @@ pub(super) fn bin(op: Bin, bits: Bits) -> Row {
     }
 }
 
-/// The same of 64-bit lanes; what AVX2 lacks is put together in `longs`.
+/// The same for 64-bit lanes; `lanes64` expands operations that AVX2 lacks.
 fn bin64(op: Bin) -> Row {
     match op {
         Bin::Add => row!(VEX_Vaddpd_ymm_ymm_ymmm256 EVEX_Vaddpd_zmm_k1z_zmm_zmmm512b64_er),
@@ -79,7 +79,7 @@ fn bin64(op: Bin) -> Row {
     }
 }
 
-/// op a, with the immediate it takes. Swaps across 128 bits are two-operand shuffles, see [`SWAP_HALVES`].
+/// op a, and its immediate. Swaps across 128 bits are two-operand shuffles, see [`SWAP_HALVES`].
 pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
     const ROUND: Row = row!(VEX_Vroundps_ymm_ymmm256_imm8 EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae);
     if bits == Bits::B64 {
@@ -175,8 +175,8 @@ fn un64(op: Un) -> (Row, Option<u32>) {
     }
 }
 
-/// Whether operand and result of an operation are vectors of half the length: those that 32 bits a lane take
-/// beside 64.
+/// Whether operand and result of an operation are vectors of half the length: 32-bit lanes beside 64-bit
+/// lanes.
 pub(super) fn halves(op: Un, bits: Bits) -> (bool, bool) {
     let from = bits == Bits::B32
         && matches!(
@@ -297,7 +297,7 @@ pub(super) fn load(form: Form, half: bool) -> Row {
     }
 }
 
-/// Stores that convert; `INVALID` where there is none. At 256 bits integers are narrowed before
+/// Stores that convert; `INVALID` if there is none. At 256 bits, integers are narrowed first
 /// ([`Un::Narrow`]).
 pub(super) fn store(form: Form, half: bool) -> Row {
     match (form, half) {
@@ -315,11 +315,11 @@ pub(super) fn store(form: Form, half: bool) -> Row {
     }
 }
 
-/// True if there are instructions for an operation.
+/// True if the machine has an operation.
 pub(super) fn has_op(op: Op, column: usize) -> bool {
     let code = match op {
         Op::Bin(op, bits) => bin(op, bits)[column],
-        // Put together from others at 256 bits.
+        // Expanded at 256 bits.
         Op::Un(Un::Narrow(_), _) => return column == 0,
         Op::Un(op, bits) => un(op, bits).0[column],
         Op::Dot2 => DOT2[column],
@@ -341,7 +341,7 @@ pub(super) fn has(form: Form, stores: bool, masked: bool, column: usize) -> bool
     code != Code::INVALID && (column == 1 || !masked || matches!(form, Form::B32 | Form::B64))
 }
 
-/// Elements from distances that lanes say; `long`: these have 64 bits.
+/// Gathers; `long`: lanes have 64 bits.
 pub(super) fn gather(form: Form, long: bool) -> Row {
     match (form, long) {
         (Form::B64, _) => row!(VEX_Vgatherqpd_ymm_vm64y_ymm EVEX_Vgatherqpd_zmm_k1_vm64z),
@@ -350,7 +350,7 @@ pub(super) fn gather(form: Form, long: bool) -> Row {
     }
 }
 
-/// Elements to distances that lanes say.
+/// Scatters.
 pub(super) fn scatter(form: Form, long: bool) -> Code {
     match (form, long) {
         (Form::B64, _) => Code::EVEX_Vscatterqpd_vm64z_k1_zmm,
@@ -360,7 +360,8 @@ pub(super) fn scatter(form: Form, long: bool) -> Code {
     }
 }
 
-/// A lane of 16 bytes to memory, and the immediate that names it; `INVALID` where there is none.
+/// Stores a lane of the first 16 bytes, with the immediate that selects it; `INVALID` if there is no
+/// instruction.
 pub(super) fn store_lane(form: Form, lane: u8) -> (Row, Option<u32>) {
     let lane = u32::from(lane);
     match form {

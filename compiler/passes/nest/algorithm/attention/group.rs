@@ -7,7 +7,7 @@ use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// The kernels of one attention, and how they fit together.
+/// The kernels of one attention, and the correspondence of their loops.
 pub(super) struct Group {
     pub scores: Kernel,
     /// Softmax, then maps over its result.
@@ -23,9 +23,9 @@ pub(super) struct Group {
     pub dims: Vec<Dim>,
     /// The row's position in it.
     pub row: usize,
-    /// Variables of the second contraction for each position but the last.
+    /// Variables of the second contraction for every position except the last.
     pub vars: Vec<Option<Sym>>,
-    /// For each kernel but `values`: what stands for its variables.
+    /// For each kernel except `values`: the substitutions for its variables.
     pub renames: Vec<Vec<(Sym, Dim)>>,
 }
 
@@ -40,7 +40,7 @@ struct Split {
 }
 
 impl Split {
-    /// The one that a contraction stores its scores with, if there is one.
+    /// The dim that a contraction stores its scores with as two dims, if there is one.
     fn of(p: &Contraction, at: &[Dim], dims: &[Dim]) -> Option<Split> {
         let (i, d) = at.iter().zip(dims).enumerate().find_map(|(i, (s, d))| {
             (s.as_sym().is_none() && s.as_const().is_none()).then_some((i, (*s, *d)))
@@ -51,19 +51,19 @@ impl Split {
             .map(|(x, y)| Split { at: i, outer: x.1, inner: y.1 })
             .next()
     }
-    /// A shape with two dims in place of the one.
+    /// The shape with this dim replaced by two.
     fn apply(&self, dims: &[Dim]) -> Vec<Dim> {
         let mut out = dims.to_vec();
         out.splice(self.at..=self.at, [self.outer, self.inner]);
         out
     }
-    /// True for the position of one of the two in such a shape.
+    /// True if `position` is one of the two dims in the split shape.
     fn has(&self, position: usize) -> bool {
         position == self.at || position == self.at + 1
     }
 }
 
-/// What stands at each position of the scores, where variables `vars` are those of their split shape.
+/// The subscript at each position of the scores, given `vars` of the split shape.
 fn joined(vars: &[Option<Sym>], split: Option<Split>) -> Vec<Option<Dim>> {
     let mut out: Vec<Option<Dim>> = vars.iter().map(|v| v.map(Dim::sym)).collect();
     if let Some(s) = split {
@@ -84,7 +84,7 @@ pub(super) fn position(m: &Module, buf: Buf, at: &[Dim], dims: &[Dim]) -> Option
         .then(|| relocate(m, own, at, dims))
 }
 
-/// The loop variable of each position but the last; `None` if anything else is there.
+/// The loop variable of each position except the last; `None` if a subscript is anything else.
 fn row_vars(at: &[Dim], dims: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
     let mut out = vec![];
     for (i, d) in at.iter().zip(dims).take(dims.len() - 1) {
@@ -99,7 +99,7 @@ fn row_vars(at: &[Dim], dims: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option
     Some(out)
 }
 
-/// Every access to one of `bufs` in a body, at the same row: its variables.
+/// The row variables of the accesses to `bufs` in a body, if all accesses use the same row.
 fn rows_accessed(m: &Module, rows: &Rows, bufs: &[Buf], dims: &[Dim]) -> Option<Vec<Option<Sym>>> {
     let mut all: Vec<(Buf, Vec<Dim>)> = vec![];
     visit::accesses(&rows.body(), &mut |buf, at| all.push((buf, at.to_vec())));
@@ -116,12 +116,12 @@ fn rows_accessed(m: &Module, rows: &Rows, bufs: &[Buf], dims: &[Dim]) -> Option<
         }
         found = Some(vars);
     }
-    // Nothing else runs over other rows.
+    // The kernel has no loops over anything but rows.
     found.filter(|f| f.iter().flatten().count() == rows.loops.len())
 }
 
-/// True if a kernel of rows may write its result where its operand was: an element of the result is written
-/// where that of the operand is read for the last time.
+/// True if a row kernel may store its result in the memory of its operand: every element of the operand is
+/// read for the last time before or when the element of the result is stored.
 fn may_overwrite(m: &Module, rows: &Rows, from: Buf, to: Buf, dims: &[Dim]) -> bool {
     let mut written = false;
     for part in &rows.parts {
@@ -142,7 +142,7 @@ fn may_overwrite(m: &Module, rows: &Rows, from: Buf, to: Buf, dims: &[Dim]) -> b
             return false;
         }
         written |= stores;
-        // Where the row changes, each step keeps to its own element.
+        // In a loop over a modified row, each iteration must access its own element only.
         let mut own = true;
         let mut check = |b: Buf, at: &[Dim]| {
             if [from, to].contains(&m.storage(b)) {
@@ -161,20 +161,20 @@ fn may_overwrite(m: &Module, rows: &Rows, from: Buf, to: Buf, dims: &[Dim]) -> b
 /// Softmax, and maps over its result.
 struct Chain {
     rows: Vec<Kernel>,
-    /// What they write, behind the scores.
+    /// The buffers that they write, in order after the scores.
     bufs: Vec<Buf>,
-    /// Their variables for each position of the row.
+    /// The variables of each of these at each position of the row.
     vars: Vec<Vec<Option<Sym>>>,
-    /// Who reads the last result, and is no map.
+    /// The reader of the last result that is not a map.
     values: Kernel,
 }
 
-/// True for what may become scratch of the attention.
+/// True for a buffer that may become scratch of the attention.
 fn is_scratch(m: &Module, b: Buf) -> bool {
     is_temp(m, b) && m.bufs[b].ty == ElemType::F32
 }
 
-/// The contraction that makes what kernel `k` reads alone, and its result.
+/// The contraction that produces the operand read only by kernel `k`, and its result.
 fn scores_of(m: &Module, uses: &Uses, k: Kernel) -> Option<(Kernel, Buf)> {
     let read = visit::loads(&m.kernels[k].body).into_iter().map(|b| m.storage(b));
     let mut made = read.filter_map(|b| match uses.writers(b) {
@@ -184,7 +184,8 @@ fn scores_of(m: &Module, uses: &Uses, k: Kernel) -> Option<(Kernel, Buf)> {
     made.find(|(w, _)| m.form(*w).contraction().is_some())
 }
 
-/// The softmax `k` of the scores `from`, and the maps behind it, all of which keep to rows of the scores.
+/// The softmax `k` of the scores `from`, and the maps that follow it. Each of them accesses the scores row by
+/// row.
 fn chain(m: &Module, uses: &Uses, k: Kernel, from: Buf, dims: &[Dim]) -> Option<Chain> {
     let body = &m.kernels[k].body;
     let (Form::RowReduction(sm), [to]) = (body.form(), &visit::stores(body)[..]) else { return None };
@@ -214,7 +215,7 @@ fn chain(m: &Module, uses: &Uses, k: Kernel, from: Buf, dims: &[Dim]) -> Option<
     }
 }
 
-/// Elements that one step of a sum of floats multiplies: one, or a group of bf16.
+/// Elements per reduction step of a floating-point contraction: one, or a group of bf16.
 fn part(p: &Contraction) -> Option<i64> {
     match p.product {
         ProductKind::Fma => Some(1),
@@ -223,8 +224,8 @@ fn part(p: &Contraction) -> Option<i64> {
     }
 }
 
-/// The contraction of kernel `k`, and its loops along the rows of the scores and along its columns: weights
-/// times values, of which the first operand is `weights`.
+/// The contraction of kernel `k` (weights times values, with `weights` as its first operand), and its loops
+/// along the rows of the scores and along its columns.
 fn values_of(
     m: &Module,
     k: Kernel,
@@ -248,11 +249,11 @@ fn values_of(
     let ([n], true) = (&rest[..], at.last()?.as_sym() == Some(depth)) else { return None };
     let n = *n;
     let columns = depends(&pv.b.1, n) && stride(m, out, &out_at, n) == Some(1);
-    // Constants are no values: they would be read again for every block.
+    // A constant operand is excluded: it would be read again for every block.
     (columns && !m.is_constant(pv.b.0)).then_some((pv, vars, n))
 }
 
-/// The same of the scores: queries times keys, stored to `to`.
+/// The contraction of queries and keys that is stored to `to`, with its loops.
 fn scores(m: &Module, k: Kernel, to: Buf, dims: &[Dim]) -> Option<(Contraction, Vec<Option<Sym>>, Sym)> {
     let (mut qk, at) = stored_scores(m, k, to, dims)?;
     let vars = row_vars(&at, dims, &qk.loops)?;
@@ -288,7 +289,8 @@ pub(super) fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let dims = split.map_or_else(|| shape.clone(), |s| s.apply(&shape));
     let (pv, vars, n2) = values_of(m, values, *bufs.last()?, &dims)?;
     let (qk, vars1, n1) = scores(m, first, from, &dims)?;
-    // Rows: neither keys nor values depend on them. Heads that share keys are none: they are few.
+    // Keys and values must not depend on the row loop. The loop over heads that share keys is excluded, since
+    // it is short.
     let row = (0..dims.len() - 1).rev().find(|i| match (vars1[*i], vars[*i]) {
         (Some(a), Some(b)) => {
             let shared = split.is_some_and(|s| s.has(*i));
@@ -303,7 +305,7 @@ pub(super) fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         own.into_iter()
             .map(|r| r.into_iter().zip(&to).filter_map(|(from, to)| Some((from?, (*to)?))).collect()),
     );
-    // All at the driver's top level, so that the first may move down to the last.
+    // All calls are at the top level of the driver, so that the first ones may move down to the last.
     let called = |k: &Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if x == k));
     let top = called(&first) && called(&values) && rows.iter().all(called);
     let columns = (n1, n2);

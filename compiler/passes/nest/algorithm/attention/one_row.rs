@@ -1,26 +1,28 @@
-//! Attention of a single query where run time counts them: a step of a decoder.
+//! Attention of a single query row if the number of rows is a run-time value: a step of a decoder.
 //!
-//! A block of one row reads each key once, so that packing keys would take longer than the product. The driver
-//! asks for the number of rows, and for one calls the kernels as they were before they were merged, without
-//! their loops over rows: `schedule` finds them as if the model had no such dim. Scores of one row are few.
+//! A block of one row reads each key once, so packing keys would take longer than the product. The driver
+//! tests the number of rows. For one row it calls copies of the original kernels, made before merging and
+//! without their loops over rows. `schedule` handles them like the kernels of a model without that dim. The
+//! scores of one row are small.
 
 use super::group::Group;
 use crate::nest::{BinOp, Body, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{fresh_regs, relocate, substitute};
 use crate::sym::{Dim, Sym};
 
-/// Lets the driver choose between kernels for one row, which are added, and the last kernel of `g`. False where
-/// the number of rows is known, or is that of the keys: no decoder has so few.
+/// Adds single-row kernels and a branch in the driver that selects between them and the last kernel of `g`.
+/// Returns false if the number of rows is known, or equals the number of keys: that model is no decoder.
 pub(super) fn add(m: &mut Module, g: &Group) -> bool {
     let (extent, keys) = (g.dims[g.row], g.dims.last().copied());
     let range = m.syms.range(extent);
     if extent.as_const().is_some() || keys == Some(extent) || range.lo.is_some_and(|lo| lo > 1) {
         return false;
     }
+    let Some(kernels) = kernels(g) else { return false };
     let shape = m.bufs[g.bufs[0]].dims.clone();
     let of_row = |dims: &[Dim], one: Dim| {
         let mut dims = dims.to_vec();
-        // Positions behind the row are the same in both shapes.
+        // Positions after the row are the same in both shapes.
         let at = dims.len() + g.row - g.dims.len();
         dims[at] = one;
         dims
@@ -32,14 +34,8 @@ pub(super) fn add(m: &mut Module, g: &Group) -> bool {
             (*b, m.temp(name, ty, room.clone()))
         })
         .collect();
-    let row = g.vars[g.row];
-    let of_values =
-        g.renames.iter().map(|r| r.iter().find(|(_, to)| to.as_sym() == row).map(|r| r.0)).chain([row]);
-    let kernels: Vec<(Kernel, Option<Sym>)> =
-        [g.scores].iter().chain(&g.rows).chain([&g.values]).copied().zip(of_values).collect();
     let mut calls = vec![];
     for (k, row) in kernels {
-        let Some(row) = row else { return false };
         let body = m.kernels[k].body.to_vec();
         let body = without(m, body, row, false);
         let body = fresh_regs(m, &body);
@@ -69,7 +65,16 @@ pub(super) fn add(m: &mut Module, g: &Group) -> bool {
     visit::splice_call(&mut m.driver, g.values, false, vec![choice])
 }
 
-/// Takes the choice back where nothing was merged: kernel `values` does for all.
+/// The kernels of an attention, each with its loop variable over rows; `None` if one has no such loop.
+fn kernels(g: &Group) -> Option<Vec<(Kernel, Sym)>> {
+    let row = g.vars[g.row];
+    let rows =
+        g.renames.iter().map(|r| r.iter().find(|(_, to)| to.as_sym() == row).map(|r| r.0)).chain([row]);
+    let kernels = [g.scores].into_iter().chain(g.rows.iter().copied()).chain([g.values]);
+    kernels.zip(rows).map(|(k, row)| Some((k, row?))).collect()
+}
+
+/// Removes the branch if nothing was merged: kernel `values` then serves every number of rows.
 pub(super) fn remove(m: &mut Module, values: Kernel) {
     for s in &mut m.driver {
         if let Stmt::If { els, .. } = s
@@ -80,7 +85,8 @@ pub(super) fn remove(m: &mut Module, values: Kernel) {
     }
 }
 
-/// A body without the loop over `row`, or with one of a single iteration where no other may be divided.
+/// The body without the loop over `row`, or with a loop of one iteration if no other loop can be divided into
+/// tasks.
 fn without(m: &mut Module, body: Vec<Stmt>, row: Sym, outer: bool) -> Vec<Stmt> {
     let parallel = |body: &[Stmt]| matches!(body, [Stmt::For { kind: LoopKind::Par, .. }]);
     let mut out = vec![];

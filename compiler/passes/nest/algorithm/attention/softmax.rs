@@ -1,10 +1,9 @@
-//! Softmax within a block of attention: its rows in phases.
+//! Softmax within a block of attention, in phases over several rows.
 //!
-//! A row's maximum, its exponentials and their sum follow one another, and each reduction over the lanes of a
-//! vector waits for the one operation before it. So a phase runs over several rows before the next one
-//! begins; what it has found about a row waits in scratch. The last phase, which divides by the sum, is left
-//! to the product with the values where sums may be taken in another order: there it concerns a few columns
-//! and not all keys.
+//! The maximum of a row, its exponentials and their sum depend on each other, and every horizontal reduction
+//! has a long latency. Each phase therefore processes several rows before the next phase begins, and stores
+//! its per-row results in scratch. The last phase divides by the sum. If sums may be reassociated, it is
+//! moved into the product with the values, where it applies to a few columns instead of all keys.
 
 use crate::nest::form::{self, Part, Stored};
 use crate::nest::{BinOp, Buf, Expr, Math, Module, Reg, Stmt, UnOp, visit};
@@ -12,17 +11,17 @@ use crate::sym::Dim;
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-/// Values of a row that wait, at most.
+/// Maximum number of values per row that later phases read.
 const MOST: usize = 4;
-/// Floats of a line of memory: those of two tasks never share one.
+/// Floats of a cache line. Two tasks never share a line.
 const LINE: i64 = 16;
 
-/// Exponentials below e^LEAST, about 2^-100, are 0 in attention. A row's largest is 1, so that a smaller one
-/// changes no sum of values in f32, and its quotient by the row's sum could be subnormal: products with
-/// subnormal numbers take 100 times as long on many CPUs. Additive masks of -100 make such numbers.
+/// Exponentials below e^LEAST, about 2^-100, are 0 in attention. The largest exponential of a row is 1, so
+/// smaller ones do not change an f32 sum, and their quotients by the row's sum could be subnormal. Products
+/// with subnormal numbers take 100 times as long on many CPUs. Additive masks of -100 produce them.
 const LEAST: f64 = -69.0;
 
-/// The body of softmax with exponentials of differences from the row's maximum below [`LEAST`] as 0.
+/// The body of softmax, with exponentials of differences below [`LEAST`] replaced by 0.
 pub(super) fn without_subnormals(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut maxima = vec![];
     visit::walk(&body, &mut |s| {
@@ -47,7 +46,7 @@ pub(super) fn without_subnormals(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     body.into_iter().map(|s| s.rewrite_exprs(&mut flush)).collect()
 }
 
-/// What rows find, and where it waits.
+/// Scratch for the per-row results of a phase.
 pub(super) struct Found {
     /// `[piece, value, row]`.
     buf: Buf,
@@ -56,7 +55,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Room for the rows of each piece.
+    /// Allocates scratch for the rows of each piece.
     pub fn new(m: &mut Module, name: String, pieces: Dim, piece: Dim, row: Dim, height: i64) -> Found {
         let rows = (height + LINE - 1) / LINE * LINE;
         Found {
@@ -70,8 +69,8 @@ impl Found {
     }
 }
 
-/// Takes the statements of a row apart: each phase ends behind a reduction and what is made of its result.
-/// One phase if that is not all there is to it.
+/// Splits the statements of a row into phases: each phase ends after a reduction and the statements that use
+/// only its result. Returns a single phase if the body has no such structure.
 pub(super) fn phases(m: &Module, body: Vec<Stmt>, found: &Found) -> Vec<Vec<Stmt>> {
     let Some(rows) = form::rows(&body) else { return vec![body] };
     let mut phases: Vec<Vec<Stmt>> = vec![vec![]];
@@ -89,7 +88,7 @@ pub(super) fn phases(m: &Module, body: Vec<Stmt>, found: &Found) -> Vec<Vec<Stmt
     link(m, phases, found).unwrap_or(vec![body])
 }
 
-/// Stores at the end of each phase what later ones read; none if they change it.
+/// Stores the values that later phases read at the end of each phase; none if a later phase modifies them.
 fn link(m: &Module, mut phases: Vec<Vec<Stmt>>, found: &Found) -> Option<Vec<Vec<Stmt>>> {
     let mut waiting: HashMap<Reg, usize> = HashMap::new();
     for i in 0..phases.len() {
@@ -139,7 +138,8 @@ fn link(m: &Module, mut phases: Vec<Vec<Stmt>>, found: &Found) -> Option<Vec<Vec
     Some(phases)
 }
 
-/// If the last phase multiplies each score by a number of its row: takes it away and returns that number.
+/// If the last phase only multiplies each score by a per-row factor: removes the phase and returns the
+/// factor.
 pub(super) fn scale(
     m: &Module,
     phases: &mut Vec<Vec<Stmt>>,
@@ -162,7 +162,7 @@ pub(super) fn scale(
     let scale = (**scale).clone();
     phases.pop();
     if !m.syms.is_pos(keys) {
-        // Without keys the product is 0, whatever that number is. The comparison is of 32 bits.
+        // Without keys the product is 0, whatever the factor is. The comparison is on 32 bits.
         let number = |s: Stmt| match s {
             Stmt::Store { buf, at, value } if scale == Expr::Load { buf, at: at.clone() } => Stmt::Store {
                 buf,

@@ -1,4 +1,4 @@
-//! Products that Strassen's algorithm pays for.
+//! Contractions for which Strassen's algorithm is profitable.
 
 use super::{BLOCK, COLUMN_RATIO, LEAST, PANEL, SUMS, V_BYTES};
 use crate::nest::{Buf, Expr, KernelBuilder, Module, Place};
@@ -20,11 +20,12 @@ pub(super) struct Layer {
     pub k: (Sym, i64),
     /// Steps of a block of half the reduction.
     pub block: i64,
-    /// How many rows it pays for, at least and at most, if only run time tells whether there are so many.
+    /// Minimum and maximum rows for which it is profitable, if the number of rows is a run-time value that
+    /// the driver has to test.
     pub asks: Option<(i64, i64)>,
 }
 
-/// What a kernel has to be; none where it does not pay.
+/// The layer of a contraction; `None` if the algorithm does not apply or is not profitable.
 pub(super) fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
     if parts.product != ProductKind::Fma || parts.is_exact(m) {
         return None;
@@ -46,8 +47,9 @@ pub(super) fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
     }
     let loops: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| l.0 != n).collect();
     let rows = Dim::product(loops.iter().map(|l| l.1));
-    // One of eight products is saved. Sums of P take a share that falls with the reduction, those of A one
-    // that falls with the columns, and a few hundredths are lost anyway: what is left has to be worth it.
+    // One of eight products is saved. The additions on P cost a share that decreases with the reduction,
+    // those on A one that decreases with the columns, and a few percent are overhead: the remainder must be
+    // positive.
     if SUMS * (8 * columns + 5 * depth) > depth * columns {
         return None;
     }
@@ -60,7 +62,7 @@ pub(super) fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
     if range.hi.is_some_and(|h| h < least) || range.lo.is_some_and(|l| l > most) {
         return None;
     }
-    // Reads all weights: last, and kernels by several threads.
+    // This test comes last, since it reads all weights; several threads share it.
     if !columns_are_alike(m, &parts.b, (k, n), columns)? {
         return None;
     }
@@ -76,8 +78,8 @@ pub(super) fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
     })
 }
 
-/// Whether the columns that are added to each other are of about the same magnitude. None: the constant is
-/// none of rows and columns that lie whole in memory.
+/// Whether columns that are added to each other have similar magnitudes. `None` if the constant is not a
+/// matrix stored in whole rows and columns.
 fn columns_are_alike(
     m: &Module,
     (b, at): &(Buf, Vec<Dim>),
@@ -88,7 +90,7 @@ fn columns_are_alike(
     let (down, along) = (stride(m, *b, at, k)?, stride(m, *b, at, n)?);
     let first = m.linear(*b, at).subst(&mut |s| (s == k || s == n).then(|| Dim::constant(0))).as_const()?;
     let mut most = vec![0f32; usize::try_from(columns).ok()?];
-    // Elements until the columns begin again, and neighbours in memory that are of one column.
+    // Elements after which the columns repeat, and adjacent elements of the same column.
     let period = if along > down { i64::MAX } else { down };
     let mut i = -first;
     data.f32_pieces(&mut |mut piece| {
@@ -118,7 +120,7 @@ fn columns_are_alike(
 }
 
 impl Layer {
-    /// True if the sums of rows are those of `other`, whenever the other one makes them.
+    /// True if the row sums of this layer equal those of `other`, whenever `other` computes them.
     pub fn reads_as(&self, other: &Layer) -> bool {
         let extents = |l: &Layer| l.loops.iter().map(|l| l.1).collect::<Vec<Dim>>();
         let of = |s: Sym| {
@@ -136,7 +138,7 @@ impl Layer {
             && extents(self) == extents(other)
             && a.1.iter().map(at).eq(b.1.iter().copied())
     }
-    /// True if every row has a neighbour.
+    /// True if every row has a partner.
     pub fn is_even(&self, m: &Module) -> bool {
         m.syms.simplify(self.rows.modulo(2)).as_const() == Some(0)
     }
@@ -146,7 +148,7 @@ impl Layer {
         let at: Vec<Dim> = self.parts.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect();
         kb.load(self.parts.a.0, &at)
     }
-    /// What stands for a loop variable in row `r`.
+    /// The value of loop variable `s` in row `r`.
     pub fn row(&self, r: Dim, s: Sym) -> Option<Dim> {
         let i = self.loops.iter().position(|l| l.0 == s)?;
         let inner = Dim::product(self.loops[i + 1..].iter().map(|l| l.1));
@@ -155,7 +157,7 @@ impl Layer {
     }
 }
 
-/// Groups of rows at least, for threads to share.
+/// Minimum number of groups of rows, so that threads can share them.
 pub(super) fn least_groups(columns: i64) -> i64 {
     let panels = columns / (2 * PANEL);
     if panels < 4 * THREADS && panels % THREADS != 0 { 2 } else { 1 }

@@ -24,16 +24,16 @@ use std::sync::Arc;
 
 /// Iterations of the parallel loop at most, and so copies of V and M.
 const SLOTS: i64 = 16;
-/// Bytes of U that come fast enough, and of V and M of a group that stay in the second-level cache besides.
+/// Maximum bytes of U, and of V and M of a group: they stay in the second-level cache together.
 const MOST_WEIGHTS: i64 = L2;
 const NEAR: i64 = L2 / 4;
-/// Rows of a group's products that are enough, and where U is larger than this.
+/// Sufficient rows of a group's products, and the number if U is larger than this.
 const ROWS: i64 = 12;
 const MORE_ROWS: i64 = 24;
 const LARGE: i64 = L2 / 4;
-/// Tiles where only run time knows.
+/// Assumed number of tiles if it is a run-time value.
 const MANY: i64 = 1 << 20;
-/// Groups of several tiles that are worth it, where only run time knows.
+/// Groups of several tiles that are profitable, if their number is a run-time value.
 const GROUPS: i64 = 2;
 /// Lanes of the longest vectors.
 const LANES: i64 = 16;
@@ -48,7 +48,7 @@ pub(super) struct Line {
     k: (Sym, i64),
     /// The dimension's loop.
     y: (Sym, Dim),
-    /// Its number in the subscripts of image and weights.
+    /// Its index in the subscripts of image and weights.
     axis: usize,
     /// Where the window of the first result begins.
     from: i64,
@@ -59,8 +59,8 @@ pub(super) struct Line {
     shape: Vec<i64>,
 }
 
-/// The convolution in this form, along the dimension and with as many results a tile as take the least time;
-/// `None` if the direct sum is as good.
+/// The convolution in this form, along the dimension and with the tile size of the least time; `None` if the
+/// direct sum is as fast.
 pub(super) fn layer(m: &Module, p: &Contraction, speed: f64) -> Option<Line> {
     (2..p.a.1.len())
         .flat_map(|axis| Form::all(taps(p, axis)).filter_map(move |form| along(m, p, axis, form)))
@@ -68,7 +68,7 @@ pub(super) fn layer(m: &Module, p: &Contraction, speed: f64) -> Option<Line> {
         .max_by(|a, b| a.gain(m).total_cmp(&b.gain(m)))
 }
 
-/// Taps along a dimension; 1 where it has no loop of taps.
+/// Taps along a dimension; 1 if it has no loop over taps.
 fn taps(p: &Contraction, axis: usize) -> usize {
     let tap = p.b.1.get(axis).and_then(|d| d.as_sym());
     p.reduction
@@ -91,7 +91,7 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
     if shape.get(axis) != i64::try_from(form.taps()).ok().as_ref() {
         return None;
     }
-    // Vectors run along what is contiguous in the image, and along the result's channels.
+    // Vectors run along the contiguous dimension of the image and along the channels of the result.
     let (out, to) = p.store()?;
     if stride(m, p.a.0, &p.a.1, y.0) == Some(1) || stride(m, out, &to, k.0) != Some(1) {
         return None;
@@ -110,7 +110,7 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
     })
 }
 
-/// How many times as fast the products and transforms have to be, as they are counted here.
+/// Minimum speedup of products and transforms, as counted here.
 const GAIN: f64 = 1.3;
 
 impl Line {
@@ -121,7 +121,7 @@ impl Line {
     fn products(&self) -> i64 {
         self.form.products() as i64
     }
-    /// Terms of a sum that are not along the dimension.
+    /// Terms of a reduction that are not along the dimension.
     fn depth(&self) -> Option<i64> {
         let terms = self.parts.reduction.iter().try_fold(1, |n, d| Some(n * d.1.as_const()?))?;
         Some(terms / self.form.taps() as i64)
@@ -130,7 +130,7 @@ impl Line {
     fn bytes(&self) -> i64 {
         4 * self.products() * self.depth().unwrap_or(0) * self.k.1
     }
-    /// The image's dimensions besides batch and this one, in the order of memory.
+    /// The dimensions of the image other than batch and this one, in memory order.
     fn kept(&self, m: &Module) -> Vec<usize> {
         let order: Vec<usize> = match &m.bufs[self.parts.a.0].layout {
             Layout::RowMajor => (0..self.parts.a.1.len()).collect(),
@@ -138,12 +138,13 @@ impl Line {
         };
         order.into_iter().filter(|d| *d != 0 && *d != self.axis).collect()
     }
-    /// Time of the direct sum divided by that of the transform, both in multiply-adds of vectors for a tile
-    /// of results in a row; 0 where the transform does not fit.
+    /// Time of the direct sum divided by that of the transform, both in vector multiply-adds for a row of
+    /// result tiles; 0 if the transform does not apply.
     fn gain(&self, m: &Module) -> f64 {
         let Some(depth) = self.depth() else { return 0.0 };
         let (n, r) = (self.products(), self.results());
-        // Rows that are there, of those of all groups; as a guess where only run time knows.
+        // Existing rows, as a share of the rows of all groups; an estimate if their number is a run-time
+        // value.
         let size = r * self.tiles(m);
         let used =
             self.y.1.as_const().map_or(0.8, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
@@ -153,7 +154,7 @@ impl Line {
         let vectors = ((self.k.1 + LANES - 1) / LANES) as f64;
         let (n, r, depth) = (n as f64, r as f64, depth as f64);
         let direct = used * r * self.form.taps() as f64 * depth * vectors;
-        // A store takes as long as two multiply-adds. A value of V serves a few results beside each other.
+        // A store takes as long as two multiply-adds. A value of V serves several adjacent results.
         let read = self
             .kept(m)
             .into_iter()
@@ -163,7 +164,7 @@ impl Line {
         let output = vectors * (2.0 * n + n * r / 2.0);
         direct / (n * depth * vectors + input + output)
     }
-    /// Elements of a dimension of the image for each result: those of the channels, and the stride.
+    /// Image elements per result along a dimension: those of the channels, and the stride.
     fn steps(&self, at: Dim) -> i64 {
         match self.others.iter().find_map(|l| at.linear_in(l.0).filter(|_| at.contains(l.0))) {
             Some((stride, _)) => stride.as_const().unwrap_or(1),
@@ -199,7 +200,7 @@ impl Line {
             Some(ConstData::f32s(shape, &out))
         })
     }
-    /// Tiles of a group: enough for the rows of a product, as long as V and M stay near.
+    /// Tiles of a group: enough for the rows of a product, as long as V and M stay in the cache.
     fn tiles(&self, m: &Module) -> i64 {
         let all = self.y.1.ceil_div(self.results()).as_const().unwrap_or(MANY);
         let row = Dim::product(self.others.iter().map(|l| l.1)).as_const();
@@ -212,7 +213,7 @@ impl Line {
         let rows = if self.bytes() > LARGE { MORE_ROWS } else { ROWS };
         let most = (NEAR / (4 * self.products() * (image + row * self.k.1)).max(1)).min(all).max(1);
         let enough = ((rows + row - 1) / row.max(1)).min(most);
-        // As few as possible beyond the last one.
+        // As few as possible beyond the last tile.
         (enough..=most.min(2 * enough)).min_by_key(|t| (all + t - 1) / t * t).unwrap_or(enough)
     }
 }
@@ -258,7 +259,7 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     });
     m.kernels[id].work = (sums * l.products()).floor_div(4 * l.results());
     m.driver.truncate(m.driver.len() - 1);
-    // Groups of several tiles would be mostly repetitions of the last one where there are few rows.
+    // With few rows, groups of several tiles would consist mostly of repetitions of the last one.
     let asks = l.y.1.as_const().is_none() && size > 1;
     let call = match asks {
         true => {
@@ -270,11 +271,11 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     visit::splice_call(&mut m.driver, k, false, vec![call]);
 }
 
-/// Which tile of which image an iteration works on.
+/// The tile and image of an iteration.
 struct At {
     image: Dim,
     tile: Dim,
-    /// Tiles there are.
+    /// Number of tiles.
     all: Dim,
 }
 
@@ -347,7 +348,7 @@ fn products(
     });
 }
 
-/// The results of one tile. What falls beyond the image goes to its last row, which is stored again
+/// The results of one tile. Results beyond the image are stored to its last row, which is stored again
 /// afterwards.
 fn output(kb: &mut KernelBuilder, l: &Line, at: &At, m: Buf, place: [Dim; 2]) {
     let extents: Vec<Dim> = l.others.iter().map(|o| o.1).chain([Dim::constant(l.k.1)]).collect();

@@ -1,15 +1,15 @@
-//! F(m, r): m neighbouring results of a filter with r taps from m + r - 1 products (Toom, Cook; Winograd).
+//! F(m, r): m adjacent results of a filter with r taps from m + r - 1 products (Toom, Cook; Winograd).
 //!
-//! Filter and image are polynomials; their product is known from its values at 0, at pairs of points p and
+//! Filter and image are polynomials. Their product is determined by its values at 0, at pairs of points p and
 //! -p, and at infinity. The values of the transposed problem are U = G g and V = B' d, the results A' (U V).
-//! With pairs of points rows of B' and A' come in pairs too, which share their even and their odd halves. U
-//! has all the fractions; factors of the other two are powers of two or sums of few.
+//! For pairs of points, rows of B' and A' also form pairs, which share their even and odd halves. All
+//! fractions are in U; factors of the other two are powers of two or short sums of them.
 
 use super::transform::scaled;
 use crate::nest::{Expr, KernelBuilder};
 use crate::passes::nest::analysis::shape::{add, sub};
 
-/// Points besides 0 and infinity, each with its negative. More than these cost too many digits.
+/// Points other than 0 and infinity, each with its negative. More points would lose too much precision.
 const PAIRS: [f64; 3] = [1.0, 2.0, 0.5];
 
 /// F(m, r) with one, two or three pairs of points.
@@ -23,7 +23,7 @@ pub(super) struct Form {
 pub(super) const SQUARE: Form = Form { results: 4, taps: 3 };
 
 impl Form {
-    /// All forms for a filter of so many taps that give several results.
+    /// All forms for a filter of `taps` taps that compute several results.
     pub fn all(taps: usize) -> impl Iterator<Item = Form> {
         (1..=PAIRS.len()).filter_map(move |p| {
             (2 * p + 3).checked_sub(taps).filter(|m| *m > 1).map(|results| Form { results, taps })
@@ -37,21 +37,21 @@ impl Form {
     pub fn taps(self) -> usize {
         self.taps
     }
-    /// Products of a tile, and values of the image that it reads.
+    /// Products of a tile, which is also the number of image values that it reads.
     pub fn products(self) -> usize {
         self.results + self.taps - 1
     }
     fn pairs(self) -> &'static [f64] {
         PAIRS.get(..(self.products() - 2) / 2).unwrap_or(&PAIRS)
     }
-    /// Coefficients, from the lowest on, of the product of (z - q * q) over all pairs but `p`.
+    /// Coefficients, lowest first, of the product of (z - q * q) over all pairs except `p`.
     fn others(self, p: Option<f64>) -> Vec<f64> {
         self.pairs().iter().filter(|q| Some(**q) != p).fold(vec![1.0], |r, q| {
             let lower = r.iter().map(|c| -q * q * c).chain([0.0]);
             lower.zip([0.0].into_iter().chain(r.iter().copied())).map(|(a, b)| a + b).collect()
         })
     }
-    /// G, a row for each product: powers of its point, divided by what B' leaves out.
+    /// G, with a row for each product: powers of its point, divided by the factors that B' omits.
     pub fn filter(self) -> Vec<Vec<f64>> {
         let value = |r: &[f64], z: f64| r.iter().rev().fold(0.0, |sum, c| sum * z + c);
         let row = |p: f64, n: f64| (0..self.taps).map(|t| p.powi(t as i32) / n).collect::<Vec<f64>>();
@@ -63,7 +63,7 @@ impl Form {
         out.push((0..self.taps).map(|t| if t + 1 == self.taps { 1.0 } else { 0.0 }).collect());
         out
     }
-    /// B' d, for as many elements as there are products.
+    /// B' d, for as many elements as products.
     pub fn input(self, kb: &mut KernelBuilder, d: &[Expr]) -> Vec<Expr> {
         let all = self.others(None);
         let mut out = vec![polynomial(kb, &all, d)];
@@ -110,7 +110,7 @@ fn plus(kb: &mut KernelBuilder, c: f64, x: &Expr, y: &Expr) -> Expr {
     }
 }
 
-/// The sum of every other element times its coefficient; the last coefficient is 1.
+/// The linear combination of every other element; the last coefficient is 1.
 fn polynomial(kb: &mut KernelBuilder, coefficients: &[f64], d: &[Expr]) -> Expr {
     let terms: Vec<(f64, &Expr)> = coefficients.iter().copied().zip(d.iter().step_by(2)).collect();
     let Some((highest, lower)) = terms.split_last() else { return Expr::f32(0.0) };

@@ -1,8 +1,8 @@
-//! The transforms of F(4x4, 3x3): of weights, of the image, of the products; those of F(4, 3) once in each
+//! The transforms of F(4x4, 3x3) for weights, image and products: those of F(4, 3) applied once in each
 //! dimension.
 //!
-//! Weights that are transformed while the model runs leave out the factors of G's rows, and what comes out of
-//! the products is divided by them: there are far fewer of those.
+//! Run-time transforms of weights omit the factors of G's rows. The results of the products are divided by
+//! them instead, since there are far fewer results.
 
 use super::points::SQUARE;
 use super::{At, Layer, position};
@@ -84,8 +84,7 @@ pub(super) fn weights(
     });
 }
 
-/// Prefetches the weights of the next block, of so many pairs of channels: number `e` of 36 parts of
-/// them.
+/// Prefetches part `e` of 36 of the weights of the next block, for the given number of pairs of channels.
 pub(super) fn prefetch_weights(
     kb: &mut KernelBuilder,
     (w, slice, first): (Buf, Dim, Dim),
@@ -107,7 +106,7 @@ pub(super) fn scaled(kb: &mut KernelBuilder, c: f32, x: &Expr, y: &Expr) -> Expr
     kb.let_(Expr::fma(Expr::f32(c), x.clone(), y.clone()))
 }
 
-/// The same where the rows of U have the factors of [`weight_column`].
+/// The same for rows of U that carry the factors of [`weight_column`].
 fn rescaled_column(kb: &mut KernelBuilder, m: &[Expr]) -> Vec<Expr> {
     let [m0, m1, m2, m3, m4, m5] = m else { return vec![] };
     let times = |kb: &mut KernelBuilder, c: f32, x: &Expr| kb.let_(Expr::f32(c) * x.clone());
@@ -127,12 +126,12 @@ fn rescaled_column(kb: &mut KernelBuilder, m: &[Expr]) -> Vec<Expr> {
     ]
 }
 
-/// Number `x` of each row.
+/// Element `x` of each row.
 fn column(rows: &[Vec<Expr>], x: usize) -> Vec<Expr> {
     rows.iter().filter_map(|r| r.get(x).cloned()).collect()
 }
 
-/// V of one tile, all channels, so many in so many blocks.
+/// V of one tile for all channels, divided into blocks of the given sizes.
 pub(super) fn input(
     kb: &mut KernelBuilder,
     l: &Layer,
@@ -160,7 +159,7 @@ pub(super) fn input(
                 SQUARE.input(kb, &d)
             })
             .collect();
-        // `rows[x]` is column x of B' d: its row y is what the second transform runs along.
+        // `rows[x]` is column x of B' d; the second transform runs along its rows y.
         for y in 0..6 {
             let d = column(&rows, y);
             for (x, e) in SQUARE.input(kb, &d).into_iter().enumerate() {

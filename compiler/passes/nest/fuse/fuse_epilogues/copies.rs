@@ -1,9 +1,9 @@
-//! Copies of whole images into larger ones: parts of a concatenation, the inside of a padded image. Whoever
-//! computes the part stores it where the copy would put it, whoever else reads it reads it there, and the
-//! copy goes.
+//! Copies of whole images into larger ones: parts of a concatenation, the inside of a padded image. The
+//! writers of the part store directly into the larger image, its other readers read from there, and the copy
+//! is removed.
 //!
-//! The larger image is then written earlier than the copy would have done it. Nobody may write the same
-//! place, so all other stores to it must provably lie elsewhere; nobody can have read it.
+//! The larger image is then written earlier than by the copy. All other stores to it must be provably
+//! disjoint, and no kernel may have read it before.
 
 use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Map, is_temp};
@@ -11,10 +11,10 @@ use crate::passes::nest::analysis::uses::{Pending, Uses};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use std::collections::{HashMap, HashSet};
 
-/// Parts of an image at most: each is compared with all others.
+/// Maximum parts of an image: each is compared with all others.
 const PARTS: usize = 256;
 
-/// Runs until no copy is left that can go.
+/// Runs until no removable copy is left.
 pub(crate) fn run(m: &mut Module, uses: &mut Uses) {
     let mut pending = Pending::new(uses, |k| as_copy(m, k).is_some());
     while let Some(k) = pending.pop(uses) {
@@ -22,7 +22,7 @@ pub(crate) fn run(m: &mut Module, uses: &mut Uses) {
         let users = users(uses, c.part, c.kernel);
         remove(m, &users, &c);
         uses.update(m, &users, &[(k, &[])]);
-        // What decides about a copy: who writes and reads its part and its whole.
+        // A copy must be re-examined if writers or readers of its part or its whole change.
         let mut bufs: HashSet<Buf> = users.iter().flat_map(|u| uses.accesses(*u)).collect();
         bufs.insert(c.whole);
         for b in bufs {
@@ -35,7 +35,7 @@ struct Copy {
     kernel: Kernel,
     part: Buf,
     whole: Buf,
-    /// Where the part begins in the whole.
+    /// Position of the part in the whole.
     from: Vec<Dim>,
 }
 
@@ -52,7 +52,7 @@ fn as_copy(m: &Module, k: Kernel) -> Option<(&Map, Buf)> {
     plain.then_some((map, part))
 }
 
-/// The kernel as a copy that may go.
+/// The kernel as a removable copy.
 fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
     let (map, part) = as_copy(m, k)?;
     let Expr::Load { at, .. } = &map.value else { return None };
@@ -60,7 +60,7 @@ fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
     if uses.writers(whole).len() > PARTS || !may_use_part(m, uses, part, whole) {
         return None;
     }
-    // All of the part, each element once.
+    // The copy covers the part: each element once.
     crate::passes::nest::analysis::shape::cover(m, part, at, &map.loops)?;
     let from: Vec<Dim> = map.at.iter().zip(at).map(|(to, i)| *to - *i).collect();
     let moves = from.len() == at.len() && from.iter().all(|d| d.as_const().is_some());
@@ -104,7 +104,7 @@ fn ranges(body: &[Stmt]) -> HashMap<Sym, (Dim, Dim)> {
     out
 }
 
-/// First and last position in each dimension that an access reaches.
+/// First and last position in each dimension that an access can have.
 fn boxed(m: &Module, buf: Buf, at: &[Dim], ranges: &HashMap<Sym, (Dim, Dim)>) -> Option<Vec<(Dim, Dim)>> {
     let mut out = Vec::with_capacity(at.len());
     for d in at {
@@ -123,7 +123,7 @@ fn boxed(m: &Module, buf: Buf, at: &[Dim], ranges: &HashMap<Sym, (Dim, Dim)>) ->
     (out.len() == m.bufs[buf].dims.len()).then_some(out)
 }
 
-/// True if all that a kernel stores to a buffer provably lies outside a part of it.
+/// True if all stores of a kernel to a buffer are provably outside a part of it.
 pub(crate) fn disjoint(m: &Module, k: Kernel, whole: Buf, part: &[(Dim, Dim)]) -> bool {
     let body = &m.kernels[k].body;
     let ranges = ranges(body);
@@ -140,13 +140,13 @@ pub(crate) fn disjoint(m: &Module, k: Kernel, whole: Buf, part: &[(Dim, Dim)]) -
     fine
 }
 
-/// Takes the copy away.
+/// Removes the copy.
 fn remove(m: &mut Module, users: &[Kernel], c: &Copy) {
     move_accesses(m, users, (c.part, c.whole), &c.from);
     visit::drop_calls(&mut m.driver, &|k| k == c.kernel);
 }
 
-/// Kernels that write or read a buffer, but for the one that copies it.
+/// Kernels that write or read a buffer, except for the copying one.
 pub(crate) fn users(uses: &Uses, b: Buf, copy: Kernel) -> Vec<Kernel> {
     let mut users: Vec<Kernel> =
         uses.writers(b).iter().chain(uses.readers(b)).copied().filter(|k| *k != copy).collect();
@@ -155,9 +155,9 @@ pub(crate) fn users(uses: &Uses, b: Buf, copy: Kernel) -> Vec<Kernel> {
     users
 }
 
-/// True if kernels may use a part of another image instead of this one, as far as they are concerned: sums of
-/// convolutions may not, since some of their schedules know whole images only, nor may anybody who makes the
-/// part and reads the other.
+/// True if kernels may access a part of another image instead of this one. Contractions that are convolutions
+/// may not, since some of their schedules require whole images; nor may a kernel that writes the part and
+/// reads the whole.
 pub(crate) fn may_use_part(m: &Module, uses: &Uses, part: Buf, whole: Buf) -> bool {
     let summed = |k: &Kernel| {
         m.form(*k).contraction().is_some_and(|c| m.storage(c.a.0) == part || m.storage(c.b.0) == part)
@@ -172,7 +172,7 @@ pub(crate) fn may_use_part(m: &Module, uses: &Uses, part: Buf, whole: Buf) -> bo
         && !mixed
 }
 
-/// Lets kernels use a part of another image, from a position on, in place of an image of its own.
+/// Redirects accesses of kernels to a part of another image, beginning at a position.
 pub(crate) fn move_accesses(m: &mut Module, kernels: &[Kernel], (part, whole): (Buf, Buf), from: &[Dim]) {
     let shifted = |at: &[Dim]| -> Vec<Dim> { at.iter().zip(from).map(|(i, d)| *i + *d).collect() };
     let access = |buf: Buf, at: &[Dim]| (buf == part).then(|| (whole, shifted(at)));

@@ -1,5 +1,5 @@
-//! Images between who has them with channels first and a kernel whose vectors run along channels: a copy of
-//! what it reads, a map that turns what it stores.
+//! Maps between buffers with channels first and kernels with vectors along channels: a copy of an operand, or
+//! a transposition of the result.
 
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, Stored};
@@ -8,7 +8,7 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashSet;
 
-/// The kernel reads a copy of an image, whose order in memory is free.
+/// The kernel reads a copy of an image. The layout of the copy is free.
 pub(super) fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
     let own = m.temp(format!("{}.image", m.bufs[image].name), m.bufs[image].ty, m.bufs[image].dims.clone());
     let origin = m.kernels[k].origin.clone();
@@ -24,8 +24,8 @@ pub(super) fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
     m.kernels[k].body = body.into_iter().map(|s| s.rewrite_exprs(&mut |e| swap(e))).collect();
 }
 
-/// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in
-/// planes, `shared` what several kernels store to.
+/// The result of a kernel is stored in a new buffer, and a map transposes it. `viewed`: temporaries that keep
+/// ONNX's memory order; `shared`: buffers that several kernels store to.
 pub(super) fn transpose_result(
     m: &mut Module,
     k: Kernel,
@@ -59,22 +59,22 @@ pub(super) fn transpose_result(
             kb.store(out, &to, v);
         });
     });
-    // The call was put at the driver's end.
+    // The call was appended to the driver.
     let call = m.driver.pop();
     visit::splice_call(&mut m.driver, k, false, [Stmt::Call(k)].into_iter().chain(call).collect());
 }
 
-/// What a contraction makes of its sum.
+/// The epilogue of a contraction.
 struct Finish {
     acc: Reg,
     ty: ElemType,
     value: Expr,
-    /// Loops with what stands for them: a dimension of the result, and how much less than the position there.
+    /// For each loop: a dimension of the result, and the offset of the variable from the position there.
     loops: Vec<(Sym, usize, Dim)>,
 }
 
-/// What a contraction makes of its sum, where that reads images that stay channels-first (a residual of the
-/// caller's): the map that turns the result does it, beside which they run along memory.
+/// The epilogue of a contraction, if it reads images that stay channels-first (a residual that is an input):
+/// the transposing map computes it, since these images are contiguous along its loops.
 fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> Option<Finish> {
     let p = m.form(k).contraction()?;
     let planes =
@@ -108,7 +108,7 @@ fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> 
 }
 
 impl Finish {
-    /// The contraction with nothing but its sum.
+    /// The contraction without its epilogue.
     fn unfinished(&self, body: &[Stmt]) -> Vec<Stmt> {
         let nest = peel(body);
         let plain = |s: Stmt| match s {
@@ -118,7 +118,7 @@ impl Finish {
         let body = nest.body.into_iter().filter(|s| !matches!(s, Stmt::Let { .. })).map(plain).collect();
         wrap(&nest.loops, body)
     }
-    /// The result at a position, made of the sum there.
+    /// The result at a position, given the accumulator there.
     fn value(&self, kb: &mut KernelBuilder, at: &[Dim], sum: Expr) -> Expr {
         let put = |s: Sym| self.loops.iter().find(|l| l.0 == s).map(|l| at[l.1] + l.2);
         instance(kb.m, &self.value, &put).rewrite(&mut |e| match e {
@@ -128,8 +128,8 @@ impl Finish {
     }
 }
 
-/// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other
-/// kernel stores any.
+/// The start and extent of the stored range in each dimension: everything if no other kernel stores to the
+/// buffer.
 fn part(m: &Module, k: Kernel, out: Buf, shared: &HashSet<Buf>) -> Option<Vec<(Dim, Dim)>> {
     let zero = Dim::constant(0);
     if !shared.contains(&m.storage(out)) {
@@ -151,7 +151,7 @@ fn part(m: &Module, k: Kernel, out: Buf, shared: &HashSet<Buf>) -> Option<Vec<(D
     at.iter().map(extent).collect()
 }
 
-/// Stores to `from` go to `to`, which has a part of it.
+/// Redirects stores from `from` to `to`, which holds a part of it.
 fn redirect(body: &mut [Stmt], from: Buf, to: Buf, part: &[(Dim, Dim)]) {
     for s in body {
         if let Stmt::Store { buf, at, .. } = s

@@ -1,26 +1,26 @@
-//! Contractions over flattened images (Flatten, then Gemm) read the images themselves: their sum runs over
-//! channels, rows and columns, in whatever order the image is stored, and only the weights are packed in
-//! another order. The image is then free to have channels innermost.
+//! Contractions over flattened images (Flatten, then Gemm) read the images directly: their reduction runs
+//! over channels, rows and columns in the memory order of the image, and only the weights are packed in
+//! another order. The image may then have channels innermost.
 
 use crate::nest::{Buf, Expr, Kernel, Module, Stmt};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::{is_temp, wrap};
 use crate::sym::{Dim, Sym};
 
-/// Such a contraction.
+/// A contraction over flattened images.
 pub(crate) struct Flat {
-    /// Its position.
+    /// Its kernel.
     pub kernel: Kernel,
     parts: Contraction,
     /// The loop along a row.
     reduction: Sym,
-    /// The rows.
+    /// The view with an image per row.
     pub view: Buf,
-    /// What they are views of.
+    /// The image that it is a view of.
     pub image: Buf,
 }
 
-/// The kernel as such a contraction, if it is one.
+/// The kernel as a contraction over flattened images.
 pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
     let p = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma)?;
     let (view, image) = (p.a.0, m.storage(p.a.0));
@@ -31,16 +31,16 @@ pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
     {
         return None;
     }
-    // One image a row, all of it.
+    // Each row is one whole image.
     let whole = dims[1..].iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?))?;
     let rows = own[0] == dims[0] && own[1].as_const() == Some(whole) && extent.as_const() == Some(whole);
     let fits = rows
         && at.as_sym() == Some(*depth)
         && !row.contains(*depth)
         && p.b.1.iter().filter(|d| d.contains(*depth)).all(|d| d.as_sym() == Some(*depth));
-    // [N, C, 1, 1] is the same memory in any order.
+    // The memory of [N, C, 1, 1] is the same in any order.
     let spreads = dims[2..].iter().any(|d| d.as_const() != Some(1));
-    // Nothing else reads the view.
+    // Nothing else may read the view.
     let mut others = false;
     for s in &p.epilogue {
         others |= s.loads().contains(&view);
@@ -55,7 +55,7 @@ pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
     })
 }
 
-/// Lets it read the image.
+/// Rewrites the contraction to read the image.
 pub(crate) fn rewrite(m: &mut Module, f: &Flat) {
     let Flat { kernel: k, parts: p, reduction: depth, image, .. } = f;
     let (k, depth, image) = (*k, *depth, *image);

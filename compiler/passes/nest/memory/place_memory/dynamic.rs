@@ -1,16 +1,15 @@
-//! Memory for buffers whose size run time defines and nothing bounds: it is taken from the end of the
-//! workspace, whose size is a promise of the caller. What does not fit leaves with `E_CAPACITY`.
+//! Memory for buffers with a run-time size that has no upper bound: it is allocated at the end of the
+//! workspace, whose size the caller passes. If it does not suffice, the call returns `E_CAPACITY`.
 //!
-//! Two stacks grow towards each other. A buffer is placed on the lower one as soon as the driver has defined
-//! its sizes, and is gone when the body that defined them ends. A size that is defined *again* in an inner
-//! body (a value carried around a loop, the result of a branch) gives its buffer new memory at that point:
-//! everything of the inner body has gone by then, but for what the new contents are copied from. That is on
-//! the upper stack, where nothing moves. Buffers that get new memory at one point follow each other there,
-//! wherever their sizes were defined first. A growable buffer (`passes/lower/append_buffers`)
-//! keeps its memory as long as no buffer of its group gets another size: such buffers lie below the others.
+//! Two stacks grow towards each other. A buffer is allocated on the lower one when the driver has defined its
+//! sizes, and freed when the body that defined them ends. If an inner body *redefines* a size (a loop-carried
+//! value, the result of a branch), its buffer gets new memory at that point: all buffers of the inner body
+//! are dead by then, except for the source of the new contents. That one is on the upper stack, where nothing
+//! moves. Buffers that get new memory at one point are consecutive there, wherever their sizes were first
+//! defined. A growable buffer (`passes/lower/append_buffers`) keeps its memory while no buffer of its group
+//! changes its size: such buffers are below the others.
 //!
-//! The driver gets statements for this: `low` and `top` are run-time sizes like others, and so are the
-//! places.
+//! The pass adds driver statements for this: `low`, `top` and the addresses are run-time sizes like others.
 
 use crate::nest::{BinOp, Buf, Expr, Module, Place, Reason, Slot, SlotData, Status, Stmt, Subject};
 use crate::passes::nest::memory::place_memory;
@@ -19,7 +18,7 @@ use crate::sym::{Answer, Dim, Sym, SymKind};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// One buffer, or several that follow each other in the same memory.
+/// A buffer, or several that reuse the same memory one after the other.
 struct Piece {
     bufs: Vec<Buf>,
     last: usize,
@@ -28,10 +27,10 @@ struct Piece {
     place: Sym,
 }
 
-/// Buffers whose sizes are known at one point.
+/// Buffers whose sizes become known at the same point.
 struct Group {
     scope: usize,
-    /// The lower stack before the first of them, for sizes that are defined again.
+    /// The top of the lower stack before the first of them, for sizes that are redefined.
     base: Option<Sym>,
     bufs: Vec<Buf>,
     pieces: Vec<Piece>,
@@ -50,10 +49,10 @@ struct Planner<'a> {
     top: Sym,
     order: Vec<Buf>,
     late: HashMap<Buf, Late>,
-    /// Sizes that are defined more than once.
+    /// Sizes that are redefined.
     mutable: HashSet<Sym>,
     groups: Vec<Group>,
-    /// Bodies in order: which groups they define again, whether they use the stacks.
+    /// Bodies in order: the groups that they redefine, and whether they use the stacks.
     scopes: Vec<ScopeUse>,
     next: usize,
     at_scope: usize,
@@ -66,7 +65,7 @@ struct ScopeUse {
     top: bool,
 }
 
-/// Places `late` behind `end`; the size of the workspace.
+/// Allocates `late` after `end`; returns the size of the workspace.
 pub fn place(m: &mut Module, l: &Lifetimes, late: &[Buf], end: Dim) -> Dim {
     if late.is_empty() {
         return end;
@@ -116,7 +115,7 @@ pub fn place(m: &mut Module, l: &Lifetimes, late: &[Buf], end: Dim) -> Dim {
     all
 }
 
-/// Why memory for buffers is checked: `{0}` bytes are asked for, `{1}` are left.
+/// The message of a failed capacity check: `{0}` bytes are required, `{1}` are left.
 fn reason(m: &Module, bufs: &[Buf], size: Dim, left: Dim) -> Reason {
     let name = bufs.first().map_or("", |b| m.bufs[*b].name.as_str());
     let rule =
@@ -128,7 +127,7 @@ fn set(sym: Sym, value: impl Into<Dim>) -> Stmt {
     Stmt::Define { sym, value: Expr::Index(value.into()), lo: Dim::constant(0), hi: None }
 }
 
-/// The sizes of one kind (defined once, or several times) that consecutive statements from `i` on define.
+/// The sizes of one kind (defined once, or redefined) that consecutive statements from `i` on define.
 fn run(body: &[Stmt], i: usize, mutable: &HashSet<Sym>) -> Vec<Sym> {
     let mut out: Vec<Sym> = vec![];
     for s in &body[i..] {
@@ -145,7 +144,7 @@ fn run(body: &[Stmt], i: usize, mutable: &HashSet<Sym>) -> Vec<Sym> {
 }
 
 impl Planner<'_> {
-    /// Buffers whose size is known, or changes, once `run` is defined.
+    /// Buffers whose size becomes known, or changes, once `run` is defined.
     fn due(&self, run: &[Sym], known: &HashSet<Sym>) -> Vec<Buf> {
         let due = |b: &&Buf| {
             self.late.get(*b).is_some_and(|x| {
@@ -154,7 +153,8 @@ impl Planner<'_> {
         };
         self.order.iter().filter(due).copied().collect()
     }
-    /// Finds the groups, and what must be on the upper stack. Counts statements as `Lifetimes` does.
+    /// Finds the groups, and the buffers that belong on the upper stack. Numbers statements as `Lifetimes`
+    /// does.
     fn find(&mut self, body: &[Stmt], scope: usize, known: &mut HashSet<Sym>) {
         let mut i = 0;
         while i < body.len() {
@@ -189,7 +189,8 @@ impl Planner<'_> {
             }
             if due.len() > fresh.len() {
                 self.scopes[scope].again = true;
-                // What lives across this point belongs on the upper stack, if it lies behind what changes.
+                // A buffer that is live across this point belongs on the upper stack if it lies after the
+                // redefined group.
                 let first = due.iter().filter_map(|b| self.late[b].group).min();
                 for (b, x) in &mut self.late {
                     let Some((index, g)) = x.group.map(|g| (g, &self.groups[g])) else { continue };
@@ -201,12 +202,13 @@ impl Planner<'_> {
             }
         }
     }
-    /// Gives buffers of one group the same memory where they do not meet and one provably fits.
+    /// Lets buffers of one group share memory if their live ranges are disjoint and one provably fits.
     fn pieces(&mut self) {
         for g in 0..self.groups.len() {
             let mut pieces: Vec<Piece> = vec![];
             let mut bufs = self.groups[g].bufs.clone();
-            // Rooms stay where they are while none of them grows: whatever else changes lies behind them.
+            // Growable buffers keep their address while none of them grows, since all redefined buffers
+            // follow them.
             bufs.sort_by_key(|b| (!matches!(self.m.bufs[*b].place, Place::Growable), self.l.span(*b).first));
             for b in bufs {
                 let (span, size, top) = (self.l.span(b), place_memory::bytes(self.m, b), self.late[&b].top);
@@ -235,7 +237,7 @@ impl Planner<'_> {
             self.groups[g].pieces = pieces;
         }
     }
-    /// Statements that take memory for a group.
+    /// Statements that allocate a group.
     fn take(&mut self, g: usize, again: bool) -> Vec<Stmt> {
         let mut out = vec![];
         let (low, top) = (Dim::sym(self.low), Dim::sym(self.top));
@@ -295,8 +297,7 @@ impl Planner<'_> {
             let mut groups: Vec<usize> = due.iter().filter_map(|b| self.late[b].group).collect();
             groups.sort_unstable();
             groups.dedup();
-            // The first group that gets memory again gives back its own and all behind it; the others follow
-            // it.
+            // The first redefined group frees itself and all groups after it; the others follow it.
             let mut gives_back = true;
             for g in groups {
                 let again = self.groups[g].scope != scope;

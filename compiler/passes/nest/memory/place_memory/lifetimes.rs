@@ -1,13 +1,13 @@
-//! When buffers live, counted in driver statements. Bodies of branches and loops are counted through; what a
-//! loop uses and something outside of it uses, too, lives as long as the loop runs.
+//! Live ranges of buffers, in driver statements. Statements in bodies of branches and loops are numbered in
+//! order; a buffer used both inside and outside of a loop is live for the whole loop.
 
 use crate::nest::{Buf, Module, Stmt, visit};
 use std::collections::{HashMap, HashSet};
 
-/// The driver statements between which a buffer lives, inclusive.
+/// The first and last driver statement of a live range, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First statement that touches it.
+    /// First statement that accesses it.
     pub first: usize,
     /// Last one.
     pub last: usize,
@@ -21,7 +21,7 @@ struct Scope {
     is_loop: bool,
 }
 
-/// Positions of all statements and the lives of temporaries.
+/// Positions of all statements, and live ranges of temporaries.
 #[derive(Debug, Default)]
 pub struct Lifetimes {
     scopes: Vec<Scope>,
@@ -29,17 +29,17 @@ pub struct Lifetimes {
     uses: HashMap<Buf, Vec<(usize, usize)>>,
     order: Vec<Buf>,
     next: usize,
-    /// Buffers that texts show.
+    /// Buffers that strings point to.
     shown: HashSet<Buf>,
 }
 
 impl Lifetimes {
-    /// Looks at the whole driver.
+    /// Analyses the whole driver.
     pub fn new(m: &Module) -> Lifetimes {
         let mut l = Lifetimes::default();
         l.scopes.push(Scope { parent: 0, span: Span { first: 0, last: usize::MAX }, is_loop: false });
         l.body(m, &m.driver, 0);
-        // Texts may lie anywhere, outputs included: what they show lives to the end.
+        // Strings may be anywhere, including outputs: the buffers that they point to are live to the end.
         let end = l.next;
         for b in std::mem::take(&mut l.shown) {
             l.uses.entry(b).or_default().push((end, 0));
@@ -98,16 +98,16 @@ impl Lifetimes {
         }
         scope == outer
     }
-    /// Temporaries in use, in order of first use.
+    /// Temporaries that are used, in order of first use.
     pub fn buffers(&self) -> &[Buf] {
         &self.order
     }
-    /// When a temporary lives.
+    /// The live range of a temporary.
     pub fn span(&self, b: Buf) -> Span {
         let Some(list) = self.uses.get(&b).filter(|l| !l.is_empty()) else {
             return Span { first: 0, last: 0 };
         };
-        // The innermost body around all uses.
+        // The innermost body that contains all uses.
         let mut home = list[0].1;
         while !list.iter().all(|(_, s)| self.is_inside(*s, home)) {
             home = self.scopes[home].parent;

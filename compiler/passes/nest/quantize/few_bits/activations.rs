@@ -1,4 +1,4 @@
-//! Activations as integers of 8 bits, one scale for each block.
+//! Activations quantized to 8-bit integers, with one scale per block.
 
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, LoopKind, Module, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::Uses;
@@ -7,29 +7,29 @@ use crate::passes::nest::schedule::tiles::byte_dots::Bytes;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Elements of a block at most.
+/// Maximum elements of a block.
 pub(super) const LONGEST: i64 = 256;
 /// The largest integer.
 const MOST: f32 = 127.0;
 
-/// How a contraction wants its activations.
+/// The form of activations that a contraction requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     pub block: i64,
     pub reduction: i64,
-    /// Elements of a word of weights, which the activations fill up.
+    /// Elements per word of weights, to which activations are padded.
     pub per: i64,
-    /// The zero point of the weights, if it is one number.
+    /// The zero point of the weights, if it is a single number.
     pub number: Option<i64>,
     /// Dot products of weights and activations.
     pub group: DotKind,
 }
 
-/// What activations are made of: a buffer, an element of it in terms of numbered variables, how many rows,
-/// the form.
+/// Identifies activations: a buffer, the element in terms of numbered variables, the extents of the rows, the
+/// form.
 type Key = (Buf, Vec<Dim>, Vec<Dim>, Form);
 
-/// What there is already.
+/// Activations quantized so far.
 #[derive(Default)]
 pub(super) struct Made {
     vars: Vec<Sym>,
@@ -45,7 +45,7 @@ struct Buffers {
 }
 
 impl Made {
-    /// The activations of contraction `k`, whose rows are `rows`, from a kernel before it.
+    /// The quantized activations of contraction `k` with rows `rows`, computed by a kernel before it.
     pub(super) fn of(
         &mut self,
         m: &mut Module,
@@ -75,7 +75,7 @@ impl Made {
             rows.iter().map(|r| r.1).collect::<Vec<_>>(),
             form,
         );
-        // What the driver calls once, in its own body, stays as it is behind that.
+        // The results of a kernel called once, directly in the driver, remain valid after it.
         let stays = m.driver.contains(&Stmt::Call(k))
             && uses.writers(m.storage(a)).iter().all(|w| m.driver.contains(&Stmt::Call(*w)));
         let found = self.list.iter().find(|x| stays && x.0 == key).map(|x| x.1);
@@ -99,7 +99,7 @@ impl Made {
     }
 }
 
-/// The buffers, and the kernel that fills them right before `k`.
+/// The buffers, and the kernel that fills them directly before `k`.
 fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -> Option<Buffers> {
     let Form { block, reduction: depth, per, number, .. } = form;
     let blocks = (depth + block - 1) / block;

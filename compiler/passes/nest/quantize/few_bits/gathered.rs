@@ -1,34 +1,34 @@
-//! Weights of few bits that are gathered, too (tied embeddings): kernels that read elements of them by an
-//! index read the packed words, scales and zero points, so that the object has the weights once.
+//! Gathers of packed weights (tied embeddings): kernels that read elements at loaded indices read the packed
+//! words, scales and zero points, so that the object stores the weights once.
 
 use super::WIDTH;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// A constant and what was made of it, by column and element (or block).
+/// A constant and its packed form, by column and element (or block).
 pub(super) struct Packed {
-    /// The constant, row by row: a row belongs to a column of the product.
+    /// The constant in row-major order: a row is a column of the product.
     pub from: Buf,
     /// Elements from row to row.
     pub row: i64,
     /// Columns.
     pub columns: i64,
-    /// Elements of a row that were packed.
+    /// Packed elements per row.
     pub elements: i64,
     pub kind: Kind,
 }
 
-/// What was made of it.
+/// The kind of packed data.
 pub(super) enum Kind {
-    /// Words `[panel][word][column]` of elements of so many bits; `flip`: signed elements with their highest
-    /// bit turned.
+    /// Words `[panel][word][column]` of elements of `bits` bits; `flip`: signed elements with inverted sign
+    /// bit.
     Words { to: Buf, bits: i64, flip: bool },
     /// `[panel][block][column]`.
     Table { to: Buf },
 }
 
-/// Lets kernels that gather read what was packed.
+/// Redirects gathering kernels to the packed data.
 pub(super) fn share(m: &mut Module, packed: &[Packed]) {
     for k in visit::calls(&m.driver) {
         if m.kernels[k].scheduled || !reads(m, k, packed) || !gathers(&m.kernels[k].body) {
@@ -50,12 +50,12 @@ fn reads(m: &Module, k: Kernel, packed: &[Packed]) -> bool {
     visit::loads(&m.kernels[k].body).into_iter().any(|b| packed.iter().any(|p| p.from == m.storage(b)))
 }
 
-/// True if something is read at an index that comes from memory.
+/// True if a load has an index that comes from memory.
 pub(super) fn gathers(body: &[Stmt]) -> bool {
     visit::any_expr(body, &mut |e| matches!(e, Expr::With { .. }))
 }
 
-/// The same element where it lies now, if it provably has a place there.
+/// The load of the same element from the packed data, if it provably is there.
 fn moved(m: &mut Module, packed: &[Packed], buf: Buf, at: &[Dim]) -> Option<Expr> {
     let (from, ty) = (m.storage(buf), m.bufs[buf].ty);
     let p = packed.iter().find(|p| p.from == from)?;

@@ -1,4 +1,4 @@
-//! Weights of few bits, as the expression that makes floats of them says it.
+//! Weights of few bits, decoded from the expression that dequantizes them.
 
 use super::WIDTH;
 use crate::nest::{BinOp, Buf, Expr, Layout, Module, Place};
@@ -6,15 +6,16 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType, SmallFloat, consts::Remap};
 use std::sync::Arc;
 
-/// What weights of few bits are, as the map says it: `(element - zero) * scale`.
+/// The parts of a dequantizing expression `(element - zero) * scale`.
 pub(super) struct Weights {
-    /// The elements, their number of bits, and what these stand for.
+    /// The elements, their number of bits, and their encoding.
     pub elements: (Arc<ConstData>, u32, Code),
     /// The buffer that holds them.
     pub from: Buf,
     /// Position of element (k, n): offset, and steps along columns and reduction.
     pub at: [i64; 3],
-    /// That is the position with the elements of each pair exchanged ([`crate::tensor::Words::high_first`]).
+    /// The position is valid after exchanging the elements of each pair
+    /// ([`crate::tensor::Words::high_first`]).
     pub high_first: bool,
     pub zero: Zero,
     /// A scale for each block and column.
@@ -25,14 +26,14 @@ pub(super) struct Weights {
     pub reduction: i64,
 }
 
-/// What the bits of an element stand for.
+/// The encoding of elements.
 #[derive(Clone, Copy)]
 pub(super) enum Code {
     Unsigned,
     Signed,
     /// A finite number of a small format.
     Float(SmallFloat),
-    /// The place of a number in a constant of so many as there are codes.
+    /// An index into a constant table with an entry for each code.
     Place(Buf),
 }
 
@@ -45,13 +46,17 @@ pub(super) enum Zero {
 /// Values by block and column: offset, and steps along columns and blocks.
 pub(super) struct Table {
     pub data: Arc<ConstData>,
-    /// The buffer that holds them, with as many elements; `None` where `data` repeats some of them.
+    /// The buffer that holds them, with as many elements; `None` if `data` repeats some of them.
     pub from: Option<Buf>,
     pub at: [i64; 3],
 }
 
 impl Weights {
-    /// Takes `(element - zero) * scale` apart.
+    /// True for signed integers.
+    pub fn is_signed(&self) -> bool {
+        matches!(self.elements.2, Code::Signed)
+    }
+    /// Decomposes `(element - zero) * scale`.
     pub fn of(
         m: &mut Module,
         value: &Expr,
@@ -86,7 +91,7 @@ impl Weights {
             None if ty.bits() == 4 => (exchanged(m, d, n, depth)?, true),
             None => return None,
         };
-        // Tables that hang on blocks: of one length for all of them.
+        // Tables indexed by block: all with the same block length.
         let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero]
             .into_iter()
             .flatten()
@@ -139,8 +144,7 @@ impl Weights {
     }
 }
 
-/// The element of few bits that an expression reads, and the constant that has a number for each code if it is the
-/// place in one.
+/// The packed element that an expression reads, and the constant table that it indexes, if it does.
 fn coded<'e>(m: &Module, e: &'e Expr) -> Option<(Buf, &'e [Dim], Option<Buf>)> {
     let (sym, mut code, extent, body) = match e {
         Expr::Load { buf, at } => return Some((*buf, at, None)),
@@ -157,13 +161,13 @@ fn coded<'e>(m: &Module, e: &'e Expr) -> Option<(Buf, &'e [Dim], Option<Buf>)> {
     (all && plain && fits).then_some((*buf, at, Some(*values)))
 }
 
-/// True if no code of `data` is infinite or no number.
+/// True if no code of `data` is infinite or NaN.
 fn finite(data: &ConstData, f: SmallFloat) -> bool {
     let special = |b: u8| if f.uz { b == f.nan } else { b & 0x7f >= f.over };
     !f.has_specials() || !data.bytes().iter().any(|b| special(*b))
 }
 
-/// Without conversions that keep the values of small integers.
+/// Strips conversions that preserve small integers.
 fn uncast(mut e: &Expr) -> &Expr {
     while let Expr::Cast(ElemType::F32 | ElemType::I32, x) = e {
         e = x;
@@ -182,7 +186,7 @@ fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     }
 }
 
-/// The same with a byte or more for each element, as [`Table`] wants it; powers of two as their codes.
+/// The constant with at least a byte per element, as [`Table`] requires it; powers of two as their codes.
 fn whole_bytes(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     let (data, ty) = (constant(m, b)?, m.bufs[b].ty);
     if ty == ElemType::F8E8M0 {
@@ -217,7 +221,7 @@ fn whole_bytes(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     ConstData::new(ty.compute(), vec![bytes.len() as i64], bytes).map(Arc::new)
 }
 
-/// What is `linear` in a position whose lowest bit is turned.
+/// `linear` of a position whose lowest bit is inverted.
 fn exchanged(m: &Module, d: Dim, n: Sym, depth: Sym) -> Option<[i64; 3]> {
     let at = |column: i64, element: i64| {
         let of = |s: Sym| [(n, column), (depth, element)].into_iter().find(|x| x.0 == s).map(|x| x.1);
@@ -239,13 +243,13 @@ fn linear(d: Dim, n: Sym, depth: Sym) -> Option<[i64; 3]> {
     found.iter().all(|v| *v >= 0).then_some(found)
 }
 
-/// The position of what is one for each block of elements, in terms of the column and the block.
+/// The position of a value that is constant per block, in terms of the column and the block.
 struct ByBlock {
     position: Dim,
     block: Sym,
 }
 
-/// That position, if no element of a block has another one.
+/// That position, provided that all elements of a block have the same.
 fn by_block(
     m: &mut Module,
     (buf, at): (Buf, &[Dim]),
@@ -265,7 +269,7 @@ fn by_block(
 }
 
 impl Table {
-    /// The values at such positions of a constant. Positions that are not linear are looked up here.
+    /// The values of a constant at such positions. Positions that are not linear are evaluated here.
     fn of(m: &Module, buf: Buf, at: &ByBlock, (n, columns): (Sym, i64), blocks: i64) -> Option<Table> {
         let data = whole_bytes(m, buf)?;
         if let Some(at) = linear(at.position, n, at.block) {

@@ -1,23 +1,23 @@
-//! Quotients of quantized sums by a constant, rounded to integers, as products.
+//! Division of quantized sums by a constant, rounded to integers, as multiplication.
 //!
-//! `round((a * s + b * t) / u)` with integers a and b of a few hundred values and numbers s, t, u has
-//! finitely many arguments. A product whose factors are those of `fma(a, s / u, b * (t / u))`, or failing
-//! that of `(a * s + b * t) * (1 / u)`, or their neighbours, takes its place if it is rounded to the same
-//! integer for all of them. Only arguments near the middle between two integers can tell a difference. A
-//! division costs as much as ten multiplications.
+//! `round((a * s + b * t) / u)` with integers a and b of a few hundred values and constants s, t, u has
+//! finitely many arguments. It is replaced by a product with the factors of `fma(a, s / u, b * (t / u))`, or
+//! else of `(a * s + b * t) * (1 / u)`, or adjacent floats, if this rounds to the same integer for all
+//! arguments. The results can differ only for arguments near the middle between two integers. A division
+//! costs as much as ten multiplications.
 
 use crate::nest::bounds::Bounds;
 use crate::nest::{BinOp, Expr, Module, UnOp};
 use crate::tensor::ElemType;
 
-/// Values of an integer that are tried, and arguments in all.
+/// Maximum values of an integer, and maximum arguments in total.
 const MOST_VALUES: i64 = 1024;
 const MOST_ARGUMENTS: i64 = 1 << 19;
-/// Arguments near the middle between two integers, or zero: more are a rule (scales of a common measure), not
-/// chance.
+/// Maximum arguments near the middle between two integers, or zero: more are systematic (scales of a common
+/// measure).
 const MOST_CRITICAL: usize = 1 << 14;
 
-/// A term of a sum: an integer as a float, and its factor.
+/// A term of a sum: an integer as a float, and its constant factor.
 struct Term<'a> {
     value: &'a Expr,
     scale: f32,
@@ -25,7 +25,7 @@ struct Term<'a> {
     hi: i64,
 }
 
-/// `round` of a product that has the same values as the `round` of a quotient `e`.
+/// The `round` of a product that equals the `round` of a quotient `e` for all of its values.
 pub fn multiplied(m: &Module, bounds: &Bounds, e: &Expr) -> Option<Expr> {
     let Expr::Un(UnOp::Round, q) = e else { return None };
     let Expr::Bin(BinOp::Div, sum, by) = &**q else { return None };
@@ -41,10 +41,10 @@ pub fn multiplied(m: &Module, bounds: &Bounds, e: &Expr) -> Option<Expr> {
     let second = terms.get(1);
     let (s, t) = (terms[0].scale, second.map_or(0.0, |t| t.scale));
     let of_second = second.map_or((0, 0), |t| (t.lo, t.hi));
-    // What any of the products may be off, with much to spare.
+    // Upper bound of the error of any of the products, with a large margin.
     let most = |t: &Term| f64::from(t.scale.abs()) * t.lo.abs().max(t.hi.abs()) as f64;
     let margin = terms.iter().map(most).sum::<f64>() / f64::from(by) * f64::from(f32::EPSILON) * 64.0;
-    // Beyond, results are no small integers.
+    // Larger results are not small integers.
     if margin.is_nan() || margin > 0.25 {
         return None;
     }
@@ -61,7 +61,7 @@ pub fn multiplied(m: &Module, bounds: &Bounds, e: &Expr) -> Option<Expr> {
     if critical.len() > MOST_CRITICAL {
         return None;
     }
-    // Targets without fused multiplication round twice.
+    // Targets without fused multiply-add round twice.
     let fused = |f: f32, g: f32| {
         critical.iter().all(|(a, b, want)| {
             second.is_none() && rounded(a * f) == *want
@@ -88,12 +88,12 @@ pub fn multiplied(m: &Module, bounds: &Bounds, e: &Expr) -> Option<Expr> {
     Some(Expr::un(UnOp::Round, (**sum).clone() * Expr::f32(r)))
 }
 
-/// The sum as the nest has it.
+/// The sum as the nest computes it.
 fn sum_of(a: f32, s: f32, b: f32, t: f32, both: bool) -> f32 {
     if both { a * s + b * t } else { a * s }
 }
 
-/// A factor and some next to it, the nearest first.
+/// A factor and adjacent floats, the nearest first.
 fn neighbours(x: f32) -> Vec<f32> {
     let (mut up, mut down, mut out) = (x, x, vec![x]);
     for _ in 0..4 {
@@ -104,12 +104,12 @@ fn neighbours(x: f32) -> Vec<f32> {
     out
 }
 
-/// The bits of the nearest integer: a zero has its sign.
+/// The bits of the nearest integer, including the sign of zero.
 fn rounded(x: f32) -> u32 {
     x.round_ties_even().to_bits()
 }
 
-/// A number far from where floats end on either side.
+/// A constant far from the limits of the float range.
 pub(crate) fn number(e: &Expr) -> Option<f32> {
     match e {
         Expr::Const(c) if c.ty == ElemType::F32 => {

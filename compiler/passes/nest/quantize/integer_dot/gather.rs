@@ -1,4 +1,4 @@
-//! Copies of activations as groups of bytes, where they are not in memory as dot products read them.
+//! Copies of activations in groups of bytes, if their memory layout does not suit dot products.
 
 use super::operands;
 use super::{FEW, FLIP, Plan, suffix};
@@ -7,14 +7,14 @@ use crate::passes::nest::analysis::shape::{Uses, instance};
 use crate::sym::Sym;
 use crate::tensor::ElemType;
 
-/// A kernel before `k` that puts the activations together as groups, channels innermost, of the other sign if
-/// the dot products want that.
-/// If they are an image with a border made for `k` alone, it makes the border, too.
+/// A kernel before `k` that copies the activations to groups, with channels innermost, and inverts the sign
+/// bit if the dot products require it. If the activations are an image with a border made for `k` only, the
+/// kernel also makes the border.
 pub(super) fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
-    // Eights are two quads side by side.
+    // Eights are two adjacent quads.
     let quads = if p.g.group.is_long() { 2 } else { 1 };
     let (x, of, size) = (p.g.x.0, p.g.of_x, p.g.group.size() / quads);
-    // Signed parts of a group are masked when they are put together.
+    // Signed parts of a group are masked when they are combined.
     let signed = p.g.group.signs().is_some_and(|s| s.0);
     let by = match (p.flips, m.bufs[x].ty) {
         (false, _) => 0,
@@ -30,7 +30,7 @@ pub(super) fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let rank = dims.len();
     let out = m.temp(name, ElemType::I32, dims);
     let count = channels.as_const();
-    // Rows of few channels in several groups are made as rows.
+    // Rows of few channels in several groups are copied as rows.
     if quads > 1 || count.is_none_or(|c| c <= size || c >= FEW) {
         m.bufs[out].layout = Layout::Permuted((0..rank).filter(|d| *d != of).chain([of]).collect());
     }
@@ -48,7 +48,7 @@ pub(super) fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
             if by != 0 { v + Expr::int(ElemType::I32, by) } else { v }
         };
         let placed = |i: i64, v: Expr| {
-            // The upper bits of a negative number are none of the parts above it.
+            // The sign extension of a negative part must not overlap the parts above it.
             let v = if signed && i + 1 < size {
                 Expr::bin(BinOp::And, v, Expr::int(ElemType::I32, (1 << (32 / size)) - 1))
             } else {
@@ -83,7 +83,7 @@ pub(super) fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     (id, if quads > 1 { in_eights(m, out, of) } else { out })
 }
 
-/// A view of quads, two of which are one element each.
+/// A view of quads as eights, two quads per element.
 fn in_eights(m: &mut Module, quads: Buf, of: usize) -> Buf {
     let (mut dims, layout) = (m.bufs[quads].dims.clone(), m.bufs[quads].layout.clone());
     dims[of] = dims[of].floor_div(2);
@@ -102,7 +102,8 @@ struct Bordered {
     fill: i64,
 }
 
-/// The kernel that makes `x` if nobody but `k` reads it, all channels have one border, and they are few.
+/// The kernel that produces `x`, provided that only `k` reads `x`, all channels have the same border, and
+/// there are few channels.
 fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
     if !matches!(m.bufs[x].place, Place::Temp) {
         return None;

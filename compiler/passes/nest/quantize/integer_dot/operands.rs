@@ -1,7 +1,7 @@
-//! Contractions whose reduction is taken in groups of neighbours along one of its loops, the *channel*: what
-//! `integer_dot` (quads of bytes, pairs of words) and `bf16_dot` (pairs of bf16) share. A group is one
-//! element, as [`Expr::Dot`] has it. Operands that are not in memory as a contraction reads them are copied
-//! by kernels before it (`Copies`).
+//! Contractions whose reduction is divided into groups of adjacent elements along one of its loops, the
+//! *channel*: the common part of `integer_dot` (quads of bytes, pairs of words) and `bf16_dot` (pairs of
+//! bf16). A group is one element, as in [`Expr::Dot`]. Operands with another memory layout are copied by
+//! kernels before the contraction (`Copies`).
 
 use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form::{depends, par_loops};
@@ -19,7 +19,7 @@ impl DotKind {
     pub(crate) fn divides(self, m: &Module, (b, of): (Buf, usize)) -> bool {
         is_innermost(m, (b, of)) && m.bufs[b].dims[of].as_const().is_some_and(|n| n % self.size() == 0)
     }
-    /// A buffer in groups where it is: the dimension divided.
+    /// A view of a buffer in groups: the dimension is divided.
     pub(crate) fn view(self, m: &mut Module, (b, of): (Buf, usize)) -> Buf {
         let (mut dims, layout) = (m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
         dims[of] = dims[of].floor_div(self.size());
@@ -29,28 +29,28 @@ impl DotKind {
     }
 }
 
-/// The operands of a contraction, and the loop that is taken in groups.
+/// The operands of a contraction, and the loop that is divided into groups.
 pub(crate) struct Grouped {
-    /// The sum.
+    /// The accumulator.
     pub acc: Reg,
     /// Activations.
     pub x: Read,
-    /// Weights, a constant.
+    /// Weights: a constant.
     pub w: Read,
-    /// What a group is.
+    /// The kind of group.
     pub group: DotKind,
     /// The channel.
     pub channel: Sym,
     /// Its extent in elements.
     pub extent: i64,
-    /// Where it is in the subscripts of the activations.
+    /// The position of the channel in the subscripts of the activations,
     pub of_x: usize,
-    /// And of the weights.
+    /// and in those of the weights.
     pub of_w: usize,
 }
 
 impl Grouped {
-    /// The longest reduction loop that can be taken in groups, where vectors can run along columns of the
+    /// The longest reduction loop that can be divided into groups, if vectors can run along columns of the
     /// weights.
     pub fn find(
         m: &Module,
@@ -63,7 +63,7 @@ impl Grouped {
         let size = group.size();
         let in_depth = |d: &Dim| depth.iter().any(|v| d.contains(v.0));
         let alone = |v: Sym| w.1.iter().position(|d| d.as_sym() == Some(v));
-        // Each reduction loop runs over a dimension of the weights of its own.
+        // Each reduction loop runs along a separate dimension of the weights.
         if !columns(m, k, &w.1, &x.1)
             || depth.iter().any(|v| alone(v.0).is_none())
             || w.1.iter().any(|d| in_depth(d) && d.as_sym().is_none())
@@ -87,11 +87,11 @@ impl Grouped {
     pub fn in_place(&self, m: &Module) -> bool {
         self.group.divides(m, (self.x.0, self.of_x))
     }
-    /// A buffer of the activations' shape in groups where it is: the channel divided.
+    /// A view of a buffer with the activations' shape in groups: the channel is divided.
     pub fn view(&self, m: &mut Module, b: Buf) -> Buf {
         self.group.view(m, (b, self.of_x))
     }
-    /// The weights from elements of so many bytes to groups along the channel, zeros where it ends.
+    /// Packs the weights, from elements of the given size, to groups along the channel, padded with zeros.
     pub fn weights(&self, m: &mut Module, name: String, elements: &[u8], bytes: usize) -> Option<Buf> {
         let Place::Const(c) = &m.bufs[self.w.0].place else { return None };
         let mut dims = c.dims().to_vec();
@@ -108,7 +108,8 @@ impl Grouped {
         dims[self.of_w] = groups as i64;
         Some(m.constant(name, Arc::new(ConstData::new(self.group.factor(), dims, out)?)))
     }
-    /// The contraction by dot products of `x` and `w`, both in groups; `total` stands for its sum afterwards.
+    /// Rewrites the contraction to dot products of `x` and `w`, both in groups; `total` replaces the
+    /// accumulator afterwards.
     pub fn rewrite(&self, m: &mut Module, k: Kernel, (x, w): (Buf, Buf), total: &Expr) {
         let group_of = |d: &Dim| {
             d.linear_in(self.channel)
@@ -148,7 +149,7 @@ impl Grouped {
     }
 }
 
-/// Kernels that the driver calls in one place, in order: others have no place before them.
+/// Kernels with a single call in the driver, in order: a kernel can be inserted before these only.
 pub(crate) fn kernels(m: &Module) -> Vec<Kernel> {
     let calls = visit::calls(&m.driver);
     let mut times: HashMap<Kernel, usize> = HashMap::new();
@@ -156,7 +157,7 @@ pub(crate) fn kernels(m: &Module) -> Vec<Kernel> {
     calls.into_iter().filter(|k| times[k] == 1).collect()
 }
 
-/// A map at the driver's end moves to right before `k`; it is named after it.
+/// Moves a map at the driver's end directly before `k`, and names it after `k`.
 pub(crate) fn before(m: &mut Module, k: Kernel, map: Kernel, suffix: &str) {
     m.kernels[map].name = format!("{}.{suffix}", m.kernels[k].name);
     let call = m.driver.pop().into_iter().collect();
@@ -172,7 +173,7 @@ pub(crate) fn is_innermost(m: &Module, (b, of): (Buf, usize)) -> bool {
     }
 }
 
-/// A value at an index within an extent, and beyond it the other one.
+/// The value at an index within an extent, and `beyond` otherwise.
 pub(crate) fn within(m: &Module, index: Dim, extent: Dim, v: Expr, beyond: Expr) -> Expr {
     if m.syms.in_range(index, extent) {
         v
@@ -181,9 +182,9 @@ pub(crate) fn within(m: &Module, index: Dim, extent: Dim, v: Expr, beyond: Expr)
     }
 }
 
-/// A buffer of `name` that neighbours along a dimension of an operand are put into as groups of integers of 32
-/// bits, `size` of them, the first one lowest, zeros where the dimension ends; rows of the others stay rows.
-/// The kernel is the driver's last. `finish` is what becomes of a group.
+/// A buffer `name` with the elements of an operand in groups of `size` adjacent elements along a dimension,
+/// each group a 32-bit integer with the first element lowest, padded with zeros; the order of the other
+/// dimensions is kept. The kernel is the driver's last. `finish` is applied to each group.
 pub(crate) fn interleave(
     m: &mut Module,
     k: Kernel,
@@ -204,7 +205,7 @@ pub(crate) fn interleave(
             let mut from = at.to_vec();
             from[of] = at[of] * size + i;
             let mut v = Expr::Cast(ElemType::I32, Box::new(kb.load(x, &from)));
-            // The upper bits of a negative number are none of the parts above it.
+            // The sign extension of a negative part must not overlap the parts above it.
             if kb.m.bufs[x].ty == ElemType::I8 && i + 1 < size {
                 v = Expr::bin(BinOp::And, v, number((1 << bits) - 1));
             }
@@ -216,17 +217,17 @@ pub(crate) fn interleave(
     (id, out)
 }
 
-/// Copies of operands that kernels before contractions make. What was copied for one contraction is there for
-/// a later one if copying it there would come to the same ([`Uses::may_move`]): then nothing that the copy is
-/// made from changes between, and no branch or loop runs one of them alone.
+/// Copies of operands, made by kernels before contractions. A copy made for one contraction is reused by a
+/// later one if copying there would give the same ([`Uses::may_move`]): nothing that the copy reads changes
+/// in between, and neither contraction is alone in a branch or loop.
 #[derive(Default)]
 pub(crate) struct Copies {
-    /// What is copied, along which dimension; by which kernel, and where to.
+    /// The copied buffer and its grouped dimension; the kernel that copies, and its result.
     made: Vec<((Buf, usize), Kernel, Buf)>,
 }
 
 impl Copies {
-    /// The copy of `x` along dimension `of` for contraction `k`, by `make` if there is none.
+    /// The copy of `x` along dimension `of` for contraction `k`, created by `make` if there is none.
     pub fn get(
         &mut self,
         m: &mut Module,
@@ -247,7 +248,7 @@ impl Copies {
     }
 }
 
-/// True if a loop around runs over the subscripts of one operand only.
+/// True if an outer loop runs over the subscripts of one operand only.
 pub(crate) fn columns(m: &Module, k: Kernel, of: &[Dim], not: &[Dim]) -> bool {
     par_loops(&m.kernels[k].body).0.iter().any(|l| depends(of, l.0) && !depends(not, l.0))
 }

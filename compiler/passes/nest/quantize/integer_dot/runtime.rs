@@ -1,5 +1,5 @@
-//! Contractions of which no operand is a constant: one of them becomes groups while the model runs, in the
-//! place of the weights.
+//! Contractions without a constant operand: one of the operands is grouped at run time and takes the role of
+//! the weights.
 
 use super::signs::{self, Way};
 use super::{FLIP, Plan, suffix};
@@ -10,8 +10,8 @@ use crate::sym::Dim;
 use crate::target::Dot;
 use crate::tensor::ElemType;
 
-/// Which operand takes the place of the weights: in quads a signed one, where there is the choice beside
-/// unsigned activations.
+/// The operand that takes the role of the weights: for quads, a signed one if the activations are unsigned
+/// and there is a choice.
 pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan> {
     let fits = |b: Buf| !m.is_constant(b) && m.bufs[b].layout == Layout::RowMajor;
     if !fits(c.a.0) || !fits(c.b.0) {
@@ -22,8 +22,8 @@ pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan>
     if dot.is_of_bytes() {
         ways.sort_by_key(|(x, w)| (!signed(w.0), signed(x.0)));
     }
-    // Sums of the activations: each loop of the reduction has a subscript of its own. What is added to one
-    // operand and taken from the other at once would need both sums.
+    // Sums of the activations require a subscript of its own for each reduction loop. A variable that occurs
+    // with opposite signs in both operands would require both sums.
     let alone = |d: &Dim| d.as_sym().is_some() || !c.reduction.iter().any(|v| d.contains(v.0));
     ways.into_iter().find_map(|(x, w)| {
         let Way { group, flips, lessens } = signs::of_run_time(m, dot, x.0, w.0)?;
@@ -33,7 +33,7 @@ pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan>
     })
 }
 
-/// A kernel before `k` that puts the operand together as groups along the channel, zeros where it ends.
+/// A kernel before `k` that groups the operand along the channel, padded with zeros.
 pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let operand = (p.g.w.0, p.g.of_w);
     let name = format!("{}.{}", m.bufs[operand.0].name, suffix(p));
@@ -45,7 +45,7 @@ pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     (id, out)
 }
 
-/// 128 times the sum of an operand over the reduction, for each result: by a kernel before `k`.
+/// 128 times the sum of an operand over the reduction, for each result, computed by a kernel before `k`.
 pub(super) fn depth_sums(m: &mut Module, k: Kernel, c: &ByteSum, (buf, at): &(Buf, Vec<Dim>)) -> Expr {
     let deep: Vec<Option<usize>> =
         at.iter().map(|d| c.reduction.iter().position(|v| d.as_sym() == Some(v.0))).collect();

@@ -1,20 +1,21 @@
-//! Signs of bytes: which dot products of a level take two operands, and what has to change for them.
+//! Signedness of bytes: which dot products of a level apply to two operands, and the changes that they
+//! require.
 
 use crate::nest::{Buf, DotKind, Layout, Module, Place};
 use crate::target::Dot;
 use crate::tensor::{ConstData, ElemType};
 
-/// How dot products take activations and weights.
+/// How dot products read activations and weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub group: DotKind,
-    /// Activations get the other sign.
+    /// The signedness of the activations is changed.
     pub flips: bool,
-    /// Weights that are no constant become signed bytes less 128.
+    /// Non-constant weights become signed bytes less 128.
     pub lessens: bool,
 }
 
-/// Whether values of a constant of bytes are those of i8, those of u8; nothing if it is no such constant.
+/// Whether all values of a constant of bytes fit in i8, and in u8; `None` if it is no such constant.
 fn values(m: &Module, b: Buf) -> Option<(bool, bool)> {
     let Place::Const(c) = &m.bufs[b].place else { return None };
     match c.elem() {
@@ -25,26 +26,26 @@ fn values(m: &Module, b: Buf) -> Option<(bool, bool)> {
     }
 }
 
-/// True for a constant of bytes whose values parts of a group have on every side.
+/// True for a constant of bytes whose values fit the signedness of a group on some level.
 pub(super) fn are_weights(m: &Module, dot: Dot, b: Buf) -> bool {
     values(m, b).is_some_and(|(signed, _)| signed || dot != Dot::Quads)
 }
 
-/// Products of signed bytes, of which the weights may have no -128.
+/// Products of signed bytes whose weights must not contain -128.
 fn of_signed(m: &Module, dot: Dot, w: Buf) -> DotKind {
     let least = |c: &ConstData| c.elem() == ElemType::I8 && c.bytes().contains(&0x80);
     let narrow = matches!(&m.bufs[w].place, Place::Const(c) if !least(c));
     if dot == Dot::QuadsInWords && narrow { DotKind::NarrowBytes } else { DotKind::SignedBytes }
 }
 
-/// Dot products of activations and constant weights, if there are any.
+/// Dot products of activations and constant weights, if the level has any.
 pub(super) fn of_constant(m: &Module, dot: Dot, x: Buf, w: Buf) -> Option<Way> {
     let (signed, unsigned) = values(m, w)?;
     let is_unsigned = m.bufs[x].ty == ElemType::U8;
     let way = |group, flips| Some(Way { group, flips, lessens: false });
     match (dot, is_unsigned) {
         (Dot::None, _) => None,
-        // Words are made of bytes without a sign.
+        // Words are extended from unsigned bytes.
         (Dot::Pairs, _) => way(DotKind::Words, !is_unsigned),
         (Dot::Quads, _) if !signed => None,
         (Dot::Quads, _) => way(DotKind::Bytes, !is_unsigned),
@@ -56,7 +57,7 @@ pub(super) fn of_constant(m: &Module, dot: Dot, x: Buf, w: Buf) -> Option<Way> {
     }
 }
 
-/// Dot products of operands that are no constants, the second in the place of the weights.
+/// Dot products of non-constant operands, the second in the role of the weights.
 pub(super) fn of_run_time(m: &Module, dot: Dot, x: Buf, w: Buf) -> Option<Way> {
     let is_unsigned = |b: Buf| m.bufs[b].ty == ElemType::U8;
     let (x, w) = (is_unsigned(x), is_unsigned(w));

@@ -1,12 +1,12 @@
-//! Loops of a contraction that are taken as one because memory runs on from one to the other, or as two.
+//! Fusing loops of a contraction across which memory is contiguous, and splitting loops.
 
 use crate::nest::{Buf, Expr, Module, Stmt};
 use crate::passes::nest::analysis::form::{Contraction, depends};
 use crate::passes::nest::analysis::shape::in_one;
 use crate::sym::{Dim, Sym};
 
-/// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do
-/// not overlap): the quotient is a row, the remainder picks the weights.
+/// Splits loops that A reads by quotient and B by remainder (a transposed convolution whose windows do not
+/// overlap): the quotient is a row, the remainder selects the weights.
 pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
     const MOST: i64 = 16;
     for i in 0..p.loops.len() {
@@ -50,7 +50,7 @@ pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
     }
 }
 
-/// Both loops as one, which does not run evenly over memory: tiles begin where the inner one does.
+/// Fuses two loops without a common stride: tiles begin where the inner loop does.
 pub(crate) fn joined(
     m: &mut Module,
     p: &mut Contraction,
@@ -69,7 +69,7 @@ fn linear_in(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> bool {
     m.linear(buf, at).linear_in(s).is_some()
 }
 
-/// The column with the loops outside it that run on over memory, in every access: a plane of an image is one
+/// Fuses the column with outer loops across which every access is contiguous: a plane of an image becomes one
 /// row of columns.
 pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) -> Option<(Sym, Dim)> {
     loop {
@@ -88,7 +88,7 @@ pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) 
     }
 }
 
-/// True if every access with the column goes on where the next round of the outer loop begins.
+/// True if every access with the column is contiguous across the outer loop.
 fn runs_on(m: &Module, p: &Contraction, (outer, _): (Sym, Dim), (inner, extent): (Sym, Dim)) -> bool {
     let plain = |buf: Buf, at: &[Dim]| {
         let linear = m.linear(buf, at);
@@ -115,11 +115,11 @@ fn runs_on(m: &Module, p: &Contraction, (outer, _): (Sym, Dim), (inner, extent):
     ok
 }
 
-/// Joins row loops that run over memory as one, in every access.
+/// Fuses row loops across which every access is contiguous.
 pub(crate) fn collapse_rows(m: &mut Module, p: &mut Contraction, rows: &mut Vec<(Sym, Dim)>, n: Sym) {
     while rows.len() >= 2 {
         let ((outer, oe), (inner, ie)) = (rows[rows.len() - 2], rows[rows.len() - 1]);
-        // Other loops must not be between in the order of rows; batch and column loops do not matter.
+        // No other row loop may be between them; batch and column loops do not matter.
         let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
         let sub = |d: &Dim| in_one(*d, (outer, inner), ie, var);
         let plain = |m: &Module, buf: Buf, at: &[Dim]| {
@@ -130,8 +130,8 @@ pub(crate) fn collapse_rows(m: &mut Module, p: &mut Contraction, rows: &mut Vec<
         let mut ok = plain(m, p.a.0, &p.a.1);
         for s in &p.epilogue {
             if let Stmt::Store { buf, at, .. } = s {
-                // The result may have gaps between rows (a padded image): once a row, a division by a
-                // constant is cheap.
+                // The result may have gaps between rows (a padded image): one division by a constant per row
+                // is cheap.
                 ok &= plain(m, *buf, at)
                     || ie.as_const().is_some()
                         && linear_in(m, *buf, &at.iter().map(sub).collect::<Vec<_>>(), n);

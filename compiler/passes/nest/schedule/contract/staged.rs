@@ -1,6 +1,7 @@
-//! Panels of an operand that is no constant, each made by the task that uses it: contractions of a few rows.
+//! Panels of a non-constant operand, packed by the task that uses them: contractions of a few rows.
 
-use super::{MASKED_ROWS, Packing, Tile};
+use super::panels::MASKED_ROWS;
+use super::{Packing, Tile};
 use crate::nest::{Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L1;
@@ -8,11 +9,11 @@ use crate::passes::nest::analysis::shape::substitute;
 use crate::passes::nest::schedule::tiles::{self, Panels};
 use crate::sym::{Dim, Sym};
 
-/// Iterations of the parallel loop at most where each has scratch for a panel.
+/// Maximum iterations of the parallel loop, each of which has scratch for a panel.
 const SLOTS: i64 = 32;
 
-/// True if a task may make the panels, which stay in the first-level cache until all rows have used them: to
-/// write them to memory and read them from there takes longer than few rows need.
+/// True if tasks should pack the panels, which then stay in the first-level cache until all rows have used
+/// them: for few rows, storing them to memory and loading them again takes longer.
 pub(super) fn pays(m: &mut Module, p: &Contraction, t: &Tile<Packing>) -> bool {
     let (Packing::Kernel(panels), [(_, steps)]) = (&t.panels, &p.reduction[..]) else { return false };
     let bytes = steps.as_const().and_then(|s| s.checked_mul(t.nr * i64::from(m.bufs[p.b.0].ty.bytes()?)));
@@ -20,14 +21,14 @@ pub(super) fn pays(m: &mut Module, p: &Contraction, t: &Tile<Packing>) -> bool {
     fits && t.rows().as_const().is_some_and(|r| r <= MASKED_ROWS) && panels.come_alone(m, p)
 }
 
-/// A contraction each of whose panels is made right before its rows.
+/// A contraction each of whose panels is packed directly before its rows are computed.
 pub(super) fn emit(m: &mut Module, k: Kernel, p: &Contraction, tile: Tile<Packing>) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let steps = p.reduction.first().map_or(zero, |r| r.1);
     let name = format!("{}.panel", m.kernels[k].name);
     let count = tile.n_extent.ceil_div(tile.nr);
     let number = m.syms.loop_var("p", zero, count);
-    // Panels of all batches one after the other, in as many pieces as there is scratch.
+    // The panels of all batches in sequence, divided by the slots of scratch.
     let nest: Vec<(Sym, Dim)> = tile.batch.iter().copied().chain([(number, count)]).collect();
     let total = m.syms.simplify(Dim::product(nest.iter().map(|l| l.1)));
     let slots = total.as_const().map_or(SLOTS, |t| t.clamp(1, SLOTS));

@@ -15,37 +15,37 @@ use crate::passes::nest::analysis::vectors::Needs;
 use crate::passes::nest::schedule::transpose;
 use crate::sym::{Dim, Sym};
 
-/// A nest whose vectors run along the contiguous dimension of the result.
+/// A nest with vectors along the contiguous dimension of the result.
 pub(super) struct Along {
     nest: ParNest,
     var: Sym,
     extent: Dim,
     lanes: i64,
-    /// Indices that all lanes share: the symbol, its value, and what bounds it.
+    /// Indices that are uniform across lanes: the symbol, its value, and its bound.
     outside: Vec<(Sym, Expr, Dim)>,
     how: How,
-    /// A loop two iterations of which are one: what both read is loaded once.
+    /// A loop unrolled by two, so that shared elements are loaded once.
     two: Option<Sym>,
 }
 
-/// How vectors follow each other.
+/// The sequence of the vectors.
 enum How {
-    /// Each vector by itself, which knows where its lanes read.
+    /// Each vector separately, with known positions of its lanes.
     Apart(Pieces),
-    /// One loop, in pieces of so many elements that threads can share.
+    /// One loop, in pieces of the given number of elements for threads.
     Shared(i64),
     /// One loop.
     Loop,
-    /// The row is one block of so many vectors, the last of them partial.
+    /// The row is one block of the given number of vectors, the last one partial.
     Row(i64),
-    /// Blocks of so many vectors side by side.
+    /// Blocks of the given number of adjacent vectors.
     Blocks(i64),
-    /// The same, where what loops have in common passes scratch.
+    /// The same; elements that several loops share are staged in scratch.
     Staged(Staging),
 }
 
-/// Chooses vectors along the result's contiguous dimension, or along that of what a sum reads where the
-/// result lies in another order: a sum reads much and stores little. None where neither suits.
+/// Chooses vectors along the contiguous dimension of the result, or along that of a reduction's operands if
+/// the result has another order: a reduction loads much and stores little. `None` if neither is possible.
 pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Along> {
     let (buf, at) = first_store(&nest.body)?;
     let mut loops = nest.loops.clone();
@@ -60,7 +60,7 @@ pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> 
     along(m, nest, var, vectors)
 }
 
-/// The loop along which all that sums read lies side by side, or is the same.
+/// The loop along which all operands of reductions are contiguous or uniform.
 fn of_sums(m: &Module, nest: &ParNest) -> Option<Sym> {
     let mut loads: Vec<(Buf, &[Dim])> = vec![];
     for s in nest.body.iter().filter(|s| matches!(s, Stmt::For { .. })) {
@@ -93,7 +93,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     let (vectors, plain) = (vectors.of(&needs), needs.straight);
     let lanes = vectors.lanes;
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
-    // Two or three neighbours are worth a vector where a mask tells which lanes exist.
+    // Two or three elements are worth a vector if it can be masked.
     let least = if plain && vectors.caps.masks { 2 } else { 4 };
     let told = if plain && vectors.caps.shuffles { Some(extent) } else { None };
     if extent.as_const().is_some_and(|c| c < least) || !suits(m, &needs, var, vectors, told) {
@@ -117,7 +117,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
                 None => !lets && waits(&nest.body),
             })
             .unwrap_or(1);
-        // A row of a few vectors is one block, with a last one that is partial.
+        // A row of a few vectors is one block whose last vector is partial.
         let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
         let one = side == 1 && !lets && (2..=4).contains(&vectors);
         if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
@@ -129,12 +129,13 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     Some(Along { nest, var, extent, lanes, outside, how, two })
 }
 
-/// Operations of two rows of a window that are written out at most.
+/// Maximum operations of two unrolled rows of a window.
 const WINDOW: i64 = 64;
 
-/// The innermost loop around vectors along `var`, `side` of them abreast, if neighbouring iterations read the
-/// same elements in steps of a sum whose loops are short: the rows of an image, of which windows have
-/// several. Vectors of 128 bits do little work for each load, and come with registers for several of them.
+/// The innermost loop around vectors along `var`, `side` of which are adjacent, if its adjacent iterations
+/// read the same elements in reduction steps, and the reduction loops are short: the rows of an image, of
+/// which windows have several. Vectors of 128 bits do little work per load, and have registers for several
+/// accumulators.
 fn shared_rows(m: &Module, nest: &ParNest, var: Sym, side: i64) -> Option<Sym> {
     let (row, count) = nest.loops.iter().rev().find(|l| l.0 != var).copied()?;
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1.as_const()?;
@@ -164,8 +165,8 @@ fn shared_rows(m: &Module, nest: &ParNest, var: Sym, side: i64) -> Option<Sym> {
     (sums == 1 && all <= WINDOW && loads.iter().any(shares)).then_some(row)
 }
 
-/// Takes indices that all lanes share out of a store, each once. Those in an arm of a select stay: where the
-/// arm is not taken they may be out of range.
+/// Hoists indices that are uniform across lanes out of a store, each once. Those in an arm of a select stay,
+/// since they may be out of range if the arm is not taken.
 fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
     let mut shared = Shared { var, outside: vec![], kept: vec![] };
     if let [Stmt::Store { value, .. }] = nest.body.as_mut_slice() {
@@ -178,9 +179,9 @@ fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
 struct Shared {
     /// The loop whose iterations are the lanes.
     var: Sym,
-    /// Taken out: the symbol, its value, and what bounds it.
+    /// Hoisted indices: the symbol, its value, and its bound.
     outside: Vec<(Sym, Expr, Dim)>,
-    /// Symbols of indices that stay inside.
+    /// Symbols of indices that are not hoisted.
     kept: Vec<Sym>,
 }
 
@@ -197,7 +198,7 @@ impl Shared {
             Expr::With { sym, value, extent, body } => {
                 let value = self.take(*value);
                 let mut inside = lanes64::depends(&value, self.var) || extent.contains(self.var);
-                // Values that have a name are inside.
+                // Values bound inside the expression cannot be hoisted.
                 let mut own = vec![];
                 value.walk(&mut |e| match e {
                     Expr::Let { reg, .. } => own.push(*reg),
@@ -306,8 +307,8 @@ impl Along {
     }
 }
 
-/// A row in blocks of `side` vectors, and what is left in single ones. Blocks that share scratch (`staged`)
-/// are one task.
+/// A row in blocks of `side` vectors, and the remainder in single vectors. Blocks that share scratch
+/// (`staged`) are one task.
 fn side_by_side(
     m: &mut Module,
     body: Vec<Stmt>,
@@ -338,7 +339,7 @@ fn side_by_side(
             out.push(Stmt::par(b, blocks, body));
         }
     }
-    // Blocks of several vectors leave nothing where the row is known: they divide it.
+    // Blocks divide a row of known length.
     let (whole, rest) = match extent.as_const() {
         None if side > 1 => (extent.floor_div(lanes) * lanes, m.syms.simplify(extent.modulo(lanes))),
         _ => (blocks * step, rest),
@@ -357,7 +358,7 @@ fn side_by_side(
         if rest.as_const().is_some() {
             out.extend(body);
         } else {
-            // A loop that runs once or not at all: a branch could not be in one tile with the blocks.
+            // A loop with at most one iteration: a branch could not be part of one tile with the blocks.
             let some = m.syms.simplify(rest.min(1));
             let once = m.syms.loop_var("e", zero, some);
             out.push(Stmt::seq(once, some, body));
@@ -366,7 +367,7 @@ fn side_by_side(
     out
 }
 
-/// True for sums of so many terms that a vector by itself would wait for each of them.
+/// True for long reductions, whose latency a single vector would expose.
 fn waits(body: &[Stmt]) -> bool {
     const LONG: i64 = 12;
     let long = |s: &Stmt| match s {
@@ -376,8 +377,8 @@ fn waits(body: &[Stmt]) -> bool {
     body.iter().any(long)
 }
 
-/// Loops of few iterations are unrolled where a vector stands by itself, innermost ones and those of so few
-/// terms around them: nothing else hides what it takes to run them.
+/// Unrolls short loops of a single vector: innermost loops, and short loops around them. Nothing else hides
+/// the loop overhead.
 fn short_taps(s: Stmt) -> Stmt {
     const MOST: i64 = 4;
     match s {
@@ -399,7 +400,8 @@ fn short_taps(s: Stmt) -> Stmt {
     }
 }
 
-/// Several loops over the same few elements are unrolled: what one has read the next finds in registers.
+/// Unrolls several loops over the same few elements, so that elements loaded by one stay in registers for the
+/// next.
 fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
     const MOST: i64 = 32;
     let trips = rows(&body).map(|row| row.elements().map(Elements::count).collect::<Vec<_>>());
@@ -421,7 +423,7 @@ fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
     body.into_iter().map(unroll).collect()
 }
 
-/// Elements of a piece of a map: enough to be worth a task, a divisor of the extent where there is one.
+/// Elements of a piece of a map: enough for a task, and a divisor of the extent if possible.
 fn piece(extent: Dim, lanes: i64) -> Option<i64> {
     const LEAST: i64 = 1024;
     match extent.as_const() {

@@ -1,5 +1,5 @@
-//! A body for several values of a loop variable at once: accumulators get lanes, straight statements a vector
-//! loop each.
+//! A body for several values of a loop variable at once: accumulators get lanes, and straight-line statements
+//! become a vector loop each.
 
 use crate::nest::{Expr, Module, Reg, Stmt, visit};
 use crate::passes::nest::analysis::lanes64;
@@ -8,15 +8,15 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-/// A copy of a body with registers of its own and another variable.
+/// A copy of a body with fresh registers and another variable.
 pub(super) fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<Stmt>, Sym) {
     let v = loop_like(m, var, lo, hi);
     let body = fresh_regs(m, body);
     (body.into_iter().map(|s| s.subst(&|s| (s == var).then(|| Dim::sym(v)))).collect(), v)
 }
 
-/// Values that live on beside loops or accumulators become accumulators: in lanes, every run of straight
-/// statements is a vector loop of its own, and only accumulators reach from one into the next.
+/// Turns values that are live across loops or accumulators into accumulators: each straight-line sequence
+/// becomes a separate vector loop, and only accumulators are live across these.
 pub(super) fn lets_as_accs(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut map: HashMap<Reg, Reg> = HashMap::new();
     let body = convert_lets(m, body, &mut map);
@@ -55,11 +55,11 @@ fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) ->
     out
 }
 
-/// Lanes of a vector, and how many of them are in use; of several vectors, in the last one.
+/// Lanes of a vector, and active lanes; of several vectors, the active lanes of the last one.
 pub(super) type Lanes = (i64, Dim);
 
-/// The body for `lanes * u` neighbouring values of `var` from `base` on: accumulators get lanes, straight
-/// statements a vector loop each.
+/// The body for `lanes * u` adjacent values of `var` from `base` on: accumulators get lanes, straight-line
+/// statements become a vector loop each.
 pub(super) fn in_lanes(
     m: &mut Module,
     body: &[Stmt],
@@ -97,7 +97,7 @@ pub(super) fn lanes_of(
         }
         let (zero, whole) = (Dim::constant(0), Dim::constant(lanes.0));
         let straight: Vec<Stmt> = std::mem::take(straight);
-        // Vectors from number `first` on, `n` of them with so many lanes.
+        // Vectors `first .. first + n`, with `used` active lanes each.
         let mut vectors = |m: &mut Module, first: i64, n: i64, used: Dim, body: Vec<Stmt>| {
             let (i, l) = (m.syms.loop_var("u", zero, Dim::constant(n)), m.syms.loop_var("l", zero, used));
             let number = if n > 1 { Dim::sym(i) + first } else { Dim::constant(first) };
@@ -141,7 +141,7 @@ pub(super) fn lanes_of(
             }
             Stmt::Acc { reg, init, .. } => {
                 flush(m, &mut straight, &mut out);
-                // What lanes begin with may differ.
+                // Initial values may differ between lanes.
                 let varies = init.any(&mut |e| !matches!(e, Expr::Const(_)));
                 let first = if varies { Expr::num(m.regs[*reg].ty, 0.0) } else { init.clone() };
                 out.push(Stmt::Acc {

@@ -1,9 +1,9 @@
-//! Maps whose lanes read elements that are no neighbours but lie at known distances: every second element,
-//! each of them twice, a row from its end, two rows in turns. A few vectors hold what the lanes of one vector
-//! read, and shuffles put it in place. Which do is told vector by vector; in long rows for all vectors but
-//! those at the edges at once, or for every so many. In rows whose length only run time knows, it is told for
-//! every so many, and edges are limits of places: shuffles by numbers that are computed in lanes
-//! (`codegen/tile/translate/windows.rs`).
+//! Maps whose lanes read elements at known, non-contiguous distances: every second element, each element
+//! twice, a reversed row, two alternating rows. The elements of one vector are within a few vectors of
+//! memory, and shuffles permute them. The permutation is computed separately for each vector; in long rows,
+//! one piece of several vectors is repeated, except at the edges. If the length of a row is a run-time value,
+//! the pieces are repeated throughout, and positions are clamped at the edges: the shuffles use indices
+//! computed in lanes (`codegen/tile/translate/windows.rs`).
 
 use super::Vectors;
 use super::body::renamed;
@@ -13,33 +13,33 @@ use crate::passes::nest::analysis::shape::{ParNest, in_one};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym, SymTable};
 
-/// Vectors that the lanes of one may need.
+/// Maximum vectors of memory that the lanes of one vector read.
 const VECTORS: i64 = 4;
-/// Whole vectors of a row that are all told apart, and of a piece of a longer one.
+/// Maximum whole vectors of a row, or of a piece of a longer one, that are distinguished individually.
 const UNROLLED: i64 = 8;
 
-/// True for steps from lane to lane that shuffles bridge.
+/// True for distances between lanes that shuffles support.
 pub(super) fn is_near(step: i64) -> bool {
     (-VECTORS..=VECTORS).contains(&step)
 }
 
-/// How the vectors of a row follow each other.
+/// The sequence of the vectors of a row.
 pub(super) enum Pieces {
-    /// Pieces of so many vectors, from the second vector of a row on, and vectors behind them.
+    /// Pieces of the given number of vectors from the second vector of a row on, and the remaining vectors.
     Known { vectors: i64, count: i64, rest: i64 },
-    /// Pieces of so many vectors, the last one partial, in a row whose length only run time knows.
+    /// Pieces of the given number of vectors, the last one partial, in a row of run-time length.
     Windows { vectors: i64 },
 }
 
 impl Pieces {
-    /// In a row of so many whole vectors; all of a short row is rest.
+    /// For a row of the given number of whole vectors; a short row consists of remaining vectors only.
     fn new(whole: i64, vectors: i64) -> Pieces {
-        // The last vectors may be those where an edge matters.
+        // An edge may affect the last vectors.
         let count = if whole > UNROLLED { (whole - 3).max(0) / vectors } else { 0 };
         let before = i64::from(count > 0);
         Pieces::Known { vectors, count, rest: whole - before - count * vectors }
     }
-    /// In a row of unknown length, if places in all vectors are told by few numbers that run time knows.
+    /// For a row of unknown length, if few run-time values determine the positions in all vectors.
     fn windows(m: &Module, linear: &[Dim], var: Sym, lanes: i64) -> Option<Pieces> {
         let mut syms = m.syms.clone();
         let c = syms.loop_var("c", Dim::constant(0), Dim::constant(1 << 24));
@@ -66,7 +66,7 @@ impl Pieces {
     }
 }
 
-/// True if lanes from `first` on read at distances known now, within a few vectors.
+/// True if the lanes from `first` on read at known distances within a few vectors.
 pub(crate) fn is_near_from(
     syms: &SymTable,
     linear: Dim,
@@ -76,7 +76,7 @@ pub(crate) fn is_near_from(
 ) -> bool {
     let from = linear.subst(&mut |s| (s == var).then(|| first + var));
     let planes = syms.planes(from, var, 0..used);
-    // Of planes each has vectors of its own.
+    // Each plane is loaded into separate vectors.
     let vectors = |plane: Vec<(i64, i64)>| {
         let mut all: Vec<i64> = plane.into_iter().map(|p| p.1).collect();
         all.sort_unstable();
@@ -91,8 +91,8 @@ pub(crate) fn is_near_from(
     planes.len() as i64 <= VECTORS && planes.into_iter().map(vectors).sum::<i64>() <= VECTORS
 }
 
-/// Vectors of a piece for which all `linear` positions are known along a row; `None` if there is no such
-/// piece.
+/// The number of vectors of a piece that makes all `linear` positions known along a row; `None` if there is
+/// none.
 fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
     let Some(extent) = extent.as_const() else { return Pieces::windows(m, linear, var, lanes) };
     let whole = extent / lanes;
@@ -115,13 +115,13 @@ fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> 
     })
 }
 
-/// True if the lanes of vectors along `var` read at distances known now, and what each vector reads lies in
-/// few others.
+/// True if the lanes of vectors along `var` read at known distances, and the elements of each vector are
+/// within few vectors of memory.
 pub(super) fn is_known(m: &Module, buf: Buf, at: &[Dim], along: (Sym, Dim), vectors: Vectors) -> bool {
     fits(m, buf, along.1, vectors) && pieces(m, &[m.linear(buf, at)], along, vectors.lanes).is_some()
 }
 
-/// True if rows of this length can be read by shuffles: masks that run time makes may be for words only.
+/// True if rows of this length can be read by shuffles: run-time masks may exist for words only.
 fn fits(m: &Module, buf: Buf, extent: Dim, vectors: Vectors) -> bool {
     extent.as_const().is_some() || vectors.caps.short_masks || m.bufs[buf].ty.bits() == 32
 }
@@ -140,8 +140,8 @@ fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<(Buf, Dim)> {
     found
 }
 
-/// The vectors of a map over a row, if some of its accesses are not linear and all are known; each vector is
-/// by itself then.
+/// The vectors of a map over a row, if some of its accesses are not linear and all positions are known; each
+/// vector is then separate.
 pub(super) fn along(
     m: &Module,
     body: &[Stmt],
@@ -156,7 +156,7 @@ pub(super) fn along(
 }
 
 impl Pieces {
-    /// The map over the row.
+    /// Emits the map over the row.
     pub fn apply(&self, m: &mut Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);
         let one = |m: &mut Module, first: Dim, n: Dim| {
@@ -203,8 +203,8 @@ impl Pieces {
     }
 }
 
-/// Joins a short innermost loop with the one outside it where the result runs on through memory and lanes
-/// still find what they read.
+/// Fuses a short innermost loop with the next outer one if the result is contiguous across them and shuffles
+/// still support the loads.
 pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: Vectors) -> Option<Sym> {
     let lanes = vectors.lanes;
     let Stored { before: [], buf, at, value } = stored(&nest.body)? else { return None };
@@ -212,7 +212,7 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
     let step = |s: Sym| stride(m, buf, at, s);
     let (outer, extent) = nest.loops.iter().copied().find(|l| step(l.0) == Some(inner))?;
     let all = extent * inner;
-    // The rows that threads share are not joined where nobody knows how many there are.
+    // Rows of an unknown number are not fused, since threads share them.
     if all.as_const().is_none() && nest.loops.len() == 2 {
         return None;
     }

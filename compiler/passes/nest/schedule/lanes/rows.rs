@@ -1,4 +1,4 @@
-//! Sequential loops inside rows: stores along the row, and reductions with an accumulator for each lane.
+//! Sequential loops inside rows: stores along the row, and reductions with an accumulator per lane.
 
 use super::body::lanes_of;
 use super::{Along, Vectors, along_result, collapse, suits, vector};
@@ -12,20 +12,20 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-/// Accumulators of a reduction, so that an operation need not wait for the one before.
+/// Accumulators of a reduction, to hide the latency of its operation.
 pub(crate) const SUMS: i64 = 4;
 
-/// What bounds the vectors of rows.
+/// Limits of vectors along rows.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
-    /// Accumulators of a reduction at most.
+    /// Maximum accumulators of a reduction.
     pub sums: i64,
-    /// Elements of a row at least.
+    /// Minimum elements of a row.
     pub least: i64,
 }
 
-/// Elements of rows that are worth vectors: fewer where lanes compute elementary functions, which take as
-/// long as all that it takes to begin and end a vector, and masks leave the other lanes out.
+/// Minimum elements of a row worth vectors: fewer if lanes compute elementary functions, whose cost equals
+/// the overhead of a vector loop, and masks disable the other lanes.
 pub(super) fn least(m: &Module, body: &[Stmt], vectors: Vectors) -> i64 {
     let mut elementary = false;
     visit::walk(body, &mut |s| {
@@ -38,17 +38,17 @@ pub(super) fn least(m: &Module, body: &[Stmt], vectors: Vectors) -> i64 {
     if elementary && vectors.caps.masks { 3 } else { 8 }
 }
 
-/// What becomes of a statement.
+/// The transformation of a statement.
 pub(super) enum Step {
     /// Nothing.
     Keep,
     /// A loop in vectors.
     Loop(RowLoop),
-    /// A nest of its own among others, in vectors along its result: a step of a recurrence.
+    /// A nest among other statements, in vectors along its result: a step of a recurrence.
     Nest(Along),
     /// The same with vectors inside its rows.
     Rows(Vec<Step>),
-    /// What stands inside, for each body.
+    /// The transformations of nested statements, for each body.
     Inside(Vec<Vec<Step>>),
 }
 
@@ -58,14 +58,14 @@ pub(super) struct RowLoop {
     hi: Dim,
     body: Vec<Stmt>,
     lanes: i64,
-    /// Accumulators of each lane.
+    /// Accumulators per lane.
     sums: i64,
-    /// Accumulators that change, and what combines them.
+    /// Accumulators that the loop changes, and their operations.
     reductions: Vec<(Reg, BinOp)>,
 }
 
-/// Chooses vectors for sequential loops inside rows: stores along the row, and reductions with accumulators
-/// of each lane.
+/// Chooses vectors for sequential loops inside rows: stores along the row, and reductions with an accumulator
+/// per lane.
 pub(super) fn choose(m: &mut Module, body: &[Stmt], vectors: Vectors, bounds: Bounds) -> Vec<Step> {
     body.iter().map(|s| step(m, s, vectors, bounds)).collect()
 }
@@ -127,7 +127,7 @@ pub(super) fn describe(steps: &[Step]) -> Vec<Schedule> {
     out
 }
 
-/// The body with what was chosen for each statement.
+/// The body after the chosen transformations.
 pub(super) fn apply(m: &mut Module, body: &[Stmt], steps: Vec<Step>) -> Vec<Stmt> {
     body.iter().zip(steps).flat_map(|(s, step)| apply_one(m, s, step)).collect()
 }
@@ -152,14 +152,14 @@ fn apply_one(m: &mut Module, s: &Stmt, step: Step) -> Vec<Stmt> {
     }
 }
 
-/// The same in one go, for who schedules rows inside a nest of its own.
+/// Chooses and applies at once, for schedules of nests that contain rows.
 pub(crate) fn rows(m: &mut Module, body: &[Stmt], vectors: Vectors, sums: i64) -> Vec<Stmt> {
     let least = least(m, body, vectors);
     let steps = choose(m, body, vectors, Bounds { sums, least });
     apply(m, body, steps)
 }
 
-/// Loops one inside the other as a single one, where all accesses run on through memory.
+/// Nested loops fused into one, if all accesses are contiguous across them.
 fn one_loop(m: &mut Module, s: &Stmt) -> Option<(Sym, Dim, Vec<Stmt>)> {
     let (loops, body) = seq_loops(s)?;
     let last = loops.last()?.0;
@@ -171,10 +171,10 @@ fn one_loop(m: &mut Module, s: &Stmt) -> Option<(Sym, Dim, Vec<Stmt>)> {
     }
 }
 
-/// True if lanes may have accumulators of their own for this one.
+/// True if an accumulator may be split into one per lane.
 fn may_split(m: &Module, (reg, op): (Reg, BinOp)) -> bool {
     let ty = m.regs[reg].ty;
-    // Sums of integers are the same in any order.
+    // Integer reductions may be reassociated.
     let any_order = m.math != Math::Strict || ty.is_int() || matches!(op, BinOp::Max | BinOp::Min);
     any_order && (matches!(ty, ElemType::F32 | ElemType::I32) || lanes64::is(ty))
 }
@@ -198,16 +198,16 @@ fn row_loop(
     if !reductions.iter().all(|r| may_split(m, *r)) || !suits(m, &needs, var, vectors, None) {
         return None;
     }
-    // Several accumulators, so that an operation need not wait for the one before.
+    // Several accumulators hide the latency of the operation.
     let one = reductions.is_empty() || elements.stores() || hi.as_const().is_some_and(|c| c < sums * lanes);
     Some(RowLoop { var, hi, body: elements.body, lanes, sums: if one { 1 } else { sums }, reductions })
 }
 
-/// For each accumulator that changes, the one with lanes that takes its place.
+/// For each accumulator that the loop changes, its vector replacement.
 type LaneOf = HashMap<Reg, Reg>;
 
 impl RowLoop {
-    /// The loop in vectors, with what combines its accumulators.
+    /// The vector loop, and the horizontal reduction of its accumulators.
     fn apply(self, m: &mut Module) -> Vec<Stmt> {
         let (mut out, lane_of) = self.accumulators(m);
         out.extend(if self.sums == 1 {
@@ -235,7 +235,7 @@ impl RowLoop {
         }
         (out, lane_of)
     }
-    /// A copy of the body on accumulators with lanes; `at` gives their subscripts.
+    /// A copy of the body with vector accumulators; `at` gives their subscripts.
     fn body(&self, m: &mut Module, lane_of: &LaneOf, at: &dyn Fn(Vec<Dim>, Reg) -> Vec<Dim>) -> Vec<Stmt> {
         let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
         let set = |s: Stmt| match s {
@@ -262,7 +262,7 @@ impl RowLoop {
         let body = self.body(m, lane_of, &|at, _| at);
         self.vectors(Dim::constant(0), v, body)
     }
-    /// Vectors with accumulators of their own side by side, and what is left.
+    /// Unrolled vectors with separate accumulators, and the remainder.
     fn unrolled(&self, m: &mut Module, lane_of: &LaneOf) -> Vec<Stmt> {
         let (zero, step, lanes) = (Dim::constant(0), self.lanes * self.sums, Dim::constant(self.lanes));
         let whole = self.hi.floor_div(step);
@@ -272,14 +272,14 @@ impl RowLoop {
         let inner = lanes_of(m, &main, self.var, Dim::sym(q) * step, self.sums, &accs, (self.lanes, lanes));
         let mut out = vec![Stmt::seq(q, whole, inner)];
         if self.hi.modulo(step).as_const() != Some(0) {
-            // What is left goes to the first accumulator; its lanes are those of whole vectors.
+            // The remainder goes to the first accumulator, which has the lanes of whole vectors.
             let v = loop_like(m, self.var, whole * step, self.hi);
             let rest = self.body(m, lane_of, &|at, r| if accs.contains(&r) { vec![zero] } else { at });
             out.push(self.vectors(whole * step, v, rest));
         }
         out
     }
-    /// What lanes and accumulators side by side hold, put together.
+    /// The horizontal reduction of lanes and unrolled accumulators.
     fn combined(&self, m: &mut Module, lane_of: &LaneOf) -> Vec<Stmt> {
         let (zero, lanes, mut out) = (Dim::constant(0), Dim::constant(self.lanes), vec![]);
         let at = |i: i64| if self.sums > 1 { vec![Dim::constant(i)] } else { vec![] };

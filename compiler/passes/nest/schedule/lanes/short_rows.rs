@@ -1,6 +1,6 @@
-//! Rows whose length only run time knows may be shorter than a vector. Of such rows, lanes take one each: what
-//! begins and ends a row serves as many rows as a vector has lanes. Each lane reads and stores elements of its
-//! own row, so this pays for few elements.
+//! Rows of run-time length may be shorter than a vector. A vector then processes a row per lane, so that the
+//! overhead of a row is shared by as many rows as lanes. Lanes load and store elements of different rows, so
+//! this is profitable for few elements only.
 
 use super::Vectors;
 use super::body::{in_lanes, lets_as_accs};
@@ -10,32 +10,33 @@ use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
 use crate::passes::nest::analysis::vectors::Needs;
 use crate::sym::{Dim, Sym};
 
-/// Elements of a row at most that lanes read, and where they also store them. Model: a vector of elements that
-/// are read one by one takes as long as two to three rows begin and end, one that is stored so twice that.
+/// Maximum elements of a row that lanes only read, and of one that they also store. Model: a vector of
+/// elements that are loaded one by one takes as long as the overhead of two to three rows; one that is also
+/// stored takes twice that.
 const READ: i64 = 16;
 const STORED: i64 = 8;
 
-/// A block of rows, one in each lane.
+/// A block of rows, one per lane.
 pub(crate) struct ShortRows {
     /// Rows of the block.
     pub lanes: i64,
-    /// Elements of a row at most.
+    /// Maximum elements of a row.
     pub most: i64,
     row: Sym,
     rows: Dim,
     lengths: Vec<Dim>,
-    /// Masks tell which rows of the last block exist; else it must be whole.
+    /// The last block may be masked; otherwise all blocks must be whole.
     partial: bool,
 }
 
-/// Rows in lanes, for a nest that has vectors along its rows where they are longer.
+/// Chooses a row per lane as an alternative for a nest that has vectors along longer rows.
 pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<ShortRows> {
     let (row, rows) = nest.loops.last().copied()?;
     let form = form::rows(&nest.body).filter(Rows::reduces)?;
     let lengths = lengths(m, &form);
     let stores = form.elements().any(form::Elements::stores);
     let needs = Needs::of(m, &nest.body);
-    // Vectors of 256 bits have four lanes of 64.
+    // Vectors of 256 bits have four lanes of 64 bits.
     if needs.long && vectors.lanes < 16 {
         return None;
     }
@@ -53,7 +54,7 @@ pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<Sho
         fits &= m.bufs[buf].ty.bits() == bits
             && match step.map(|s| (s, s.as_const())) {
                 Some((_, Some(n))) => n == 1 || n == 0 && !stored,
-                // A distance of rows that the caller's sizes give.
+                // A row stride that depends on sizes of the caller.
                 Some((s, None)) => {
                     apart = true;
                     stored_apart |= stored;
@@ -64,7 +65,7 @@ pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<Sho
     };
     visit::each_store(&nest.body, &mut |buf, at| access(buf, at, true));
     visit::each_load(&nest.body, &mut |buf, at| access(buf, at, false));
-    // Lanes are rows: what all of them count alike may stand there.
+    // Lanes are rows: loop variables must be uniform across them.
     visit::walk_exprs(&nest.body, &mut |e| match e {
         Expr::With { .. } => fits = false,
         Expr::Index(d) => fits &= !d.contains(row),
@@ -80,8 +81,7 @@ pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<Sho
     })
 }
 
-/// How many elements its loops have that run time knows: those that lie together, which vectors would run
-/// along.
+/// The run-time lengths of its contiguous loops, which vectors would run along.
 fn lengths(m: &Module, rows: &Rows) -> Vec<Dim> {
     let mut out: Vec<Dim> = vec![];
     for e in rows.elements() {
@@ -96,7 +96,7 @@ fn lengths(m: &Module, rows: &Rows) -> Vec<Dim> {
     out
 }
 
-/// True if the loops over elements run through memory as one would.
+/// True if the loops over elements access memory like a single loop.
 fn is_one_run(m: &Module, e: &form::Elements) -> bool {
     let mut one = true;
     visit::each_load(&e.body, &mut |buf, at| {
@@ -111,8 +111,8 @@ fn is_one_run(m: &Module, e: &form::Elements) -> bool {
 }
 
 impl ShortRows {
-    /// In place of `rows`, the rows from `first` on: a block of them where they are short, all lanes of it or,
-    /// behind the last whole one, as many as there are.
+    /// Replaces `rows` by a branch: if rows are short, a block of them beginning at `first`, with all lanes
+    /// active or, in the last block, as many as rows are left.
     pub fn or(&self, m: &mut Module, body: &[Stmt], first: Dim, rows: Vec<Stmt>) -> Vec<Stmt> {
         let lanes = Dim::constant(self.lanes);
         let short = self.lengths.iter().map(|n| Expr::cmp_index(BinOp::Le, *n, self.most));

@@ -1,8 +1,8 @@
-//! Rows across planes that lie a multiple of 4 KiB apart: softmax along the channels of an image.
+//! Rows across planes at a distance of a multiple of 4 KiB: softmax along the channels of an image.
 //!
-//! Lines of so many channels meet in one set of each cache, and are gone when the next loop over the row asks
-//! for them. So what several loops read, or one stores for another, goes through scratch: each element is
-//! read once and stored once, several lines of a channel at a time.
+//! The cache lines of one position in all channels share a set of each cache, and are evicted before the next
+//! loop over the row. Elements that several loops read, or that one loop stores for another, are therefore
+//! staged in scratch: each is loaded once and stored once, several lines of a channel at a time.
 
 use crate::nest::form::{self, Part};
 use crate::nest::{Buf, Expr, Module, Stmt};
@@ -14,33 +14,32 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// Vectors that run through a row side by side, so that lines come in runs, and how often a task does so with
-/// its scratch.
+/// Adjacent vectors per row, so that lines are accessed in runs, and blocks of a task with its scratch.
 pub(super) const SIDE: i64 = 4;
 pub(super) const TURNS: i64 = 4;
 
 /// An access of a row: the buffer, and the subscripts with the variable of the first loop.
 type Place = (Buf, Vec<Dim>);
 
-/// What passes scratch.
+/// The accesses that are staged.
 pub(super) struct Staging {
     /// The variable of the first loop over the row, and its trips.
     first: (Sym, Dim),
     /// The loop that vectors run along, and how far it goes.
     extent: Dim,
-    /// What goes through scratch.
+    /// Staged accesses.
     places: Vec<Place>,
-    /// The last loop that stores each place, where one does.
+    /// The last loop that stores to each access, if any.
     stored: HashMap<Place, usize>,
 }
 
-/// A subscript with the variable of the first loop in the place of the loop's own.
+/// A subscript with the loop's variable replaced by that of the first loop.
 fn in_first(first: Sym, s: &Stmt, at: &[Dim]) -> Vec<Dim> {
     let own = if let Stmt::For { var, .. } = s { *var } else { first };
     at.iter().map(|d| d.subst(&mut |s| (s == own).then(|| Dim::sym(first)))).collect()
 }
 
-/// What loops over a row have in common and is better read once; None if there is no need to.
+/// The accesses that loops over a row share and that should be loaded once; `None` if staging is unnecessary.
 pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option<Staging> {
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     let step = TURNS * SIDE * lanes;
@@ -49,7 +48,7 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option
     }
     let (first, count) = row(&nest.body)?;
     let here = |s: &Stmt, at: &[Dim]| in_first(first, s, at);
-    // In which loops each element of the row is read and stored.
+    // The loops in which each element of the row is loaded and stored.
     let (mut read, mut stored): (HashMap<Place, Vec<usize>>, HashMap<Place, usize>) = Default::default();
     let (mut order, mut conditional): (Vec<Place>, HashSet<Place>) = Default::default();
     for (i, s) in nest.body.iter().enumerate() {
@@ -79,14 +78,14 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option
     let needs =
         |p: &Place| far(p) && !conditional.contains(p) && read.get(p).is_some_and(|reads| again(p, reads));
     let places: Vec<Place> = order.into_iter().filter(needs).collect();
-    // What is stored lies where it is read, or elsewhere altogether.
+    // A stored buffer must be accessed at the same elements as it is read, or be distinct.
     let same = |p: &Place, q: &Place| m.storage(p.0) == m.storage(q.0) && p != q;
     let clear = !read.keys().any(|p| stored.keys().any(|q| same(p, q)));
     (!places.is_empty() && clear).then_some(Staging { first: (first, count), extent, places, stored })
 }
 
 impl Staging {
-    /// Takes the places through scratch.
+    /// Redirects the accesses to scratch.
     pub fn apply(&self, m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) {
         let Staging { first: (first, count), extent, places, stored } = self;
         let step = TURNS * SIDE * lanes;
@@ -114,7 +113,7 @@ impl Staging {
             };
             let mut out = vec![];
             for s in std::mem::take(body) {
-                // The first loop that reads an element takes it along.
+                // The first loop that reads an element copies it to scratch.
                 let mut fresh: Vec<(usize, Expr)> = vec![];
                 if let Some(e) = s.expr() {
                     e.walk(&mut |e| {
@@ -139,7 +138,7 @@ impl Staging {
                     _ => e,
                 });
                 out.push(match s {
-                    // The last store of an element stays.
+                    // Only the last store of an element goes to the buffer.
                     Stmt::Store { buf, at, value } => match find(buf, &at)
                         .filter(|n| stored.get(&places[*n]).is_some_and(|last| *last != i))
                     {
@@ -157,8 +156,8 @@ impl Staging {
     }
 }
 
-/// The variable of the first of several loops over the same row, and how long that is: more than a set of a
-/// cache has lines.
+/// The variable and extent of the first of several loops over the same row, if that is longer than a cache
+/// set has lines.
 fn row(body: &[Stmt]) -> Option<(Sym, Dim)> {
     let rows = form::rows(body)?;
     let first = rows.elements().next()?.loops.first().copied().filter(|f| f.1.as_const() > Some(WAYS))?;

@@ -1,5 +1,5 @@
-//! Several rows at once: a step of a running sum waits for the one before, and what follows a reduction waits
-//! for it, but not for those of other rows.
+//! Interleaves several rows: the steps of a scan depend on each other, and statements after a reduction
+//! depend on its result, but those of other rows are independent.
 
 use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::form::{self, Rows};
@@ -7,13 +7,13 @@ use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
 use crate::sym::{Dim, Sym};
 
-/// Rows that are interleaved: what an addition takes until its result can be added to, in additions.
+/// Interleaved rows: the latency of an addition, in additions.
 const ROWS: i64 = 4;
-/// Most statements of a step.
+/// Maximum statements of a step.
 const STATEMENTS: usize = 4;
 
-/// The body of rows that are a scan each, for as many of them as are interleaved; the innermost of the loops
-/// around is shorter then. Rows that are too few for that follow one by one.
+/// The body of rows that are a scan each, with several rows interleaved and the innermost loop around
+/// shortened accordingly. The remaining rows follow one by one.
 pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     let Some((var, extent)) = loops.last().copied() else { return body };
     let few = extent.as_const().is_some_and(|n| n < 2 * ROWS);
@@ -36,7 +36,7 @@ pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> 
     vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + ROWS, extent), then: several, els: each }]
 }
 
-/// The statements of so many rows, from row `first` on, as those of one.
+/// The statements of `n` rows from `first` on, as those of one.
 pub(crate) fn interleave(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n: i64) -> Vec<Stmt> {
     let row = |m: &mut Module, i: i64| {
         fresh_regs(m, body).into_iter().map(|s| s.subst(&|s| (s == var).then_some(first + i))).collect()
@@ -45,22 +45,23 @@ pub(crate) fn interleave(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n:
     merged(rows)
 }
 
-/// Bytes of a row at most: what interleaved rows read and write stays in the first-level cache from one loop
-/// to the next. Vectors of longer rows keep the units busy while a reduction is waited for.
+/// Maximum bytes of a row: data of interleaved rows stays in the first-level cache between loops. Vectors of
+/// longer rows hide the latency of a reduction by themselves.
 const SHORT: i64 = 4096;
 
 /// Rows that are interleaved.
 pub(super) struct Abreast {
-    /// How many; 1 for none.
+    /// Their number; 1 if rows are not interleaved.
     pub rows: i64,
-    /// Lengths of rows that run time knows, and what they are at most where this is worth it.
+    /// Run-time lengths of rows, and the maximum for which interleaving is profitable.
     pub lengths: Vec<(Dim, i64)>,
 }
 
-/// How many rows are interleaved whose body is loops over the same few elements one after the other, with a
-/// reduction among them: what one waits for, others use. `least`: elements of a row that is worth vectors.
+/// The number of rows to interleave, if the body of a row is a sequence of loops over the same few elements
+/// that includes a reduction, whose latency other rows hide. `least`: minimum elements of a row worth
+/// vectors.
 pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> Abreast {
-    // Rows that leave several times as many for every thread.
+    // Minimum rows, so that every thread has several blocks.
     const ENOUGH: i64 = 8;
     let none = Abreast { rows: 1, lengths: vec![] };
     let most = SHORT / if lanes64::has(m, &nest.body) { 8 } else { 4 };
@@ -74,7 +75,7 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> Abr
             _ => {}
         }
     }
-    // Vectors of eight lanes come with half as many registers.
+    // Vectors of eight lanes imply half as many registers.
     let rows = match lanes {
         16 => ROWS,
         8 => ROWS / 2,
@@ -88,7 +89,7 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> Abr
     }
 }
 
-/// Statement by statement, loops as one.
+/// Merges the rows statement by statement, and their loops into one.
 fn merged(rows: Vec<Vec<Stmt>>) -> Vec<Stmt> {
     let mut rows: Vec<_> = rows.into_iter().map(Vec::into_iter).collect();
     let mut out = vec![];

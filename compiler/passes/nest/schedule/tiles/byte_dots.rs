@@ -1,13 +1,12 @@
-//! Tiles of contractions whose weights are words of few bits, by dot products of bytes
-//! (`quantize::few_bits`).
+//! Tiles of contractions with packed weights, by dot products of bytes (`quantize::few_bits`).
 //!
-//! The activations of a block are integers of 8 bits and a scale: `sum_k a_k (q_k - z) s` of a block is
-//! `s_a s (sum_k b_k q_k - z sum_k b_k)`, where both sums are of integers and exact. A shift and a mask make
-//! the factor of four weights in each lane; the factor of the activations is one for all lanes.
+//! The activations of a block are 8-bit integers with a scale: `sum_k a_k (q_k - z) s` of a block is `s_a s
+//! (sum_k b_k q_k - z sum_k b_k)`, where both sums are integer and exact. A shift and a mask extract a factor
+//! of four weights in each lane; the factor of the activations is a broadcast.
 //!
-//! Levels without dot products of bytes add products by pairs to words of 16 bits ([`DotKind::PairedBytes`]): of
-//! weights of 4 bits at most, and as many as the words hold ([`chain`]). Weights of 8 bits are two of 4, whose sums
-//! count once and sixteen times.
+//! Levels without dot products of bytes add pairs of products to 16-bit words ([`DotKind::PairedBytes`]), for
+//! weights of at most 4 bits, and as many as the words can hold ([`chain`]). Weights of 8 bits are split into
+//! two of 4 bits, whose sums have weights 1 and 16.
 
 use super::dequantize::{Nest, Place, Span, blocks, each_word, few_rows, vectors};
 use super::register::unroll;
@@ -18,28 +17,28 @@ use crate::passes::nest::schedule::contract::Parts;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Rows up to which the tiles are those of few rows, which read the weights once.
+/// Maximum rows for which tiles read the weights once.
 const FEW: i64 = 4;
-/// Words that products in pairs take without a loop.
+/// Maximum words of paired products that are unrolled.
 const MOST_WORDS: i64 = 8;
 
 /// Activations as integers, by rows.
 pub(crate) struct Bytes {
-    /// `[row][quad]`: four of them in each element.
+    /// `[row][quad]`: four integers per element.
     pub quads: Buf,
     /// `[row][block]`.
     pub scale: Buf,
-    /// `[row][block]`: the sum of a block; times the zero point, negative, where that is one number: an i32.
-    /// Else an f32.
+    /// `[row][block]`: the sum of a block. If the zero point is a single number: an i32, multiplied by it and
+    /// negated. Else an f32.
     pub sum: Buf,
-    /// Whether sums are times the zero point.
+    /// Whether sums are multiplied by the zero point.
     pub centred: bool,
     /// Dot products of weights and activations.
     pub group: DotKind,
 }
 
-/// All rows: wide tiles that read weights once for few of them, high ones that use each word for many. Where
-/// run time counts the rows, it chooses.
+/// All rows: wide tiles that read weights once for few of them, tall ones that use each word for many. The
+/// choice may be made at run time.
 pub(super) fn rows(
     m: &mut Module,
     p: &Parts,
@@ -85,7 +84,7 @@ pub(super) fn block(
         shape: shape.iter().map(|s| *s as u32).collect(),
         init,
     };
-    // What belongs to row `i` of the tile.
+    // An element that belongs to row `i` of the tile.
     let of_row = |buf: Buf, i: i64, last: Dim| -> Expr {
         let rows = w.outer.iter().map(|r| Dim::sym(r.0)).chain(w.row.map(|_| row + i));
         Expr::Load { buf, at: rows.chain([last]).collect() }
@@ -100,7 +99,7 @@ pub(super) fn block(
                 |i: i64, v: Dim| Stmt::Set { reg: inner, at: place(i, v), value: of_row(b.sum, i, number) };
             body.extend(vectors(m, at, &mut |_, v, _| (0..mr).map(|i| first(i, v)).collect()));
         }
-        // Activations behind the last one are 0.
+        // Activations are padded with zeros.
         let span = Span { words: span.words + i64::from(span.tail > 0), tail: 0, ..span };
         let sums = Sums { w, group: b.group, at, mr, inner };
         let quad = |i: i64, quad: Dim| of_row(b.quads, i, quad);
@@ -137,7 +136,7 @@ pub(super) fn block(
     out
 }
 
-/// Weights of a word, one of each byte: number `quad` of its groups of four, from bit `shift` of each byte on.
+/// Weights of a word, one per byte: group `quad` of four, beginning at bit `shift` of each byte.
 #[derive(Clone, Copy)]
 struct Field {
     quad: i64,
@@ -145,7 +144,7 @@ struct Field {
     bits: i64,
 }
 
-/// The sums of a block: one for each row of a tile and each column.
+/// The accumulators of a block: one per row of a tile and column.
 struct Sums<'a> {
     w: &'a Nest,
     group: DotKind,
@@ -155,8 +154,8 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Adds the products of some of a word's weights to `to`; `quad`: of a row the factor with so many others
-    /// before it.
+    /// Adds the products of some of a word's weights to `to`; `quad`: the activation factor of a row at an
+    /// index.
     fn word(
         &self,
         m: &mut Module,
@@ -189,10 +188,11 @@ impl Sums<'_> {
             body
         })
     }
-    /// All words of a block by products in pairs: words of 16 bits take some, and are added up.
+    /// All words of a block by paired products: 16-bit words accumulate several of them, and are then
+    /// widened.
     fn chains(&self, m: &mut Module, span: Span, quad: &dyn Fn(i64, Dim) -> Expr) -> Vec<Stmt> {
         let (bits, int) = (self.w.bits, ElemType::I32);
-        // Fields that are added to the same words, and how much these count.
+        // Fields that are added to the same words, and their weight.
         let chains: Vec<(Vec<Field>, i64)> = match bits {
             8 => (0..2).map(|h| (vec![Field { quad: 0, shift: 4 * h, bits: 4 }], 1 << (4 * h))).collect(),
             _ => vec![((0..8 / bits).map(|s| Field { quad: s, shift: s * bits, bits }).collect(), 1)],
@@ -228,9 +228,9 @@ impl Sums<'_> {
     }
 }
 
-/// Words of weights that words of 16 bits hold the products of: the largest part of `words` that divides them.
+/// The number of weight words whose products fit in a 16-bit word: the largest such divisor of `words`.
 fn chain(bits: i64, words: i64) -> i64 {
-    // Activations are 127 at most; a field has 4 bits at most.
+    // Activations are at most 127; a field has at most 4 bits.
     let products = i64::from(i16::MAX) / (2 * 127 * ((1 << bits.min(4)) - 1));
     let most = (products / (8 / bits)).min(MOST_WORDS);
     (1..=most).rev().find(|n| words % n == 0).unwrap_or(1)

@@ -1,4 +1,4 @@
-//! Which tile a contraction gets: rows, vectors, and the columns of a panel.
+//! The tile of a contraction: rows, vectors, and columns of a panel.
 
 use super::{Panels, Source};
 use crate::nest::{Buf, Math, Module};
@@ -11,29 +11,29 @@ use crate::sym::{Dim, Sym};
 use crate::target::{Caps, Facts, Tiles};
 use crate::tensor::ElemType;
 
-/// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level
-/// cache, which has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve
-/// do not fit: what is left is less, and nothing if the number is a multiple of eight.
+/// Maximum rows of a tile if rows are a multiple of 4 KiB apart: they conflict in one set of the first-level
+/// cache, which has 8 or 12 ways. Also used if the number of rows is a run-time value and tiles of twelve are
+/// not possible: fewer rows remain, and none if the number is a multiple of eight.
 const CROWDED_ROWS: i64 = 8;
-/// Rows of a tile where only run time knows how many there are, see `Even` and `heights`.
+/// Rows of a tile if their number is a run-time value, see `Even` and `heights`.
 pub(super) const TALL_ROWS: i64 = 12;
-/// Rows of a tile whose sums are of f16, two vectors of a row to a register: in f32 they have no registers
-/// for all, which is what they are where steps are left over.
+/// Rows of a tile with f16 accumulators, two vectors of a row per register. The remaining steps use f32, for
+/// which registers do not suffice.
 const HALF_ROWS: i64 = 8;
-/// Steps of a sum from which on what is left of them is little.
+/// Minimum reduction steps for which the remainder is negligible.
 const LONG_HALVES: i64 = 32;
-/// Elements of a row that one load brings where sums are of f16, a step for each.
+/// Elements of a row per load if accumulators are f16, one for each step.
 const HALVES_OF_REGISTER: i64 = 8;
-/// Rows of a tile at most: beyond, pointers get scarce.
+/// Maximum rows of a tile: more would exhaust the pointer registers.
 pub(crate) const MOST_ROWS: i64 = 14;
 
-/// True if tiles suit the number of rows: elements of these are lanes of vectors of f32 or quads of bytes,
-/// and each row is by itself.
+/// True if the tile depends on the number of rows: elements of rows are lanes of vectors of f32 or quads of
+/// bytes, and rows are not paired.
 pub(crate) fn chooses_by_rows(pairs_rows: bool, facts: Facts) -> bool {
     facts.caps.by_lane && !pairs_rows && facts.lanes * 32 == facts.caps.bits
 }
 
-/// What a tile is chosen for.
+/// Parameters of the choice.
 pub(crate) struct Wanted {
     /// The tile's row loop.
     pub row: Option<(Sym, Dim)>,
@@ -43,11 +43,11 @@ pub(crate) struct Wanted {
     pub most: i64,
     /// The columns, in panels.
     pub columns: Columns,
-    /// Loops around all of it.
+    /// Outer loops.
     pub batch: Vec<(Sym, Dim)>,
-    /// Rows lie a multiple of 4 KiB apart.
+    /// Rows are a multiple of 4 KiB apart.
     pub crowded: bool,
-    /// Sums are of f16 ([`sums_halves`]).
+    /// Accumulators are f16 ([`sums_halves`]).
     pub halves: bool,
     /// An instruction multiplies two rows.
     pub pairs_rows: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// For at most so many rows, with nothing else to heed.
+    /// At most `most` rows, and no other constraints.
     pub fn plain(row: Option<(Sym, Dim)>, most: i64, columns: Columns) -> Wanted {
         Wanted {
             row,
@@ -70,7 +70,7 @@ impl Wanted {
             halves_eights: false,
         }
     }
-    /// Rows and columns, where their numbers choose the tile.
+    /// Rows and columns, if the choice depends on their numbers.
     fn plane(&self, facts: Facts) -> Option<Plane> {
         let rows = self.row?.1.as_const().filter(|r| *r > 1)?;
         let suits = self.together == 1 && !self.halves && chooses_by_rows(self.pairs_rows, facts);
@@ -79,7 +79,7 @@ impl Wanted {
     }
 }
 
-/// How a contraction is tiled; its panels, or how they are to be made.
+/// The tile of a contraction, with its panels or the way to pack them.
 pub(crate) struct Tile<P = Panels> {
     pub(super) m_row: Option<(Sym, Dim)>,
     /// Rows that are in one tile: those of a tile are a multiple of it.
@@ -97,19 +97,19 @@ pub(crate) struct Tile<P = Panels> {
     pub(super) nv: i64,
     /// Rows of a tile.
     pub(super) mr: i64,
-    /// Panels, and the iterations of the sum, in the reverse order.
+    /// Panels and reduction steps are visited in reverse order.
     pub(super) backwards: bool,
-    /// Loops of the sum that run over a part of their iterations.
+    /// Reduction loops that run over a part of their iterations.
     pub(super) clips: Vec<Clip>,
-    /// Sums are of f16 ([`sums_halves`]).
+    /// Accumulators are f16 ([`sums_halves`]).
     pub(super) halves: bool,
-    /// What vectors of the level can do.
+    /// Capabilities of the level's vectors.
     pub(super) caps: Caps,
 }
 
-/// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a
-/// core with 32 registers of `unit` lanes and two multipliers and loads a cycle; narrower levels cut panels
-/// into several tiles.
+/// Columns of a panel: little padding, and tiles that keep the multipliers busy. Model: a core with 32
+/// registers of `unit` lanes that issues two multiplications and two loads per cycle; shorter vectors divide
+/// panels into several tiles.
 pub(crate) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
     let Some(n) = n.as_const() else { return 2 * unit };
     let vectors = (n + unit - 1) / unit;
@@ -121,20 +121,20 @@ pub(crate) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
         let r = rows.clamp(1, MOST_KNOWN);
         let tiles = (r + most - 1) / most;
         let (low, high) = (r / tiles, r % tiles);
-        // Cycles of a step, in sixteenths: multiplications, loads, and the latency of four; what lines of B
-        // take on their way from the second level.
+        // Cycles of a step, in sixteenths: multiplications, loads, and a latency of four; plus the transfer
+        // of B's cache lines from the second level.
         let step = |mr: i64, w: i64| (mr * w).max(mr + w).max(8) * 8 + 2 * w;
         // The last panel may have fewer vectors.
         let panel = |w: i64| if w == 0 { 0 } else { high * step(low + 1, w) + (tiles - high) * step(low, w) };
         panel(w) * (vectors / w) + panel(vectors % w)
     };
     let widths: &[i64] = &[2, 4, 3, 5, 6, 1];
-    // Of equals the one with the least padding.
+    // The least padding breaks ties.
     unit * widths.iter().copied().min_by_key(|w| (cost(*w), (vectors + w - 1) / w * w)).unwrap_or(2)
 }
 
-/// Vectors of a panel for a single row, whose weights are read once: no more than there are, and panels for
-/// several threads. A step loads a panel's vectors and one element.
+/// Vectors of a panel for a single row, whose weights are read once: at most the existing ones, and enough
+/// panels for several threads. A step loads a panel's vectors and one element.
 fn row_panel(vectors: i64) -> i64 {
     let cost = |w: i64| {
         let panels = (vectors + w - 1) / w;
@@ -143,34 +143,34 @@ fn row_panel(vectors: i64) -> i64 {
     (1..=8).rev().min_by_key(|w| cost(*w)).unwrap_or(1)
 }
 
-/// Rows beyond which a number is taken to be unknown.
+/// Larger numbers of rows are treated as unknown.
 const MOST_KNOWN: i64 = 4096;
 
-/// True if a level may add up products of f16 as f16.
+/// True if the level may accumulate products of f16 in f16.
 pub(crate) fn multiplies_halves(m: &Module, p: &Contraction, caps: Caps) -> bool {
     let half = |b: Buf| m.bufs[b].ty == ElemType::F16;
     let allowed = caps.halves && m.math == Math::Fast && p.product == ProductKind::Fma;
     allowed && p.with.is_none() && half(p.a.0) && half(p.b.0)
 }
 
-/// True if all of a contraction's sums are of f16, but for a few steps at the end.
+/// True if all of a contraction's accumulators are f16, except for a few steps at the end.
 pub(crate) fn sums_halves(m: &Module, p: &Contraction, caps: Caps) -> bool {
     let long = |d: &(Sym, Dim)| d.1.as_const().is_some_and(|n| n >= LONG_HALVES);
     multiplies_halves(m, p, caps) && p.reduction.last().is_some_and(long)
 }
 
-/// Rows of a tile of `nv` vectors: accumulators, a row of B and one of A fit the registers.
+/// Rows of a tile of `nv` vectors: the accumulators, a row of B and an element of A fit in the registers.
 fn rows_of(registers: i64, nv: i64) -> i64 {
     ((registers - 1 - nv) / nv).clamp(1, MOST_ROWS)
 }
 
-/// The same where a register holds several elements of a row of A: one for each row, and two of B, which come
-/// in pairs.
+/// The same if a register holds several elements of a row of A: one register per row, and two vectors of B,
+/// which are loaded in pairs.
 fn rows_by_lane(registers: i64, nv: i64) -> i64 {
     ((registers - 2) / (nv + 1)).clamp(1, MOST_ROWS)
 }
 
-/// Vectors and rows of a tile for panels of `nr` columns: as many multiplications for each load as registers
+/// Vectors and rows of a tile for panels of `nr` columns: the most multiplications per load that registers
 /// allow.
 fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
     let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
@@ -178,7 +178,7 @@ fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
     let mut best = (1, 1, 0.0);
     for nv in (1..=vectors.min(8)).filter(|v| vectors % v == 0) {
         let (mr, loads) = if facts.caps.by_scalar {
-            // Two vectors of B, of which one is being loaded. Elements of A take no vector register.
+            // Two vectors of B, one of which is being loaded. Elements of A occupy no vector register.
             let mr = ((registers - 2) / nv).clamp(1, MOST_ROWS).min(most.max(1));
             (mr, mr as f64 / 8.0 + nv as f64)
         } else if facts.caps.by_lane {
@@ -196,7 +196,7 @@ fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
     (best.0, best.1)
 }
 
-/// A number of rows that is known, and the columns that each of them has.
+/// A known number of rows, and the number of columns of each.
 #[derive(Clone, Copy)]
 pub(crate) struct Plane {
     pub rows: i64,
@@ -207,8 +207,8 @@ pub(crate) struct Plane {
 }
 
 impl Plane {
-    /// Columns of a panel whose tiles take the fewest cycles, where elements of rows are lanes of vectors and
-    /// panels have a multiple of `unit` columns. Of equals, the one with the least padding.
+    /// Columns of a panel whose tiles take the fewest cycles, if elements of rows are lanes of vectors and
+    /// panels have a multiple of `unit` columns. The least padding breaks ties.
     pub fn panel(self, unit: i64, facts: Facts) -> i64 {
         let most = self.rows.min(MOST_KNOWN);
         let cost = |w: i64| self.shape(unit * w, most, facts).map_or(f64::MAX, |s| s.2);
@@ -217,7 +217,7 @@ impl Plane {
         let order = |a: &i64, b: &i64| cost(*a).total_cmp(&cost(*b)).then(padded(*a).cmp(&padded(*b)));
         unit * [2, 4, 3, 5, 6, 1].into_iter().min_by(order).unwrap_or(2)
     }
-    /// Vectors and rows of tiles in panels of `nr` columns, and what all of them take.
+    /// Vectors and rows of tiles in panels of `nr` columns, and the cycles of all tiles.
     fn shape(self, nr: i64, most: i64, facts: Facts) -> Option<(i64, i64, f64)> {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let vectors = nr / lanes;
@@ -231,7 +231,8 @@ impl Plane {
         }
         best
     }
-    /// Cycles of all tiles of `nv` vectors and up to `mr` rows, in panels of so many vectors of `lanes`.
+    /// Cycles of all tiles of `nv` vectors and at most `mr` rows, in panels of `vectors` vectors of `lanes`
+    /// lanes.
     fn cost(self, nv: i64, mr: i64, (vectors, lanes): (i64, i64)) -> f64 {
         let tiles = (self.rows + mr - 1) / mr.max(1);
         let (low, high) = (self.rows / tiles, self.rows % tiles);
@@ -260,7 +261,7 @@ fn cycles_by_lane(mr: i64, nv: i64, others: i64) -> f64 {
     (products as f64 / 2.0).max((products + loads + LOOP) as f64 / 3.0)
 }
 
-/// Rows of a tile for panels of `nr` columns, where there are `most` rows.
+/// Rows of a tile for panels of `nr` columns, given `most` rows.
 pub(crate) fn rows_of_panel(nr: i64, most: i64, facts: Facts) -> i64 {
     shape(nr, most, facts).1
 }
@@ -270,16 +271,17 @@ pub(super) fn multiple(n: i64, of: i64) -> i64 {
     (n + of - 1) / of * of
 }
 
-/// Products of a step from which on two steps make an iteration: they keep the multipliers busy while the
-/// loop's own instructions run.
+/// Minimum products per step for which iterations have two steps: they keep the multipliers busy while the
+/// loop overhead executes.
 const MANY_PRODUCTS: i64 = 20;
-/// The same where products and sums are instructions of their own.
+/// The same if products and sums are separate instructions.
 const FEW_PRODUCTS: i64 = 4;
-/// Steps of a sum that are written out by fours nevertheless: fewer iterations end as branches foresee.
+/// Reductions of at most this length are unrolled by four in any case: with few iterations, the exit branch
+/// is predicted.
 const SHORT_SUM: i64 = 128;
 
 impl<P> Tile<P> {
-    /// Steps of the sum that an iteration of a tile of so many rows and vectors writes out.
+    /// Reduction steps that an iteration of a tile of `mr` rows and `nv` vectors unrolls.
     pub(super) fn steps(&self, p: &Contraction, mr: i64, nv: i64) -> i64 {
         let most = p.product.steps();
         if self.halves
@@ -289,9 +291,9 @@ impl<P> Tile<P> {
         }
         let short = p.reduction.last().and_then(|d| d.1.as_const()).is_some_and(|n| n <= SHORT_SUM);
         match self.caps.tiles {
-            // Other instructions than those of loops take longer.
+            // Without vector tiles, other instructions dominate the loop overhead.
             Tiles::None if mr * nv >= FEW_PRODUCTS => most.min(2),
-            // Elements of a row are loaded as vectors, those of all steps at once.
+            // Elements of a row are loaded as vectors, for all steps at once.
             _ if self.caps.by_lane => most,
             _ if mr * nv < MANY_PRODUCTS || short => most,
             _ => most.min(2),
@@ -338,8 +340,8 @@ impl<P: Source> Tile<P> {
             caps: facts.caps,
         }
     }
-    /// All rows in one tile where B comes from memory and few rows read it: its elements then arrive while
-    /// they are used, all the time. `alone`: no loop over other rows is outside.
+    /// All rows in one tile if few rows read a B that comes from memory: its elements then arrive
+    /// continuously while they are used. `alone`: there is no outer row loop.
     pub fn read_once(self, alone: bool) -> Tile<P> {
         let all = self.m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
         let few = alone && all > self.mr && all <= 16 && all + 2 <= self.registers;
@@ -348,11 +350,11 @@ impl<P: Source> Tile<P> {
         }
         self
     }
-    /// The same without the steps that read borders of zeros only, see `clip`.
+    /// The tile without reduction steps that read only borders of zeros, see `clip`.
     pub fn clipped(self, m: &Module, p: &Contraction, borders: &Borders) -> Tile<P> {
         Tile { clips: clip::clips(m, p, borders, (self.m_row, self.mr)), ..self }
     }
-    /// The same with its panels in place.
+    /// The tile with its panels replaced.
     pub fn read_from<Q>(self, panels: impl FnOnce(P) -> Q) -> Tile<Q> {
         Tile {
             m_row: self.m_row,
@@ -372,7 +374,7 @@ impl<P: Source> Tile<P> {
             caps: self.caps,
         }
     }
-    /// Turns the order in which the weights are read.
+    /// Reverses the order in which the weights are read.
     pub fn reverse(&mut self) {
         self.backwards = !self.backwards;
     }

@@ -1,10 +1,10 @@
-//! Tiles of contractions whose weights are words of few bits (`quantize::few_bits`).
+//! Tiles of contractions with packed weights (`quantize::few_bits`).
 //!
-//! Of few rows, each element becomes a float in a register: `sum_k a_k (q_k - z) s` of a block is
-//! `s (sum_k a_k q_k - z sum_k a_k)`, so that scale and zero point are used once in a block (`--math strict`:
-//! in each step, as the model has it). Of many rows, a panel becomes floats in private scratch
-//! (`nest`, rule 12), which all rows then use as they use any panel. Where run time counts the rows,
-//! it chooses.
+//! For few rows, each element is converted to a float in a register: `sum_k a_k (q_k - z) s` of a block is `s
+//! (sum_k a_k q_k - z sum_k a_k)`, so that scale and zero point are applied once per block (with `--math
+//! strict` in each step, as in the model). For many rows, a panel is dequantized to private scratch (`nest`,
+//! rule 12), which all rows then read like any panel. If the number of rows is a run-time value, the choice
+//! is made at run time.
 
 mod weights;
 
@@ -23,14 +23,14 @@ use crate::tensor::ElemType;
 use crate::tensor::words::element;
 pub(crate) use weights::{Code, Nest, Scale, Zero};
 
-/// Rows up to which elements become floats in registers.
+/// Maximum rows for which elements are converted in registers.
 const FEW: i64 = 8;
-/// Iterations of the parallel loop at most where each has scratch.
+/// Maximum iterations of the parallel loop, each of which has scratch.
 const SLOTS: i64 = 32;
-/// Words of a block that are taken without a loop.
+/// Maximum words of a block that are unrolled.
 const UNROLLED: i64 = 4;
 
-/// Where vectors are: the panel, the first column in it, and how many vectors.
+/// A position of vectors: the panel, its first column, and the number of vectors.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub panel: Dim,
@@ -39,8 +39,7 @@ pub(super) struct Place {
     pub lanes: i64,
 }
 
-/// Words of a column: block number `block`, from word `first` on `words` of them and `tail` elements of the
-/// next one.
+/// A range of a column: block `block`, words `first .. first + words`, and `tail` elements of the next word.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     pub block: Dim,
@@ -49,7 +48,7 @@ pub(super) struct Span {
     pub tail: i64,
 }
 
-/// The contraction's body and work.
+/// The body of the contraction, and its work.
 pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts) -> (Vec<Stmt>, Dim) {
     let (zero, lanes) = (Dim::constant(0), i64::from(facts.lanes));
     let panels = Dim::constant((w.columns + w.width - 1) / w.width);
@@ -77,8 +76,8 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     };
     let panel = m.syms.loop_var("p", zero, panels);
     let work = Dim::product([all_rows, Dim::constant(w.columns), Dim::constant(w.reduction)]).floor_div(4);
-    // A row takes about as long as converting its weights does; where there may be none (rows of an expert), neither
-    // does anything.
+    // A row takes about as long as dequantizing its weights. Without rows (an expert without tokens), nothing
+    // is computed.
     let some = if m.syms.is_pos(all_rows) { Dim::constant(1) } else { all_rows.min(1) };
     let work = work + some * (w.columns * w.reduction / 8).max(1);
     if w.bytes.is_some() {
@@ -98,7 +97,11 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
     let most = m.syms.range(rows).hi.unwrap_or(i64::MAX);
     let columns = Columns { n: w.n, extent: n_extent, nr: w.width };
-    let many = Tile::new(Wanted::plain(w.row, most, columns), Panels::Private { buf: scratch, part: q, of_b: false }, facts);
+    let many = Tile::new(
+        Wanted::plain(w.row, most, columns),
+        Panels::Private { buf: scratch, part: q, of_b: false },
+        facts,
+    );
     let convert = converted(m, w, panel.into(), lanes, (scratch, q));
     let mut then = convert;
     let body = each_panel(m, &many, panel.into(), |m, cols| {
@@ -112,7 +115,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         let then =
             each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
         let then = w.around(then);
-        // Loops of both branches have variables of their own.
+        // The loops of the two branches require distinct variables.
         let els = fresh_regs(m, &els);
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all_rows, FEW), then, els }]
     };
@@ -124,7 +127,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     (vec![Stmt::par(s, slots, body)], work)
 }
 
-/// All rows of a panel in registers.
+/// All rows of a panel, with conversion in registers.
 pub(super) fn few_rows(
     m: &mut Module,
     p: &Parts,
@@ -141,7 +144,7 @@ pub(super) fn few_rows(
     })
 }
 
-/// Tiles of `t.mr` rows, then the binary digits of what is left.
+/// Tiles of `t.mr` rows, then the binary digits of the remainder.
 fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let whole = m.syms.simplify(rows.floor_div(t.mr));
@@ -175,7 +178,7 @@ fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim)
     out
 }
 
-/// Runs over the words of a column, block by block: `each` makes what is done with the words of one.
+/// Loops over the words of a column, block by block: `each` emits the statements for the words of one block.
 pub(super) fn blocks(
     m: &mut Module,
     w: &Nest,
@@ -183,7 +186,7 @@ pub(super) fn blocks(
 ) -> Vec<Stmt> {
     let per = 32 / w.bits;
     let (words, zero) = (w.block / per, Dim::constant(0));
-    // A block that is all of a column may end within a word.
+    // A block that covers the whole column may end within a word.
     let whole = if w.block % per == 0 { w.reduction / w.block } else { 0 };
     let rest = w.reduction - whole * w.block;
     let mut out = vec![];
@@ -206,8 +209,8 @@ pub(super) fn blocks(
     out
 }
 
-/// Runs over `words` words from `first` on and `tail` elements of the next one: `each` takes the word and how
-/// many of its elements.
+/// Loops over `words` words from `first` on and `tail` elements of the next one: `each` receives the word and
+/// the number of its elements.
 pub(super) fn each_word(
     m: &mut Module,
     span: Span,
@@ -232,7 +235,7 @@ pub(super) fn each_word(
     out
 }
 
-/// For each vector: a loop over its lanes around what `f` makes for lane `.1` of vector `.0`.
+/// A loop over the lanes of each vector; `f` emits lane `.1` of vector `.0`.
 pub(super) fn vectors(
     m: &mut Module,
     at: Place,
@@ -255,9 +258,9 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
     let per = 32 / w.bits;
     let at = Place { panel, column: sub * t.width(), vectors: nv, lanes };
     let strict = m.math == Math::Strict;
-    // Fields of 16 bits have sums of their own, where registers hold these: a field then stays where it is in
-    // the word, a power of two too large, and is not shifted. Otherwise sums are split as long as they would
-    // wait for each other.
+    // 16-bit fields have separate accumulators if registers suffice: a field is then not shifted but used in
+    // its position in the word, scaled by a power of two. Otherwise accumulators are split while they are
+    // bound by latency.
     let fields = (16 / w.bits).min(4);
     let in_place = matches!(w.code, Code::Integer) && (fields + 1) * mr * nv + 6 <= t.registers;
     let mut split = 1;
@@ -381,7 +384,7 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
             out
         }));
         if centred && along {
-            // The sum of a row in vectors along the row.
+            // The sum of a row, in vectors along the row.
             let (n, l) = (
                 Dim::constant(words * per + tail),
                 m.syms.loop_var("l", zero, Dim::constant(words * per + tail)),
@@ -436,7 +439,7 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
     out
 }
 
-/// A panel as floats, in scratch.
+/// Dequantizes a panel to scratch.
 fn converted(m: &mut Module, w: &Nest, panel: Dim, lanes: i64, (scratch, part): (Buf, Sym)) -> Vec<Stmt> {
     let at = Place { panel, column: Dim::constant(0), vectors: w.width / lanes, lanes };
     let per = 32 / w.bits;

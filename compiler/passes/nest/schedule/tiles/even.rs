@@ -1,4 +1,4 @@
-//! Rows that only run time counts, in tiles of two heights.
+//! Partition of a run-time number of rows into tiles of two heights.
 
 use super::Tile;
 use super::choice::TALL_ROWS;
@@ -6,46 +6,47 @@ use super::rows::common_step;
 use crate::nest::Module;
 use crate::sym::{Atom, Dim, Sym, SymTable, View};
 
-/// Rows that only run time counts, in tiles of two heights that differ by one row, without a rest: the rows
-/// of lower tiles, and one row more in as many tiles as rows are left. A block has tiles one behind the
-/// other, the higher ones first.
+/// A run-time number of rows in tiles of two heights that differ by one row, without a remainder: the number
+/// of tiles follows from the lower height, and as many tiles as rows are left over have one more row. The
+/// tiles of a block are consecutive, the higher ones first.
 #[derive(Clone, Copy)]
 pub(super) struct Even {
     /// Rows of the lower tiles.
     pub low: i64,
-    /// All tiles, and how many of them are higher.
+    /// Number of tiles, and how many of them are higher.
     pub tiles: Dim,
     pub high: Dim,
-    /// All numbers of rows can be cut so; else this holds where there are no more higher tiles than tiles.
+    /// All row counts can be partitioned like this; otherwise the partition applies only if there are no more
+    /// higher tiles than tiles.
     pub always: bool,
-    /// The first tile of the block, and how many it has.
+    /// The first tile of the block, and its number of tiles.
     pub first: Dim,
     pub here: Dim,
 }
 
 impl Even {
-    /// For so many rows; `None` where other tiles suit them better, or run time does not count them.
+    /// The partition of `count` rows; `None` if other tiles are better, or the number is known.
     pub fn new<P>(m: &Module, t: &Tile<P>, count: Dim) -> Option<Even> {
         if t.together > 1 || count.as_const().is_some() {
             return None;
         }
         let low = if t.mr == TALL_ROWS { t.mr } else { t.mr - 1 };
         let always = low > 1 && is_even(&m.syms, count, low);
-        // Multiples of four are tiles of twelve and eight rows anyway, but for the number four.
+        // Multiples of four, except four itself, are divided into tiles of twelve and eight rows anyway.
         let tall = t.mr == TALL_ROWS && common_step(m, count, TALL_ROWS) < 4;
-        // Where elements of rows are lanes of vectors, a lower tile does less for each instruction that it
-        // takes: as few tiles as possible, most of them higher.
+        // If elements of rows are lanes of vectors, lower tiles have less work per instruction: prefer few
+        // tiles, most of them higher.
         let fewest = t.caps.by_lane && low < t.mr;
         let tiles = if fewest { count.ceil_div(low + 1) } else { count.floor_div(low) };
         let high = if fewest { count - tiles * low } else { count.modulo(low) };
         let (tiles, high) = (m.syms.simplify(tiles), m.syms.simplify(high));
         (always || tall).then_some(Even { low, tiles, high, always, first: Dim::constant(0), here: tiles })
     }
-    /// Tiles of a block of about so many rows.
+    /// Tiles of a block of about `rows` rows.
     pub fn of_block(&self, rows: i64) -> i64 {
         (rows / self.low).max(1)
     }
-    /// The block of this number.
+    /// Block `number`.
     pub fn block(self, m: &Module, number: Sym, rows: i64) -> Even {
         let first = Dim::sym(number) * self.of_block(rows);
         let here = (self.tiles - first).min(Dim::constant(self.of_block(rows)));
@@ -53,7 +54,7 @@ impl Even {
     }
 }
 
-/// True if `count` is a sum of numbers `low` and `low + 1`, whatever its symbols are.
+/// True if `count` is a sum of numbers `low` and `low + 1` for all values of its symbols.
 pub(crate) fn is_even(syms: &SymTable, count: Dim, low: i64) -> bool {
     let suits = |n: i64| n >= 0 && n % low <= n / low;
     // Sums and multiples of such numbers are such numbers.
@@ -65,7 +66,7 @@ pub(crate) fn is_even(syms: &SymTable, count: Dim, low: i64) -> bool {
         }
         View::Overflow => false,
     };
-    // So are the rows of as many tiles as a symbol says, and no more of them than tiles.
+    // So are the rows of a symbolic number of tiles, of which at most that number are higher.
     let tiles = |d: Dim| match d.view() {
         View::Sum { terms, .. } => terms.iter().any(|t| {
             let &(factor, [Atom::Sym(s)]) = &(t.0, &t.1[..]) else { return false };
@@ -74,7 +75,7 @@ pub(crate) fn is_even(syms: &SymTable, count: Dim, low: i64) -> bool {
         }),
         _ => false,
     };
-    // All large numbers are, and small ones of one symbol are few.
+    // All large numbers are, and the small values of one symbol can be enumerated.
     let large = low * (low - 1);
     if sum(count) || tiles(count) || syms.is_nonneg(count - large) {
         return true;
@@ -97,8 +98,8 @@ pub(crate) fn is_even(syms: &SymTable, count: Dim, low: i64) -> bool {
 mod tests {
     use super::*;
 
-    /// What is said of a number of rows holds for its first values, and is said of those whose values all
-    /// suit.
+    /// The answer agrees with enumeration for the first values, and is positive only if all values have a
+    /// partition.
     #[test]
     fn even_numbers_are_sums_of_both_heights() {
         let mut syms = SymTable::default();

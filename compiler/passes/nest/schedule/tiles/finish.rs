@@ -1,4 +1,4 @@
-//! The end of a register tile: the epilogue and the store, and what the epilogue reads.
+//! The end of a register tile: the epilogue, its loads and the store.
 
 use super::Tile;
 use super::register::{Block, Cols, unroll};
@@ -11,19 +11,19 @@ use crate::sym::{Dim, Sym};
 
 pub(super) use crate::passes::nest::analysis::machine::LINE;
 
-/// What a pass over the sums of a tile does.
+/// A pass over the accumulators of a tile.
 #[derive(Clone, Copy, PartialEq)]
 enum Step {
-    /// Puts the epilogue's value in the place of the sum.
+    /// Replaces the accumulator by the epilogue's value.
     Values,
-    /// Stores what is there.
+    /// Stores the accumulator.
     Stores,
     Both,
-    /// Puts what the sum begins with there.
+    /// Initialises the accumulator.
     Begins,
 }
 
-/// What an epilogue reads along the columns, other elements in each row.
+/// Loads of an epilogue along the columns that differ in each row.
 fn row_reads(m: &Module, p: &Contraction, t: &Tile) -> Vec<(Buf, Vec<Dim>)> {
     let mut reads: Vec<(Buf, Vec<Dim>)> = vec![];
     let Some((of, _)) = t.m_row else { return reads };
@@ -41,8 +41,7 @@ fn row_reads(m: &Module, p: &Contraction, t: &Tile) -> Vec<(Buf, Vec<Dim>)> {
     reads
 }
 
-/// Whether an epilogue reads what a second-level cache does not keep: an image is large even if there is only
-/// one.
+/// Whether an epilogue loads data that a second-level cache does not hold: an image is too large for it.
 pub(super) fn reads_from_afar(m: &Module, p: &Contraction, t: &Tile) -> bool {
     const NEAR: i64 = L2 / 2;
     let bytes = |b: Buf| {
@@ -52,8 +51,7 @@ pub(super) fn reads_from_afar(m: &Module, p: &Contraction, t: &Tile) -> bool {
     row_reads(m, p, t).iter().any(|r| bytes(r.0) > NEAR)
 }
 
-/// Prefetches what the epilogue of a tile reads in a row, line by line: each with the variable that is
-/// for the row.
+/// Prefetches a row of the epilogue's operands by cache line; each prefetch comes with its row variable.
 pub(super) fn reads(m: &mut Module, b: &Block) -> Vec<(Sym, Stmt)> {
     let Block { p, t, row, .. } = *b;
     let Some((of, _)) = t.m_row else { return vec![] };
@@ -66,7 +64,7 @@ pub(super) fn reads(m: &mut Module, b: &Block) -> Vec<(Sym, Stmt)> {
             let i = m.syms.loop_var("r", Dim::constant(0), Dim::constant(t.mr.max(1)));
             let put = |s: Sym| if s == t.n { Some(col + v * t.lanes) } else { (s == of).then(|| row + i) };
             let at: Vec<Dim> = at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| put(s)))).collect();
-            // Rows that memory does not follow in equal steps would take the loop out of its tile.
+            // Rows without a constant stride would prevent compilation to one tile.
             if m.linear(buf, &at).linear_in(i).is_some() {
                 out.push((i, Stmt::Prefetch { buf, at }));
             }
@@ -78,20 +76,20 @@ pub(super) fn reads(m: &mut Module, b: &Block) -> Vec<(Sym, Stmt)> {
 /// The epilogue and the store of a tile.
 pub(super) fn stores(m: &mut Module, b: &Block, acc: Reg) -> Vec<Stmt> {
     let Block { p, t, .. } = *b;
-    // A load waits for a store just before it to an address that ends in the same twelve bits: all that an
-    // epilogue reads row by row comes before the first store.
+    // A load stalls after a store to an address with equal low twelve bits: the epilogue's loads along rows
+    // precede the first store.
     let whole = b.part.cols.whole(b.vectors(), t.lanes) > 0;
     let apart = whole && !row_reads(m, p, t).is_empty() && stored(m, p) == Some(p.product.ty());
     let steps: &[Step] = if apart { &[Step::Values, Step::Stores] } else { &[Step::Both] };
     steps.iter().flat_map(|step| pass(m, b, acc, *step)).collect()
 }
 
-/// What the sums of a tile begin with.
+/// Initialises the accumulators of a tile.
 pub(super) fn begins(m: &mut Module, b: &Block, acc: Reg) -> Vec<Stmt> {
     pass(m, b, acc, Step::Begins)
 }
 
-/// A pass over the sums of a tile.
+/// A pass over the accumulators of a tile.
 fn pass(m: &mut Module, b: &Block, acc: Reg, step: Step) -> Vec<Stmt> {
     let Block { t, mr, .. } = *b;
     let (zero, lanes, nv) = (Dim::constant(0), t.lanes, b.vectors());
@@ -105,7 +103,7 @@ fn pass(m: &mut Module, b: &Block, acc: Reg, step: Step) -> Vec<Stmt> {
     }
     let rest = if step == Step::Begins { Step::Begins } else { Step::Both };
     match cols {
-        // Of what is left of a vector, nothing is put in the place of the sum.
+        // Partial vectors store the epilogue's value directly.
         Cols::Some(r) if r % lanes != 0 && step != Step::Values => {
             body.extend(vector(m, b, acc, rest, (i, whole.into(), (r % lanes).into())))
         }
@@ -120,7 +118,7 @@ fn pass(m: &mut Module, b: &Block, acc: Reg, step: Step) -> Vec<Stmt> {
     unroll(i, mr, body)
 }
 
-/// The same for the first `n` lanes of vector `v` of row `i`.
+/// The pass for the first `n` lanes of vector `v` of row `i`.
 fn vector(m: &mut Module, b: &Block, acc: Reg, step: Step, (i, v, n): (Sym, Dim, Dim)) -> Vec<Stmt> {
     let Block { p, t, row, .. } = *b;
     let l = m.syms.loop_var("l", Dim::constant(0), n);
@@ -154,7 +152,7 @@ fn vector(m: &mut Module, b: &Block, acc: Reg, step: Step, (i, v, n): (Sym, Dim,
     vec![Stmt::vector(t.lanes, l, n, body)]
 }
 
-/// The compute type of what a contraction stores.
+/// The compute type of a contraction's result.
 fn stored(m: &Module, p: &Contraction) -> Option<crate::tensor::ElemType> {
     form::stored(&p.epilogue).map(|s| m.type_of(s.value))
 }

@@ -1,5 +1,4 @@
-//! The loops around tiles, as a schedule chooses them: blocks of rows for the caches, the order of panels and
-//! rows, what is asked from memory.
+//! The loops around tiles: cache blocks of rows, the order of panels and rows, prefetches.
 
 use super::choice::{TALL_ROWS, multiple};
 use super::register::{self, PanelPrefetch};
@@ -11,43 +10,43 @@ use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::schedule::clip;
 use crate::sym::{Dim, Sym};
 
-/// Bytes of packed weights that stay in the second-level cache while rows pass by.
+/// Maximum bytes of packed weights that stay in the second-level cache during the loop over rows.
 const RESIDENT: i64 = L2 / 2;
-/// Bytes of rows that stay in the second-level cache while panels pass by.
+/// Maximum bytes of rows that stay in the second-level cache during the loop over panels.
 const ROWS: i64 = 3 * L2 / 8;
-/// Bytes of rows of a block where weights come from memory: the rows may come from the last-level cache,
-/// since a panel has work for all of them.
+/// Maximum bytes of a block of rows if weights come from memory: the rows may come from the last-level cache,
+/// since a panel has enough work for all of them.
 const FAR_ROWS: i64 = 3 * L2;
-/// Panels that are enough to share out.
+/// Panels that suffice for the threads.
 const MANY: i64 = 16;
-/// Rows of a block where all weights stay there: enough that a panel comes to the first level for several
-/// tiles, few enough that small problems still have a block for each thread.
+/// Rows of a block if all weights stay in the cache: enough for several tiles to use a panel from the first
+/// level, and few enough to give each thread a block in small problems.
 const SHORT: i64 = 64;
 
 /// The loops around tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct Loops {
-    /// Rows of a block; None where all rows are one.
+    /// Rows of a block; `None` if all rows are one block.
     pub(super) block: Option<i64>,
-    /// How blocks, panels and rows follow each other.
+    /// The order of blocks, panels and rows.
     pub(super) order: Order,
-    /// What tiles prefetch while they use a panel.
+    /// The prefetches of tiles.
     pub(super) prefetch: Option<PanelPrefetch>,
 }
 
-/// Loops from the outermost on.
+/// The order of loops, outermost first.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Order {
-    /// Other rows, blocks, panels: small weights stay in the cache while rows pass by.
+    /// Other rows, blocks, panels: small weights stay in the cache during the loop over rows.
     Panels,
-    /// Panels, blocks, other rows: large weights are read once. Other rows are shared out too.
+    /// Panels, blocks, other rows: large weights are read once. The row loops are parallel, too.
     Rows,
-    /// The same on one thread each: there are panels enough to share out.
+    /// The same with sequential row loops: there are enough panels for the threads.
     RowsOfOne,
 }
 
 impl Loops {
-    /// Chooses the loops around a tile; `rows` are the row loops outside the tile's own.
+    /// Chooses the loops around a tile; `rows`: the row loops outside the tile's own.
     pub fn new<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>, rows: &[(Sym, Dim)]) -> Loops {
         let panels = t.n_extent.ceil_div(t.nr);
         let depth = Dim::product(p.reduction.iter().map(|d| d.1));
@@ -61,14 +60,14 @@ impl Loops {
         let most = depth
             .as_const()
             .map_or(192, |d| (bytes / (size * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
-        // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few
-        // rows would read all of B for them.
+        // Blocks of equal height if the number of rows is known. Otherwise prefer higher blocks: a last block
+        // of a few rows would read all of B for them.
         let block = match extent.as_const() {
             Some(e) => {
                 let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
                 let others =
                     t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
-                // A part of a larger kernel is one thread's.
+                // A part of a larger kernel runs on one thread.
                 match m
                     .syms
                     .range(others)
@@ -85,21 +84,21 @@ impl Loops {
         };
         let order = match panels.as_const() {
             _ if resident || rows.is_empty() => Order::Panels,
-            // Few panels: rows too are worth sharing out.
+            // With few panels, the row loops must be parallel.
             Some(n) if n < MANY => Order::Rows,
             _ => Order::RowsOfOne,
         };
-        // Tiles that read a panel one after the other: those of a block, or all of them.
+        // Tiles that read a panel in sequence: those of a block, or all.
         let high = block.map_or(extent, Dim::constant);
         let most_rows = if t.mr == TALL_ROWS && extent.as_const().is_none() { TALL_ROWS + 1 } else { t.mr };
         let rows_of_panel = if order == Order::Panels { extent.min(high) } else { extent };
         Loops { block, order, prefetch: PanelPrefetch::new(m, p, t, rows_of_panel.ceil_div(most_rows)) }
     }
-    /// True where one iteration uses a panel for all rows, of which none are outside the tile's own.
+    /// True if one iteration uses a panel for all rows, and there are no outer row loops.
     pub fn use_panels_once(&self, rows: &[(Sym, Dim)]) -> bool {
         self.block.is_none() && rows.is_empty()
     }
-    /// The loops from the outermost on, with loops over other rows or without.
+    /// The names of the loops, outermost first; `rows`: there are outer row loops.
     fn order(self, rows: bool) -> Vec<&'static str> {
         match self.order {
             Order::Panels if rows => vec!["other rows", "blocks", "panels"],
@@ -110,7 +109,7 @@ impl Loops {
     }
 }
 
-/// The schedule of a contraction with such loops around its tiles, and with loops over other rows or without.
+/// The schedule of a contraction with these loops; `rows`: there are outer row loops.
 pub(crate) fn describe<P: Source>(
     m: &Module,
     p: &Contraction,
@@ -131,7 +130,7 @@ pub(crate) fn describe<P: Source>(
     }
 }
 
-/// The schedule of a contraction, but for loops around its tiles.
+/// The schedule of a contraction without the loops around its tiles.
 pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>) -> Schedule {
     let most = t.steps(p, t.mr, t.nv);
     let steps = p.reduction.last().map_or(1, |d| d.1.as_const().map_or(most, |n| n.min(most)));
@@ -148,14 +147,14 @@ pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>)
     }
 }
 
-/// Blocks of rows, at least `blocks`, so that a few threads get equal shares of `others` times as many
-/// pieces: of so many rows, in tiles of so many.
+/// The number of blocks, at least `blocks`, that gives a few threads equal shares of `others` times as many
+/// pieces, given the rows and the tile height.
 fn even(blocks: i64, others: i64, (rows, mr): (i64, i64)) -> i64 {
     const ENOUGH: i64 = 16;
     let tiles = |rows: i64| (rows + mr - 1) / mr;
     let least = tiles(rows).max(1);
-    // In sixteenths of the time, roughly: small differences do not matter. Where blocks cut tiles there are
-    // more of them, which read as many weights each.
+    // In about sixteenths of the time, so that small differences do not matter. Blocks that divide tiles
+    // increase their number, and each tile reads all weights.
     let cost = |b: i64| {
         let n = b * others;
         let rounds = (n + THREADS - 1) / THREADS;

@@ -1,4 +1,4 @@
-//! One register tile: accumulators and the sum, with its prefetches.
+//! One register tile: accumulators and the reduction, with its prefetches.
 
 use super::{Panels, Part, Source, Tile, multiplies_halves};
 use super::{finish, stream};
@@ -10,18 +10,18 @@ use crate::passes::nest::schedule::clip;
 use crate::sym::{Dim, Sym};
 use crate::target::Tiles;
 
-/// Columns of a panel that exist.
+/// The existing columns of a panel.
 #[derive(Clone, Copy)]
 pub(super) enum Cols {
     Full,
     /// This many.
     Some(i64),
-    /// Only run time knows.
+    /// A run-time number.
     Guarded,
 }
 
 impl Cols {
-    /// How many of `nv` vectors surely exist as a whole.
+    /// The number of vectors, out of `nv`, that are provably whole.
     pub fn whole(self, nv: i64, lanes: i64) -> i64 {
         match self {
             Cols::Some(r) => r / lanes,
@@ -31,22 +31,21 @@ impl Cols {
     }
 }
 
-/// What tiles prefetch while they use a panel: the next one, a part in each of the passes over the
-/// panel.
+/// Prefetches while a panel is in use: each pass over the panel prefetches a part of the next one.
 #[derive(Clone, Copy)]
 pub(super) struct PanelPrefetch {
     /// Number of the pass.
     pass: Dim,
-    /// Lines of each.
+    /// Cache lines per pass.
     lines: Dim,
 }
 
-/// Bytes of weights from which on they are taken not to be in the second-level cache when they are needed.
+/// Minimum bytes of weights that are assumed not to be in the second-level cache when they are used.
 const PREFETCH_BYTES: i64 = L2 / 4;
 
 impl PanelPrefetch {
-    /// For panels of constants that `tiles` passes read one after the other, or for what the contraction
-    /// says.
+    /// For constant panels that `tiles` passes read in sequence, or for the prefetch that the contraction
+    /// specifies.
     pub(super) fn new<P: Source>(
         m: &Module,
         p: &Contraction,
@@ -65,7 +64,7 @@ impl PanelPrefetch {
         }
         PanelPrefetch::shared(m, p, Dim::constant(depth * t.nr / line), passes)
     }
-    /// So many lines, a part in each of the passes.
+    /// `lines` cache lines, divided evenly among the passes.
     fn shared(m: &Module, p: &Contraction, lines: Dim, passes: Dim) -> Option<PanelPrefetch> {
         iterations(p, p.product.steps()).filter(|n| *n > 0)?;
         Some(PanelPrefetch { pass: Dim::constant(0), lines: m.syms.simplify(lines.ceil_div(passes.max(1))) })
@@ -75,24 +74,24 @@ impl PanelPrefetch {
     }
 }
 
-/// Iterations of a sum of so many steps each.
+/// Iterations of a reduction with `each` steps per iteration.
 fn iterations(p: &Contraction, each: i64) -> Option<i64> {
     let (last, outer) = p.reduction.split_last()?;
     outer.iter().try_fold(last.1.as_const()? / each, |n, d| Some(n * d.1.as_const()?))
 }
 
-/// Sets a body apart as a tile of its own.
+/// Marks a body as a tile.
 pub(super) fn tile(body: Vec<Stmt>) -> Vec<Stmt> {
     vec![Stmt::Tile { body }]
 }
 
-/// True if a sum adds up one term after the other.
+/// True if a reduction must add its terms in order.
 fn in_order(m: &Module, p: &Contraction) -> bool {
     m.math == Math::Strict && p.product.ty().is_float()
 }
 
-/// Accumulators of each element of a tile of so many rows and vectors. Few accumulators would wait for each
-/// other: steps get accumulators of their own, where registers hold these too.
+/// Accumulators per element of a tile of `mr` rows and `nv` vectors. Few accumulators are bound by latency:
+/// unrolled steps then have separate ones, if registers suffice.
 pub(super) fn split<P>(m: &Module, p: &Contraction, t: &Tile<P>, mr: i64, nv: i64) -> i64 {
     let long = p.reduction.last().map_or(Some(1), |d| d.1.as_const()).is_none_or(|c| c >= 8);
     let (mut split, most) = (1, t.steps(p, mr, nv));
@@ -122,11 +121,11 @@ impl Block<'_> {
     pub fn column(&self) -> Dim {
         self.part.first(self.t)
     }
-    /// The accumulators, the sum, and the epilogue.
+    /// Emits the accumulators, the reduction, and the epilogue.
     pub fn emit(self, m: &mut Module, prefetch: Option<PanelPrefetch>) -> Vec<Stmt> {
         let Block { p, t, mr, row, .. } = self;
         let nv = self.vectors();
-        // The reduction loops, with variables of their own.
+        // The reduction loops with fresh variables.
         let loops = clip::loops(m, &p.reduction, &t.clips, (row, mr));
         let depth =
             p.reduction.iter().zip(&loops).map(|((s, extent), (var, _))| (*var, *extent, *s)).collect();
@@ -154,15 +153,15 @@ impl Block<'_> {
     }
 }
 
-/// The sum of a register tile.
+/// The reduction of a register tile.
 struct Sum<'a> {
     block: Block<'a>,
     acc: Reg,
-    /// The reduction loops: variable, extent, and the variable of the contraction that it stands for.
+    /// The reduction loops: variable, extent, and the variable of the contraction that it replaces.
     depth: Vec<(Sym, Dim, Sym)>,
     /// Accumulators of each element.
     split: i64,
-    /// Steps of an iteration of the innermost loop.
+    /// Steps per iteration of the innermost loop.
     each: i64,
     prefetch: Option<PanelPrefetch>,
 }
@@ -173,14 +172,14 @@ impl Sum<'_> {
         let mut var = |hint, hi: i64| m.syms.loop_var(hint, Dim::constant(0), hi.into());
         [var("r", self.block.mr), var("v", self.block.vectors()), var("l", self.block.t.lanes)]
     }
-    /// The reduction subscripts of a step: the innermost one is `at`, or its loop's variable.
+    /// The reduction subscripts of a step; `at` is that of the innermost loop, by default its variable.
     fn steps_at(&self, at: Option<Dim>) -> impl Iterator<Item = (Sym, Dim)> {
         let last = self.depth.len().saturating_sub(1);
         let value =
             move |(i, d): (usize, &(Sym, Dim, Sym))| (d.2, at.filter(|_| i == last).unwrap_or(d.0.into()));
         self.depth.iter().enumerate().map(value)
     }
-    /// One step: `at` in the innermost loop, or at its variable, into accumulators `part`.
+    /// One step at position `at` of the innermost loop (by default its variable), into accumulators `part`.
     fn step(&self, m: &mut Module, at: Option<Dim>, part: Dim) -> Vec<Stmt> {
         let Block { p, t, part: Part { panel, sub, cols, .. }, row, .. } = self.block;
         let [i, v, l] = self.vars(m);
@@ -203,7 +202,7 @@ impl Sum<'_> {
                 (*buf, std::iter::once(Dim::sym(*part)).chain(depth).chain([lane]).collect())
             }
         };
-        // The last columns in place may end before the vector does: lanes beyond them add nothing.
+        // In place, the last row of columns may end within a vector: lanes beyond the end add nothing.
         let guard = match (&t.panels, cols) {
             (Panels::InPlace, Cols::Guarded) => {
                 Some(Expr::cmp_index(BinOp::Lt, panel * t.nr + lane, t.n_extent))
@@ -216,7 +215,7 @@ impl Sum<'_> {
                 Expr::select(exists.clone(), Expr::Load { buf, at }, Expr::num(p.product.ty(), 0.0))
             }
         };
-        // The sum of two elements is in every row; code has it once.
+        // A sum of two elements of B is used in every row but computed once.
         let b = match &p.with {
             Some((op, second)) => Expr::bin(*op, factor(b), factor(in_place(second))),
             None => factor(b),
@@ -231,7 +230,7 @@ impl Sum<'_> {
         let Block { t, part, mr, .. } = self.block;
         let (lanes, nv) = (t.lanes, self.block.vectors());
         let vectors = |l: Sym, set: Stmt, n: i64| vec![Stmt::vector(lanes, l, n, vec![set])];
-        // Behind the last column in place there may be nothing.
+        // In place, memory beyond the last column may not exist.
         let (whole, rest) = match (&t.panels, part.cols) {
             (Panels::InPlace, Cols::Some(r)) => (r / lanes, r % lanes),
             _ => (nv, 0),
@@ -252,8 +251,8 @@ impl Sum<'_> {
     fn whole(&self) -> Dim {
         self.depth.last().map_or(Dim::constant(1), |d| d.1.floor_div(self.each))
     }
-    /// The innermost loop. `reads`: what its last steps prefetch for the epilogue, a row every few: what is
-    /// prefetched at the beginning delays the sum's own lines.
+    /// The innermost loop. `reads`: the epilogue's prefetches, which are distributed over the last steps,
+    /// since earlier ones would delay the loads of the reduction.
     fn innermost(&self, m: &mut Module, reads: &[(Sym, Stmt)]) -> Vec<Stmt> {
         let (p, zero) = (self.block.p, Dim::constant(0));
         let (each, most) = (self.each, p.product.steps());
@@ -263,7 +262,7 @@ impl Sum<'_> {
         }
         let late = if reads.is_empty() { 0 } else { self.block.mr };
         let first = self.whole() - late * (most / each);
-        // Sums of f16 are loops of their own, which nothing else cuts short.
+        // f16 accumulation requires a loop of its own without other exits.
         let halves = multiplies_halves(m, p, self.block.t.caps);
         let mut s = match first.as_const() {
             Some(n) if halves && n * each > HALVES => {
@@ -281,7 +280,7 @@ impl Sum<'_> {
         s.extend(self.rest(m, (var, hi)));
         s
     }
-    /// Steps `from .. from + count`, written out.
+    /// Steps `from .. from + count`, unrolled.
     fn steps(&self, m: &mut Module, from: Dim, count: i64) -> Vec<Stmt> {
         let Block { p, t, .. } = self.block;
         let u = m.syms.loop_var("u", Dim::constant(0), Dim::constant(count));
@@ -289,7 +288,7 @@ impl Sum<'_> {
         let from = if turned { self.whole() * self.each - count - from } else { from };
         unroll(u, count, self.step(m, Some(from + u), Dim::sym(u).modulo(self.split)))
     }
-    /// What iteration `q` prefetches.
+    /// The prefetches of iteration `q`.
     fn prefetches(&self, m: &Module, q: Dim) -> Vec<Stmt> {
         let mut lines = self.prefetch.map_or(vec![], |a| self.prefetch_lines(m, q, a));
         lines.extend(self.next_rows(m, q));
@@ -301,7 +300,7 @@ impl Sum<'_> {
         body.extend(self.steps(m, q * self.each, self.each));
         body
     }
-    /// The iterations from `first` on, which prefetch what the epilogue reads, a row each.
+    /// The iterations from `first` on, each of which prefetches a row of the epilogue's operands.
     fn last_iterations(&self, m: &mut Module, first: Dim, reads: &[(Sym, Stmt)]) -> Stmt {
         let (zero, rows) = (Dim::constant(0), self.block.mr);
         let (each, most) = (self.each, self.block.p.product.steps());
@@ -319,7 +318,7 @@ impl Sum<'_> {
         }
         Stmt::seq(r, rows, body)
     }
-    /// Steps of the innermost loop that are no iteration.
+    /// The remaining steps of the innermost loop.
     fn rest(&self, m: &mut Module, (var, hi): (Sym, Dim)) -> Vec<Stmt> {
         let (zero, from) = (Dim::constant(0), self.whole() * self.each);
         match hi.modulo(self.each).as_const() {
@@ -348,22 +347,22 @@ impl Sum<'_> {
         let set = Stmt::Set { reg: self.acc, at: at(0), value };
         unroll(i, mr, unroll(v, self.block.vectors(), vec![Stmt::vector(t.lanes, l, t.lanes, vec![set])]))
     }
-    /// True if what the epilogue reads is asked for before the sum, not in its last steps.
+    /// True if the epilogue's operands are prefetched before the reduction instead of in its last steps.
     fn reads_early(&self, m: &Module) -> bool {
         let Block { p, t, mr, .. } = self.block;
         let inner = self.depth.last().map_or(Dim::constant(1), |d| d.1);
-        // Twice the code, where it is to be small.
+        // Distributing the prefetches doubles the code, which matters if size is optimised.
         let short = inner.as_const().is_none_or(|k| k < 4 * EPILOGUE_PREFETCH_RATIO * mr);
         self.depth.len() > 1 || short || multiplies_halves(m, p, t.caps) || t.caps.tiles == Tiles::None
     }
-    /// True if what the epilogue reads arrives while the sum runs.
+    /// True if the reduction is long enough for the epilogue's operands to arrive.
     fn is_long_enough(&self, m: &Module) -> bool {
         let Block { p, t, .. } = self.block;
         let far = finish::reads_from_afar(m, p, t);
         let long = if far { FAR_EPILOGUE_PREFETCH_STEPS } else { EPILOGUE_PREFETCH_STEPS };
         Dim::product(self.depth.iter().map(|d| d.1)).as_const().is_none_or(|k| k >= long)
     }
-    /// Prefetches the rows of A that the next tile reads, a part in each iteration `q`.
+    /// Prefetches a part of the rows of A of the next tile in iteration `q`.
     fn next_rows(&self, m: &Module, q: Dim) -> Vec<Stmt> {
         let Block { p, t, row, mr, .. } = self.block;
         let (Some((r, step)), [depth], Some(whole)) =
@@ -381,7 +380,8 @@ impl Sum<'_> {
         };
         (0..each).map(|i| Stmt::Prefetch { buf: p.a.0, at: at(i) }).collect()
     }
-    /// Prefetches a part of the next panel, or of what the contraction says, in iteration `q` of a pass.
+    /// Prefetches a part of the next panel, or of the buffer that the contraction specifies, in iteration `q`
+    /// of a pass.
     fn prefetch_lines(&self, m: &Module, q: Dim, a: PanelPrefetch) -> Vec<Stmt> {
         let Block { p, t, part, .. } = self.block;
         let (Some((last, outer)), Some(n)) = (self.depth.split_last(), iterations(p, self.each)) else {
@@ -415,7 +415,7 @@ impl Sum<'_> {
     }
 }
 
-/// A loop of `n` iterations as loops of `each`.
+/// A loop of `n` iterations in chunks of `each`.
 fn in_parts(m: &mut Module, n: i64, each: i64, body: &dyn Fn(&mut Module, Dim) -> Vec<Stmt>) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let (parts, left) = (n / each, n % each);
@@ -433,15 +433,15 @@ fn in_parts(m: &mut Module, n: i64, each: i64, body: &dyn Fn(&mut Module, Dim) -
     s
 }
 
-/// Steps of a sum from which on it prefetches the next tile's rows, and elements of a gap between rows at
-/// most.
+/// Minimum reduction steps for prefetching the next tile's rows, and maximum elements between the ends of
+/// rows.
 const ROW_PREFETCH_STEPS: i64 = 256;
 const GAP: i64 = 32;
 
-/// The stride of the rows of A, where tiles prefetch the rows that the next one reads: where they lie one
-/// behind the other. Of several threads another one may have written them, and its cache is far away. Not
-/// where only run time counts rows: of a few of them there is no next tile, and what lies behind would take
-/// the way to memory from the weights. Nor beside other prefetches.
+/// The stride of the rows of A, if tiles prefetch the rows of the next tile, which must be adjacent in
+/// memory. With several threads, the rows may be in the cache of another core. Not if the number of rows is a
+/// run-time value: with few rows there is no next tile, and the prefetches would compete with the weights for
+/// memory bandwidth. Nor together with other prefetches.
 fn next_rows_stride<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<(Sym, i64)> {
     let ([depth], (r, count)) = (p.reduction.as_slice(), t.m_row?) else { return None };
     let along = |s: Sym| stride(m, p.a.0, &p.a.1, s);
@@ -457,17 +457,17 @@ pub(super) fn prefetches_rows<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> bo
     next_rows_stride(m, p, t).is_some()
 }
 
-/// Steps of a sum during which what its epilogue reads arrives.
+/// Minimum reduction steps during which the epilogue's operands arrive.
 const EPILOGUE_PREFETCH_STEPS: i64 = 128;
-/// Steps of a sum that are worth it where that comes from beyond the second-level cache.
+/// The same if they come from beyond the second-level cache.
 const FAR_EPILOGUE_PREFETCH_STEPS: i64 = 48;
-/// How many times as many fours of steps a sum has as rows, at least, to ask row by row at its end.
+/// Minimum ratio of reduction steps, in fours, to rows for prefetching row by row at the end.
 const EPILOGUE_PREFETCH_RATIO: i64 = 4;
 
-/// Most lines that a step of a sum prefetches.
+/// Maximum cache lines that a step prefetches.
 const MOST_LINES: i64 = 1;
 
-/// A loop that is written out.
+/// An unrolled loop.
 pub(crate) fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
     vec![Stmt::unroll(var, n, body)]
 }

@@ -1,5 +1,5 @@
-//! Rows of a panel, tile after tile: of equal height, or of two heights that differ by one row, and what is
-//! left of a number that only run time knows.
+//! The tiles of the rows of a panel: of equal height, of two heights that differ by one row, and the
+//! remainder of a run-time number.
 
 use super::choice::TALL_ROWS;
 use super::even::Even;
@@ -9,13 +9,13 @@ use crate::nest::{BinOp, Expr, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::sym::{Answer, Dim};
 
-/// Rows of a block: from where, how many.
+/// A range of rows of a block.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub from: Dim,
     pub count: Dim,
     pub prefetch: Option<PanelPrefetch>,
-    /// The tiles of the block, where all rows are cut evenly.
+    /// The tiles of the block, if rows are partitioned evenly.
     pub even: Option<Even>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Such rows of it, tile after tile.
+    /// The given rows of it, tile by tile.
     pub fn rows(self, m: &mut Module, rows: Rows, cols: Cols) -> Vec<Stmt> {
         let Panel { p, t, number } = self;
         let several = matches!(cols, Cols::Some(r) if r > t.width());
@@ -46,7 +46,7 @@ impl Panel<'_> {
     }
 }
 
-/// Where a run of tiles begins: the row, and how many tiles have passed over the panel before.
+/// The start of a run of tiles: the row, and the number of previous passes over the panel.
 #[derive(Clone, Copy)]
 struct Start {
     row: Dim,
@@ -54,13 +54,13 @@ struct Start {
 }
 
 impl Start {
-    /// Behind so many tiles of one height.
+    /// The start after `tiles` tiles of one height.
     fn after(self, tiles: Dim, height: i64) -> Start {
         Start { row: self.row + tiles * height, pass: self.pass + tiles }
     }
 }
 
-/// The tiles of a part of a panel, row by row.
+/// The tiles of a part of a panel.
 struct RowTiles<'a> {
     p: &'a Contraction,
     t: &'a Tile,
@@ -90,7 +90,7 @@ impl RowTiles<'_> {
             None => self.left(m, start, rows.count),
         }
     }
-    /// One tile of so many rows.
+    /// One tile of `mr` rows.
     fn one(&self, m: &mut Module, start: Start, mr: i64) -> Vec<Stmt> {
         let &RowTiles { p, t, part, prefetch } = self;
         Block { p, t, part, row: start.row, mr }.emit(m, prefetch.map(|a| a.at(start.pass)))
@@ -105,7 +105,7 @@ impl RowTiles<'_> {
         let body = self.one(m, start.after(v.into(), height), height);
         vec![Stmt::seq(v, tiles, body)]
     }
-    /// A known number of rows: tiles of equal height, or of two that differ by one row.
+    /// A known number of rows: tiles of equal height, or of two heights that differ by one row.
     fn counted(&self, m: &mut Module, start: Start, count: i64) -> Vec<Stmt> {
         let (tiles, each) = ((count + self.t.mr - 1) / self.t.mr, self.t.together);
         if tiles == 0 {
@@ -132,7 +132,7 @@ impl RowTiles<'_> {
         out.extend(self.equal(m, start.after(high, e.low + 1), e.here - high, e.low));
         out
     }
-    /// Tiles as high as they may be, and those of what they leave.
+    /// Tiles of the maximum height, and the remainder.
     fn left(&self, m: &mut Module, start: Start, count: Dim) -> Vec<Stmt> {
         let most = self.t.mr;
         let (mut out, mut start, mut left, mut mr) = (vec![], start, count, most);
@@ -159,19 +159,18 @@ impl RowTiles<'_> {
     }
 }
 
-/// Rows or results beside each other that are left of a number that only run time knows, and are computed at
-/// once.
+/// Rows or adjacent results that remain of a run-time number and are computed together.
 pub(crate) struct Rest {
-    /// How many.
+    /// Their number.
     pub rows: i64,
-    /// They are the last of what is left, not the first.
+    /// They are the last of the remainder, not the first.
     pub at_end: bool,
-    /// If so many are left.
+    /// The remainders for which they are computed.
     lefts: Vec<i64>,
 }
 
 impl Rest {
-    /// The statements, if the number that is left is one of those.
+    /// The statements, guarded by the remainder being one of these.
     pub fn only_if(&self, left: Dim, then: Vec<Stmt>) -> Option<Stmt> {
         let is = |n: &i64| Expr::cmp_index(BinOp::Eq, left, *n);
         let cond = self.lefts.iter().map(is).reduce(|a, b| Expr::bin(BinOp::Or, a, b))?;
@@ -179,8 +178,9 @@ impl Rest {
     }
 }
 
-/// What is left of a multiple of `each` in steps of `step`, at most eight: one or two parts, since each passes
-/// over the other operand once. Few parts of different heights serve all numbers.
+/// The parts that cover every remainder of a division by `each`, in multiples of `step`, at most eight: one
+/// or two parts per remainder, since each passes over the other operand once. Few distinct heights cover all
+/// remainders.
 pub(crate) fn rests(step: i64, each: i64) -> Vec<Rest> {
     let first = |left: i64| if left >= 6 && left != 7 { 6 } else { left / 4 * 4 };
     let parts = [(6, false), (4, false), (3, true), (2, true), (1, true)];
@@ -191,15 +191,15 @@ pub(crate) fn rests(step: i64, each: i64) -> Vec<Rest> {
     parts.into_iter().map(part).filter(|p| !p.lefts.is_empty()).collect()
 }
 
-/// A divisor of the number of rows, whatever it is, and of the height of its tiles: of what is left, too.
+/// A divisor of both the number of rows and the tile height, and so of the remainder.
 pub(super) fn common_step(m: &Module, count: Dim, mr: i64) -> i64 {
     let divides = |n: &i64| mr % n == 0 && m.syms.divides(Dim::constant(*n), count) == Answer::Yes;
     [8, 4, 2].into_iter().find(divides).unwrap_or(1)
 }
 
-/// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each
-/// element that they load, but would leave up to eleven rows: as many tiles of eight take their place as
-/// leave three at most.
+/// The number of tiles of each height for a run-time number of rows. Tiles of twelve have more work per
+/// loaded element, but would leave up to eleven rows: some of them are replaced by tiles of eight so that at
+/// most three remain.
 fn heights(m: &Module, count: Dim, mr: i64) -> Vec<(Dim, i64)> {
     if mr != TALL_ROWS {
         return vec![(m.syms.simplify(count.floor_div(mr)), mr)];

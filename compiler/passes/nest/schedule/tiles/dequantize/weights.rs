@@ -1,4 +1,4 @@
-//! Weights of few bits, packed in words: an element as a float.
+//! Weights of few bits, packed in words: conversion of an element to a float.
 
 use super::{Place, byte_dots};
 use crate::nest::{BinOp, Buf, Expr, Module, Stmt, UnOp};
@@ -6,44 +6,44 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::words::position;
 use crate::tensor::{ElemType, SmallFloat};
 
-/// What is subtracted from elements.
+/// The value that is subtracted from elements.
 pub(crate) enum Zero {
     /// One number.
     Number(f32),
-    /// `[panel][block][column]`, and a number besides.
+    /// `[panel][block][column]`, and an additional constant.
     Table(Buf, f32),
 }
 
-/// What the codes of elements stand for.
+/// The encoding of elements.
 #[derive(Clone, Copy)]
 pub(crate) enum Code {
-    /// Integers without a sign.
+    /// Unsigned integers.
     Integer,
-    /// Finite numbers of a format.
+    /// Finite numbers of a small float format.
     Float(SmallFloat),
-    /// Places in a constant that has a number for each code.
+    /// Indices into a constant table with an entry for each code.
     Place(Buf),
 }
 
-/// What elements are multiplied by, `[panel][block][column]`.
+/// The factors of elements, `[panel][block][column]`.
 #[derive(Clone, Copy)]
 pub(crate) enum Scale {
     /// Floats.
     Float(Buf),
-    /// Exponents of two, with 127 added: none of them is 0 or 255.
+    /// Exponents of two with a bias of 127: none of them is 0 or 255.
     Power(Buf),
 }
 
 /// The weights, packed.
 pub(crate) struct Nest {
-    /// The column, and how many.
+    /// The column loop and its extent.
     pub n: Sym,
     pub columns: i64,
     /// Columns of a panel.
     pub width: i64,
-    /// The row, and how many.
+    /// The row loop and its extent.
     pub row: Option<(Sym, Dim)>,
-    /// Other rows, which do not follow each other in memory.
+    /// Other row loops, which are not contiguous with it.
     pub outer: Vec<(Sym, Dim)>,
     /// `[panel][word][column]`.
     pub words: Buf,
@@ -51,21 +51,20 @@ pub(crate) struct Nest {
     pub code: Code,
     pub scale: Option<Scale>,
     pub zero: Option<Zero>,
-    /// Elements of a block, whole words, or all.
+    /// Elements of a block: whole words, or the whole column.
     pub block: i64,
     /// Elements of a column.
     pub reduction: i64,
-    /// The activations as integers of 8 bits, where the model allows that and the level has dot products of
-    /// bytes.
+    /// The activations quantized to 8 bits, if the model allows it and the level has dot products of bytes.
     pub bytes: Option<byte_dots::Bytes>,
 }
 
 impl Nest {
-    /// Loops over the rows that do not follow each other.
+    /// Wraps a body in the other row loops.
     pub(in super::super) fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
         self.outer.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::seq(*var, *hi, body)])
     }
-    /// Element number `j` of a word as a float.
+    /// Element `j` of a word as a float.
     pub(in super::super) fn field(&self, m: &mut Module, word: Expr, j: i64) -> Expr {
         let (int, place) = (ElemType::I32, position(self.bits, j));
         if let Code::Float(f) = self.code {
@@ -113,7 +112,7 @@ impl Nest {
             }
         })
     }
-    /// An element as the model has it.
+    /// An element as in the model.
     pub(in super::super) fn value(
         &self,
         m: &mut Module,
