@@ -159,11 +159,12 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
 /// extend beyond the image. `speed`: throughput of the direct sum's products relative to f32.
 fn wins(m: &Module, l: &Layer, speed: i64) -> bool {
     let (tiles, area) = (tiles(l), l.y.1 * l.x.1);
-    // Cycles of the products and of the weight transform for a single image.
-    let gains = |t: i64, a: i64| ROW * t + TRANSFORM < PLAIN * a / speed;
     let full = match (tiles.as_const(), area.as_const()) {
-        (Some(t), Some(a)) if speed > 1 => gains(t, a),
-        (Some(t), Some(a)) if t < 9 => l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && gains(t, a),
+        (Some(t), Some(a)) if speed > 1 => ROW * t + TRANSFORM < PLAIN * a / speed,
+        // Cycles of the products and of the weight transform for a single image.
+        (Some(t), Some(a)) if t < 9 => {
+            l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4
+        }
         (Some(t), Some(a)) => 16 * t <= 2 * a,
         _ => m.syms.range(area).hi.is_none_or(|h| h >= 144 * speed),
     };
