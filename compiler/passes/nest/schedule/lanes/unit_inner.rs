@@ -3,7 +3,7 @@
 
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, in_one};
-use crate::sym::{Dim, Sym};
+use crate::sym::{Dim, Sym, View};
 
 /// A row for an inner extent of one: the condition, and the statements inside the other loops of the nest.
 pub(super) struct UnitInner {
@@ -14,7 +14,7 @@ pub(super) struct UnitInner {
 /// The row of a nest whose vectors run along `var`, if all that its loops access would be adjacent. The loops
 /// run over `var` as well, so that every access is in range whatever the extent is.
 pub(super) fn choose(m: &mut Module, nest: &ParNest, (var, extent): (Sym, Dim)) -> Option<UnitInner> {
-    if extent.as_const().is_some() || nest.loops.iter().all(|l| l.0 == var) {
+    if !may_be_one(extent) || nest.loops.iter().all(|l| l.0 == var) {
         return None;
     }
     if visit::any_expr(&nest.body, &mut |e| matches!(e, Expr::With { .. })) {
@@ -35,6 +35,15 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, (var, extent): (Sym, Dim)) 
     }
     let cond = Expr::cmp_index(BinOp::Eq, extent, 1);
     Some(UnitInner { cond, body: fresh_regs(m, &body) })
+}
+
+/// False for constants and for multiples of a constant, such as an extent into which channels are joined.
+fn may_be_one(extent: Dim) -> bool {
+    match extent.view() {
+        View::Sum { terms: [(factor, _)], constant: 0 } => *factor == 1,
+        View::Sum { .. } => true,
+        _ => false,
+    }
 }
 
 /// What does not depend on the element, at the only iteration of `var`.
