@@ -255,8 +255,7 @@ impl Operator for Resize {
         // takes fewer multiplications.
         let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < CHANNELS);
         let sums = plans.iter().any(|p| p.weights.is_some());
-        let one_by_one =
-            (few || sums) && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed(cx));
+        let one_by_one = (few || sums) && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed(cx));
         let groups: Vec<Vec<Plan>> = match whole || plans.is_empty() {
             true if one_by_one => plans.into_iter().rev().map(|p| vec![p]).collect(),
             true => vec![plans],
