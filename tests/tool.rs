@@ -681,17 +681,18 @@ fn sizes_add_up() {
     emit("obj,sizes");
     let text = std::fs::read_to_string(d.join("digits.sizes.txt")).expect("the text");
     // Rows: how deep, what, bytes.
-    let rows: Vec<(bool, String, u64)> = text
+    let rows: Vec<(usize, String, u64)> = text
         .lines()
         .filter_map(|l| {
             let n = l.get(40..)?.split_whitespace().next()?.parse().ok()?;
-            Some((l.starts_with(' '), l[..40].trim().to_owned(), n))
+            Some((l.len() - l.trim_start().len(), l[..40].trim().to_owned(), n))
         })
         .collect();
     let of = |what: &str| rows.iter().find(|r| r.1 == what).unwrap_or_else(|| panic!("no {what}: {text}")).2;
     let parts = |what: &str| -> u64 {
         let at = rows.iter().position(|r| r.1 == what).expect("a row");
-        rows[at + 1..].iter().take_while(|r| r.0).map(|r| r.2).sum()
+        // Deeper rows are about some of the bytes of these.
+        rows[at + 1..].iter().take_while(|r| r.0 > 0).filter(|r| r.0 == 2).map(|r| r.2).sum()
     };
     // But for the section of the weights: its header, and what aligns it.
     let file = std::fs::metadata(d.join("digits.o")).expect("the object").len();

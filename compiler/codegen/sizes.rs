@@ -42,7 +42,7 @@ pub fn print(unit: &Unit, constants: &HashMap<&str, u64>) -> Result<String> {
         row(1, &format!("read by {levels}"), n, String::new());
     }
     for (why, (n, of)) in larger(unit, constants) {
-        row(1, why, n, format!("  {of} in the model"));
+        row(2, why, n, format!("  {of} in the model"));
     }
     let code: u64 = functions.iter().map(|f| f.1).sum();
     row(0, "code", code, format!("  {} functions", functions.len()));

@@ -41,22 +41,26 @@ fn facts_of(product: ProductKind, facts: Facts) -> Facts {
 /// Registers occupied by byte products that are composed of other instructions: elements of rows, tables,
 /// 16-bit products.
 const WORDS_APART: u32 = 11;
+/// Further ones where the bytes come in vectors of eights.
+const HALVES_APART: u32 = 4;
 
 /// True for products of eights on a level that makes two products of quads of them.
 fn halves_eights(product: ProductKind, caps: Caps) -> bool {
     product.pairs_rows() && !caps.dot.has_matrices()
 }
 
-/// The same for tiles in panels, which are those of levels with instructions for the product. Where it is put
-/// together, elements of rows are vectors of their own. Where vectors of eights are taken apart, one is left over.
+/// Facts for tiles over panels, which are those of levels with an instruction for the product. A composed product
+/// reads elements of rows as separate vectors. Vectors of eights that become vectors of quads need registers for
+/// both.
 fn facts_of_tiles(product: ProductKind, facts: Facts) -> Facts {
+    let halved = halves_eights(product, facts.caps);
     match product {
         ProductKind::Dot { group, .. } if group.is_bytes() && facts.caps.dot == Dot::QuadsInWords => Facts {
-            registers: facts.registers - WORDS_APART,
+            registers: facts.registers - WORDS_APART - if halved { HALVES_APART } else { 0 },
             caps: Caps { by_lane: false, ..facts.caps },
             ..facts
         },
-        _ if halves_eights(product, facts.caps) => Facts { registers: facts.registers - 1, ..facts },
+        _ if halved => Facts { registers: facts.registers - 1, ..facts },
         _ => facts,
     }
 }
