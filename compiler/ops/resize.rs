@@ -30,6 +30,8 @@ use plan::{Plan, source, weight};
 
 /// Number of channels from which vectors over channels pay off where elements are copied.
 const CHANNELS: i64 = 8;
+/// The same where several elements are added up.
+const SUMMED: i64 = 64;
 /// Most taps that one expression adds up.
 const UNROLLED: i64 = 8;
 
@@ -252,10 +254,11 @@ impl Operator for Resize {
             .is_some_and(|n| n <= UNROLLED);
         // If sources are known only at run time, lanes gather their elements. There are fewest of them before
         // rows are multiplied, unless all channels of a pixel are contiguous. Axis by axis, a sum of taps also
-        // takes fewer multiplications.
-        let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < CHANNELS);
+        // takes fewer multiplications, but what is between the axes is stored and read again.
         let sums = plans.iter().any(|p| p.weights.is_some());
-        let one_by_one = (few || sums) && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed(cx));
+        let most = if sums { SUMMED } else { CHANNELS };
+        let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < most);
+        let one_by_one = few && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed(cx));
         let groups: Vec<Vec<Plan>> = match whole || plans.is_empty() {
             true if one_by_one => plans.into_iter().rev().map(|p| vec![p]).collect(),
             true => vec![plans],
