@@ -3,8 +3,9 @@
 //! eight f16, which combine two adjacent vectors of a row, and multiplies unconverted operands. After the
 //! loop they are added in f32 to the initial values. Long reductions consist of nested loops.
 
+use super::fresh;
 use crate::codegen::tile::ir::Bits::B32;
-use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
+use crate::codegen::tile::ir::{Bin, Block, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
 use crate::codegen::{Map, Set};
 use crate::nest::HALVES;
 
@@ -228,11 +229,6 @@ fn rewrite(f: &mut Func, l: &Loop) {
         }
     }
     f.blocks[l.exit].nodes.splice(0..0, after);
-}
-
-fn fresh(classes: &mut Vec<Class>) -> Value {
-    classes.push(Class::Vector);
-    Value(classes.len() as u32 - 1)
 }
 
 /// The products of a loop in f16; returns the accumulators after an iteration.

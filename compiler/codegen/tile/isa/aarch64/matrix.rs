@@ -11,6 +11,7 @@
 //! packed operands then follows from their element type, every other reader of a nest understands it, and
 //! only this file deals with paired rows.
 
+use super::{fresh, instruction};
 use crate::codegen::tile::ir::Bits::{B32, B64};
 use crate::codegen::tile::ir::{Block, Class, Form, Func, Line, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
@@ -80,11 +81,6 @@ pub(super) fn products(f: &mut Func) {
         .block(b, rows, to);
     }
     drop_unused(&mut f.blocks);
-}
-
-fn fresh(classes: &mut Vec<Class>) -> Value {
-    classes.push(Class::Vector);
-    Value(classes.len() as u32 - 1)
 }
 
 /// The operands of an instruction.
@@ -309,7 +305,7 @@ impl Rewrite<'_> {
         for (def, sum, columns) in [(p, sums.0, first), (q, sums.1, second)] {
             let op = Op::MatrixDot { of, swapped };
             let args = vec![sum, columns, rows];
-            self.out.push(Node { op, args, mem: None, literal: None, def: Some(def), line: self.line });
+            self.out.push(instruction(op, args, def, self.line));
         }
     }
     /// Eight bytes of each of two rows.

@@ -1,9 +1,11 @@
 //! Dot products of eight bytes where the machine multiplies no matrices: two dot products of quads each.
 //!
-//! Panels of eights are those of levels that do ([`Func::in_quads`]). Two vectors of them, of four columns, become
-//! one of the first quads and one of the second quads of these columns (UZP1, UZP2), once for all products of a
-//! block. Elements of rows are loaded as two quads, so that four neighbours are lanes of one register.
+//! Panels of eights are those of levels that do ([`Func::in_quads`]). Two vectors of them, of four columns,
+//! become one of the first quads and one of the second quads of these columns (UZP1, UZP2), once for all
+//! products of a block. Elements of rows are loaded as two quads, so that four neighbours are lanes of one
+//! register.
 
+use super::{elements, fresh, instruction};
 use crate::codegen::tile::ir::{Block, Class, Factors, Form, Func, Line, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
@@ -15,23 +17,11 @@ const QUAD: i32 = 4;
 
 /// Makes dot products of quads of those of eights in a function.
 pub(super) fn products(f: &mut Func) {
-    let nodes = || f.blocks.iter().flat_map(|b| &b.nodes);
-    let is_element = |n: &&Node| n.op == Op::Broadcast(Form::B64) && n.args.is_empty();
-    // Elements of rows that nothing else reads.
-    let mut elements: Set<Value> = nodes().filter(is_element).filter_map(|n| n.def).collect();
-    for n in nodes() {
-        let others = n.args.iter().enumerate().filter(|(i, _)| !(*i == 1 && is_product(n)));
-        others.for_each(|(_, v)| {
-            elements.remove(v);
-        });
-    }
-    for v in f.blocks.iter().flat_map(|b| &b.jump_args) {
-        elements.remove(v);
-    }
-    let mut elements: Vec<Value> = elements.into_iter().collect();
-    elements.sort_unstable();
+    let own = elements(&f.blocks, Form::B64, |n| if is_product(n) { 1..2 } else { 0..0 });
+    let mut own: Vec<Value> = own.into_iter().collect();
+    own.sort_unstable();
     let classes = &mut f.classes;
-    let loaded = elements.into_iter().map(|e| (e, [(); 2].map(|()| fresh(classes)))).collect();
+    let loaded = own.into_iter().map(|e| (e, [(); 2].map(|()| fresh(classes)))).collect();
     for b in &mut f.blocks {
         Rewrite { loaded: &loaded, classes: &mut f.classes, turned: Map::default(), out: vec![] }.block(b);
     }
@@ -45,7 +35,8 @@ fn is_load(n: &Node) -> bool {
     matches!(n.op, Op::Load(_)) && n.args.is_empty()
 }
 
-/// How many instructions the products of a row are, from the first one on, with what they load. No sum is in two.
+/// How many instructions the products of a row are, from the first one on, with what they load. No sum is in
+/// two.
 fn row(nodes: &[Node]) -> usize {
     let element = |n: &Node| n.args.get(1).copied().filter(|_| is_product(n));
     let own = element(&nodes[0]);
@@ -57,11 +48,6 @@ fn row(nodes: &[Node]) -> usize {
     };
     let all = nodes.iter().take_while(|n| together(n)).count();
     nodes[..all].iter().rposition(is_product).map_or(1, |last| last + 1)
-}
-
-fn fresh(classes: &mut Vec<Class>) -> Value {
-    classes.push(Class::Vector);
-    Value(classes.len() as u32 - 1)
 }
 
 /// A block that is being rewritten.
@@ -89,8 +75,8 @@ impl Rewrite<'_> {
         }
         b.nodes = self.out;
     }
-    /// The products of a row. All columns are loaded before the first is taken apart, and all sums have their first
-    /// quads before one has its second: cores that wait for results wait once.
+    /// The products of a row. All columns are loaded before the first is taken apart, and all sums have their
+    /// first quads before one has its second: cores that wait for results wait once.
     fn row(&mut self, row: &[Node]) {
         self.out.extend(row.iter().filter(|n| !is_product(n)).cloned());
         let mut second = vec![];
@@ -136,6 +122,6 @@ impl Rewrite<'_> {
         q
     }
     fn push(&mut self, op: Op, args: Vec<Value>, def: Value, line: Line) {
-        self.out.push(Node { op, args, mem: None, literal: None, def: Some(def), line });
+        self.out.push(instruction(op, args, def, line));
     }
 }

@@ -9,8 +9,9 @@
 //! bits ([`Bytes::Narrow`]), the second product is added to the first (SMLAL), and their sum to the
 //! accumulator: three instructions. Panels are those of levels with dot products.
 
+use super::{elements, fresh, instruction};
 use crate::codegen::math::Table;
-use crate::codegen::tile::ir::{Block, Bytes, Class, Form, Func, Line, Node, Op, Value};
+use crate::codegen::tile::ir::{Bytes, Class, Form, Func, Line, Node, Op, Value};
 use crate::codegen::{Map, Set};
 use std::collections::VecDeque;
 
@@ -39,7 +40,8 @@ pub(super) fn products(f: &mut Func) {
     if !f.blocks.iter().flat_map(|b| &b.nodes).any(is_one) {
         return;
     }
-    let firsts = elements(&f.blocks);
+    // Of a group that only dot products use, a single lane suffices.
+    let firsts = elements(&f.blocks, Form::B32, |n| if is_one(n) { 1..n.args.len() } else { 0..0 });
     let mut table = |t: &'static Table| {
         let def = fresh(&mut f.classes);
         // The first instruction defines the parameters.
@@ -62,28 +64,6 @@ pub(super) fn products(f: &mut Func) {
         nodes.into_iter().for_each(|n| r.node(n));
         b.nodes = r.out;
     }
-}
-
-fn fresh(classes: &mut Vec<Class>) -> Value {
-    classes.push(Class::Vector);
-    Value(classes.len() as u32 - 1)
-}
-
-/// Broadcast loads of groups that only dot products use: a single lane suffices.
-fn elements(blocks: &[Block]) -> Set<Value> {
-    let nodes = || blocks.iter().flat_map(|b| &b.nodes);
-    let whole = |n: &&Node| n.op == Op::Broadcast(Form::B32) && n.args.is_empty();
-    let mut found: Set<Value> = nodes().filter(whole).filter_map(|n| n.def).collect();
-    for n in nodes() {
-        let read = if let Op::Dot(_) = n.op { &n.args[..1] } else { &n.args[..] };
-        read.iter().for_each(|v| {
-            found.remove(v);
-        });
-    }
-    blocks.iter().flat_map(|b| &b.jump_args).for_each(|v| {
-        found.remove(v);
-    });
-    found
 }
 
 /// A dot product with permuted factors.
@@ -181,8 +161,4 @@ impl Rewrite<'_> {
     fn take_steps(&mut self, now: usize) {
         self.out.extend(self.steps.extract_if(.., |s| s.0 <= now).map(|s| s.1));
     }
-}
-
-fn instruction(op: Op, args: Vec<Value>, def: Value, line: Line) -> Node {
-    Node { op, args, mem: None, literal: None, def: Some(def), line }
 }
