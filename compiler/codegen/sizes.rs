@@ -1,9 +1,10 @@
 //! The size of an object by contents (`--emit sizes`): weights by the CPU levels that read them, code by
 //! level, tables.
 
-use super::assemble::{Defined, Unit};
+use super::assemble::{Defined, Unit, Variant};
 use super::object::build;
 use crate::diag::{Failure, Result};
+use crate::nest::BufData;
 use object::read::{File, Object as _, ObjectSection as _};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -80,24 +81,22 @@ pub fn print(unit: &Unit, constants: &HashMap<&str, u64>) -> Result<String> {
     Ok(out)
 }
 
-/// Weights that are stored larger than they are in the model, because it is faster: by the reason, their bytes and
-/// those in the model.
+/// Weights that are stored larger than they are in the model, because it is faster: by the reason, their
+/// bytes and those in the model.
 fn larger(unit: &Unit, constants: &HashMap<&str, u64>) -> BTreeMap<&'static str, (u64, u64)> {
     let parts = &unit.weights.parts;
     let mut seen = vec![false; parts.len()];
     let mut out: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
     for v in &unit.variants {
-        for (b, data) in v.m.bufs.iter() {
-            let Some(at) = v.weights.offset(b) else { continue };
-            let k = parts.partition_point(|p| p.offset <= at as u64);
-            if k == 0 || std::mem::replace(&mut seen[k - 1], true) {
+        for (k, data) in stored(unit, v) {
+            if std::mem::replace(&mut seen[k], true) {
                 continue;
             }
             // Passes append what they have done to the name of the constant.
             let ends = data.name.rmatch_indices('.').map(|m| m.0);
             let stems = std::iter::once(data.name.len()).chain(ends).map(|n| &data.name[..n]);
             let Some(of) = stems.into_iter().find_map(|s| constants.get(s)).copied() else { continue };
-            let n = parts[k - 1].data.byte_len();
+            let n = parts[k].data.byte_len();
             let why = if data.name.contains(".winograd") {
                 "of Winograd's convolutions"
             } else if data.ty.is_float() && n >= 2 * of {
@@ -114,6 +113,13 @@ fn larger(unit: &Unit, constants: &HashMap<&str, u64>) -> BTreeMap<&'static str,
     out
 }
 
+/// The constants of a variant, and which part of the weights each is. Buffers with equal contents share one
+/// part.
+fn stored<'a>(unit: &'a Unit, v: &'a Variant) -> impl Iterator<Item = (usize, &'a BufData)> {
+    let part = |at: i64| unit.weights.parts.partition_point(|p| p.offset <= at as u64).checked_sub(1);
+    v.m.bufs.iter().filter_map(move |(b, data)| Some((part(v.weights.offset(b)?)?, data)))
+}
+
 /// Bytes of the weights by the levels that read them. Weights of a single level are in a separate row.
 fn readers(unit: &Unit) -> BTreeMap<String, u64> {
     let parts = &unit.weights.parts;
@@ -122,12 +128,9 @@ fn readers(unit: &Unit) -> BTreeMap<String, u64> {
     for v in &unit.variants {
         seen.clear();
         seen.resize(parts.len(), false);
-        for (b, _) in v.m.bufs.iter() {
-            let Some(at) = v.weights.offset(b) else { continue };
-            // Buffers with equal contents share one part.
-            let k = parts.partition_point(|p| p.offset <= at as u64);
-            if k > 0 && !std::mem::replace(&mut seen[k - 1], true) {
-                levels[k - 1].push(v.level.name.clone());
+        for (k, _) in stored(unit, v) {
+            if !std::mem::replace(&mut seen[k], true) {
+                levels[k].push(v.level.name.clone());
             }
         }
     }
