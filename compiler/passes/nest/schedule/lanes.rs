@@ -98,7 +98,7 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
     let work = cost::work(m, body);
     let mut nest = peel(body);
     if let Some(along) = along_result(m, &nest, vectors) {
-        return Plan { work, ..of_result(m, along, vectors, whole) };
+        return of_result(m, along, vectors, (whole, work));
     }
     order_loops(m, &nest.body, &mut nest.loops);
     let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
@@ -140,8 +140,8 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
     Plan { nest, kind: Kind::Rows(tasks, ways), schedule: Schedule { inner, ..schedule }, work }
 }
 
-/// The plan for vectors along the result, but for its work.
-fn of_result(m: &mut Module, along: Along, vectors: Vectors, whole: bool) -> Plan {
+/// The plan for vectors along the result.
+fn of_result(m: &mut Module, along: Along, vectors: Vectors, (whole, work): (bool, Dim)) -> Plan {
     let mut schedule = along.describe();
     let rows = along.rows().filter(|_| whole);
     let unit = rows.and_then(|(nest, inner)| unit_inner::choose(m, nest, inner));
@@ -153,7 +153,7 @@ fn of_result(m: &mut Module, along: Along, vectors: Vectors, whole: bool) -> Pla
         let then = rows::apply(m, &body, steps);
         nest.body = vec![Stmt::If { cond, then, els: nest.body }];
     }
-    Plan { nest, kind: Kind::Result { whole }, schedule, work: Dim::constant(0) }
+    Plan { nest, kind: Kind::Result { whole }, schedule, work }
 }
 
 impl super::Plan for Plan {
