@@ -7,8 +7,8 @@
 //! (n, k) denotes `(q - zero) * scale` of its block. `accuracy_level` 4 allows 8-bit integer activations with
 //! one scale per block (`KernelData::narrow`). The other levels allow a precision below f32 and are not used.
 //!
-//! `g_idx` assigns each row of the weights to the scale of another block. Constant weights are stored in the order of
-//! their groups, and the input is read in that order (`groups`).
+//! `g_idx` assigns each row of the weights to the scale of another block. Constant weights are stored in the
+//! order of their groups, and the input is read in that order (`groups`).
 //!
 //! The dequantized weights are a separate map, transposed for the product, which has the form of `matmul`.
 //! Constant weights are never stored as floats: pass `few_bits` moves the map into the product.

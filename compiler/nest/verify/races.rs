@@ -39,8 +39,8 @@ fn never_called(m: &Module) -> bool {
     })
 }
 
-/// Checks all parallel loops of a body. Loops inside one that an equation of the entry may keep from running are
-/// left alone.
+/// Checks all parallel loops of a body. Loops inside one that an equation of the entry may keep from running
+/// are left alone.
 pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
     if !never_called(m) {
         check_loops(m, body, faults);

@@ -21,8 +21,8 @@ pub struct Plan {
     /// Sources per element.
     pub taps: Dim,
     first: First,
-    /// Shape [period, taps], or [taps, size] if computed at run time, since adjacent elements are adjacent lanes.
-    /// `None` if a single source is copied.
+    /// Shape [period, taps], or [taps, size] if computed at run time, since adjacent elements are adjacent
+    /// lanes. `None` if a single source is copied.
     pub weights: Option<Buf>,
     /// The number of elements after which weights repeat.
     period: Option<i64>,

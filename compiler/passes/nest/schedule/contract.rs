@@ -49,9 +49,9 @@ fn halves_eights(product: ProductKind, caps: Caps) -> bool {
     product.pairs_rows() && !caps.dot.has_matrices()
 }
 
-/// Facts for tiles over panels, which are those of levels with an instruction for the product. A composed product
-/// reads elements of rows as separate vectors. Vectors of eights that become vectors of quads need registers for
-/// both.
+/// Facts for tiles over panels, which are those of levels with an instruction for the product. A composed
+/// product reads elements of rows as separate vectors. Vectors of eights that become vectors of quads need
+/// registers for both.
 fn facts_of_tiles(product: ProductKind, facts: Facts) -> Facts {
     let halved = halves_eights(product, facts.caps);
     match product {

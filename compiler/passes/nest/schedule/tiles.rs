@@ -38,8 +38,8 @@ pub(crate) enum Panels {
     Packed(Packed),
     /// B in place; its rows are contiguous along the columns, in whole vectors.
     InPlace,
-    /// One panel at a time in scratch of a task, `[part][reduction][columns]`. `of_b`: made of B in memory, not of
-    /// weights of few bits.
+    /// One panel at a time in scratch of a task, `[part][reduction][columns]`. `of_b`: made of B in memory,
+    /// not of weights of few bits.
     Private { buf: Buf, part: Sym, of_b: bool },
 }
 

@@ -8,9 +8,9 @@ use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::Dim;
 use std::collections::HashSet;
 
-/// True for the padded copy of a caller's image with few channels, or of any image whose channels do not fill half
-/// of a vector: vectors along channels would be nearly empty, and a convolution broadcasts single elements in any
-/// layout.
+/// True for the padded copy of a caller's image with few channels, or of any image whose channels do not fill
+/// half of a vector: vectors along channels would be nearly empty, and a convolution broadcasts single
+/// elements in any layout.
 pub(super) fn comes_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
     let Some(channels) = m.bufs[b].dims[1].as_const().filter(|c| (2..=FEW).contains(c)) else { return false };
     let copies = |k: &Kernel| {

@@ -248,8 +248,8 @@ impl Plane {
 
 /// Cycles of four steps of a tile where elements of rows are lanes of vectors: of a core with two multipliers
 /// that takes three operations a cycle, of which a load is two and one of two vectors three, as LLVM has the
-/// Neoverse N1. Wider cores multiply as much for each load. `others`: instructions for columns that take the time
-/// of products.
+/// Neoverse N1. Wider cores multiply as much for each load. `others`: instructions for columns that take the
+/// time of products.
 fn cycles_by_lane(mr: i64, nv: i64, others: i64) -> f64 {
     /// Addresses, the count, prefetches.
     const LOOP: i64 = 8;

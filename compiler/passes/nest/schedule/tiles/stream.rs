@@ -23,7 +23,8 @@ const MOST_LINES: i64 = 4;
 /// Where the lines of B are: those of a row follow each other in memory.
 #[derive(Clone, Copy)]
 enum Rows {
-    /// A row for each step of the sum, along the columns. A step prefetches the row that is so many steps ahead.
+    /// A row for each step of the sum, along the columns. A step prefetches the row that is so many steps
+    /// ahead.
     Steps { ahead: i64 },
     /// A row for each column, along the steps.
     Columns,
