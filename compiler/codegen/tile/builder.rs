@@ -128,8 +128,7 @@ impl Builder {
         self.f.width.lanes() / if self.f.long { 2 } else { 1 }
     }
     fn fresh(&mut self, c: Class) -> Value {
-        self.f.classes.push(c);
-        Value(self.f.classes.len() as u32 - 1)
+        Value::fresh(&mut self.f.classes, c)
     }
     fn class(&self, v: Value) -> Class {
         self.f.classes[v.0 as usize]

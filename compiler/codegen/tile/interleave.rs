@@ -72,8 +72,7 @@ fn put_aside(f: &mut Func, block: usize, groups: &[Group]) {
             out.extend(waiting.map(|(v, mem)| node(Op::Store(Form::B32), *mem, vec![*v], None)));
         }
         for (v, mem) in rest.iter().filter(|g| g.at == i).flat_map(|g| &g.sums) {
-            f.classes.push(Class::Vector);
-            let loaded = Value(f.classes.len() as u32 - 1);
+            let loaded = Value::fresh(&mut f.classes, Class::Vector);
             out.push(node(Op::Load(Form::B32), *mem, vec![], Some(loaded)));
             now.insert(*v, loaded);
         }

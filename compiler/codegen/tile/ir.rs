@@ -45,6 +45,14 @@ impl Number {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value(pub(super) u32);
 
+impl Value {
+    /// A fresh value of a function with these classes.
+    pub fn fresh(classes: &mut Vec<Class>, class: Class) -> Value {
+        classes.push(class);
+        Value(classes.len() as u32 - 1)
+    }
+}
+
 /// The register class of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {

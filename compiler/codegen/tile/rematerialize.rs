@@ -251,8 +251,7 @@ fn kept_between_uses(
 
 /// Defines a new value by `op`.
 fn fresh(f: &mut Func, op: Op) -> (Node, Value) {
-    f.classes.push(Class::Vector);
-    let v = Value(f.classes.len() as u32 - 1);
+    let v = Value::fresh(&mut f.classes, Class::Vector);
     let node = Node { op, args: vec![], mem: None, literal: None, def: Some(v), line: Line::default() };
     (node, v)
 }

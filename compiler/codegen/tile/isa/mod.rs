@@ -4,8 +4,9 @@ pub(in crate::codegen) mod aarch64;
 pub(in crate::codegen) mod riscv64;
 mod x86_64;
 
-use super::ir::{Class, Form, Func, Node, Op, Value, Width};
+use super::ir::{Block, Class, Form, Func, Line, Node, Op, Value, Width};
 use super::regalloc::Alloc;
+use crate::codegen::Set;
 use crate::codegen::tile::Code;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, PRegSet, RegClass, VReg};
@@ -66,4 +67,21 @@ pub(super) fn machine(w: Width) -> &'static dyn Machine {
         Width::Neon => &aarch64::Aarch64,
         Width::Rvv128 | Width::Rvv256 | Width::Rvv512 => &riscv64::Riscv64,
     }
+}
+
+/// An instruction without memory operand and literal.
+fn node(op: Op, args: Vec<Value>, def: Option<Value>, line: Line) -> Node {
+    Node { op, args, mem: None, literal: None, def, line }
+}
+
+/// Values with a use that `as_wanted` does not accept.
+fn used_otherwise(blocks: &[Block], as_wanted: &dyn Fn(&Node, usize) -> bool) -> Set<Value> {
+    let mut out = Set::default();
+    for b in blocks {
+        for n in &b.nodes {
+            out.extend(n.args.iter().enumerate().filter(|(i, _)| !as_wanted(n, *i)).map(|(_, v)| *v));
+        }
+        out.extend(b.jump_args.iter().copied());
+    }
+    out
 }

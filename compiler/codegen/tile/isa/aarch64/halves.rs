@@ -3,9 +3,9 @@
 //! eight f16, which combine two adjacent vectors of a row, and multiplies unconverted operands. After the
 //! loop they are added in f32 to the initial values. Long reductions consist of nested loops.
 
-use super::fresh;
 use crate::codegen::tile::ir::Bits::B32;
-use crate::codegen::tile::ir::{Bin, Block, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
+use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
+use crate::codegen::tile::isa::node;
 use crate::codegen::{Map, Set};
 use crate::nest::HALVES;
 
@@ -162,23 +162,15 @@ fn rewrite(f: &mut Func, l: &Loop) {
         let first = left.remove(0);
         let next = left.iter().position(|s| beside(&f.blocks[l.head], &first, s));
         let second = next.map(|i| left.remove(i));
-        pairs.push(Pair { first, second, carried: fresh(&mut f.classes) });
+        pairs.push(Pair { first, second, carried: Value::fresh(&mut f.classes, Class::Vector) });
     }
     let line = f.blocks[l.head].nodes.first().map_or(Line::default(), |n| n.line);
     let begins = f.blocks[l.enter].jump_args.clone();
     let ends = products(f, l, &pairs);
     // What the loop carries.
-    let zero = fresh(&mut f.classes);
-    let node = |op, args: &[Value], def| Node {
-        op,
-        args: args.to_vec(),
-        mem: None,
-        literal: None,
-        def: Some(def),
-        line,
-    };
+    let zero = Value::fresh(&mut f.classes, Class::Vector);
     let enter = &mut f.blocks[l.enter].nodes;
-    enter.insert(enter.len().saturating_sub(1), node(Op::Const(Number::Word(0)), &[], zero));
+    enter.insert(enter.len().saturating_sub(1), node(Op::Const(Number::Word(0)), vec![], Some(zero), line));
     let gone: Set<usize> =
         pairs.iter().flat_map(|p| p.second.iter().chain([&p.first])).map(|s| s.param).collect();
     let keep = |of: &mut Vec<Value>| {
@@ -209,14 +201,14 @@ fn rewrite(f: &mut Func, l: &Loop) {
     for (p, end) in pairs.iter().zip(&ends) {
         for (upper, sum) in [(false, Some(&p.first)), (true, p.second.as_ref())] {
             let Some(sum) = sum else { continue };
-            let part = fresh(&mut f.classes);
-            after.push(node(Op::Un(Un::Whole { upper }, B32), &[*end], part));
+            let part = Value::fresh(&mut f.classes, Class::Vector);
+            after.push(node(Op::Un(Un::Whole { upper }, B32), vec![*end], Some(part), line));
             let begin = begins[sum.param];
             let whole = if constants.contains(&begin) {
                 part
             } else {
-                let whole = fresh(&mut f.classes);
-                after.push(node(Op::Bin(Bin::Add, B32), &[begin, part], whole));
+                let whole = Value::fresh(&mut f.classes, Class::Vector);
+                after.push(node(Op::Bin(Bin::Add, B32), vec![begin, part], Some(whole), line));
                 whole
             };
             put.insert(sum.end, whole);
@@ -258,7 +250,7 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
                 line,
             };
             let holder = *held.entry(*at).or_insert_with(|| {
-                let def = fresh(classes);
+                let def = Value::fresh(classes, Class::Vector);
                 // Adjacent elements are loaded together; a single one is in the lower half of a 32-bit lane.
                 let op = match count {
                     8 => Op::Load(Form::B32),
@@ -270,23 +262,17 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
                 def
             });
             let vector = *columns.entry((x.vector, p.second.is_some())).or_insert_with(|| {
-                let def = fresh(classes);
+                let def = Value::fresh(classes, Class::Vector);
                 let op = if p.second.is_some() { Op::Load(Form::B32) } else { Op::LoadFirst(Form::B32, 2) };
                 if let Some(i) = position.get(&x.vector) {
                     nodes[*i].push(load(op, near, def));
                 }
                 def
             });
-            let def = fresh(classes);
+            let def = Value::fresh(classes, Class::Vector);
             nodes[x.at].clear();
-            nodes[x.at].push(Node {
-                op: Op::FmaHalves { lane: *lane },
-                args: vec![sum, vector, holder],
-                mem: None,
-                literal: None,
-                def: Some(def),
-                line,
-            });
+            let op = Op::FmaHalves { lane: *lane };
+            nodes[x.at].push(node(op, vec![sum, vector, holder], Some(def), line));
             if let Some(y) = p.second.as_ref().and_then(|s| s.steps.get(i)) {
                 nodes[y.at].clear();
             }

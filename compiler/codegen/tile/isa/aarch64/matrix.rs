@@ -11,9 +11,9 @@
 //! packed operands then follows from their element type, every other reader of a nest understands it, and
 //! only this file deals with paired rows.
 
-use super::{fresh, instruction};
 use crate::codegen::tile::ir::Bits::{B32, B64};
 use crate::codegen::tile::ir::{Block, Class, Form, Func, Line, Mem, Node, Op, Value};
+use crate::codegen::tile::isa::node;
 use crate::codegen::{Map, Set};
 
 /// Accumulators of two rows, in the order of the pair.
@@ -57,7 +57,8 @@ pub(super) fn products(f: &mut Func) {
     let mut all: Vec<Pair> = all.into_iter().collect();
     all.sort_unstable();
     for p in all {
-        let halves = (fresh(&mut f.classes), fresh(&mut f.classes));
+        let halves =
+            (Value::fresh(&mut f.classes, Class::Vector), Value::fresh(&mut f.classes, Class::Vector));
         pairs.halves.insert(p, halves);
     }
     let constants: Map<Value, Op> = f
@@ -199,7 +200,7 @@ struct Rewrite<'a> {
 
 impl Rewrite<'_> {
     fn push(&mut self, op: Op, args: &[Value], mem: Option<Mem>) -> Value {
-        let def = fresh(self.classes);
+        let def = Value::fresh(self.classes, Class::Vector);
         self.out.push(Node { op, args: args.to_vec(), mem, literal: None, def: Some(def), line: self.line });
         def
     }
@@ -305,7 +306,7 @@ impl Rewrite<'_> {
         for (def, sum, columns) in [(p, sums.0, first), (q, sums.1, second)] {
             let op = Op::MatrixDot { of, swapped };
             let args = vec![sum, columns, rows];
-            self.out.push(instruction(op, args, def, self.line));
+            self.out.push(node(op, args, Some(def), self.line));
         }
     }
     /// Eight bytes of each of two rows.

@@ -12,14 +12,13 @@ mod select;
 pub(in crate::codegen) mod table;
 mod words;
 
-use super::{Machine, Reach};
+use super::{Machine, Reach, used_otherwise};
 use crate::codegen::Set;
 use crate::codegen::tile::Code;
-use crate::codegen::tile::ir::{Block, Class, Form, Func, Line, Node, Op, Value};
+use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
-use std::ops::Range;
 
 /// Tiles of Advanced SIMD.
 pub(super) struct Aarch64;
@@ -78,31 +77,10 @@ impl Machine for Aarch64 {
     }
 }
 
-/// A fresh vector.
-fn fresh(classes: &mut Vec<Class>) -> Value {
-    classes.push(Class::Vector);
-    Value(classes.len() as u32 - 1)
-}
-
-/// An instruction without memory operand and literal.
-fn instruction(op: Op, args: Vec<Value>, def: Value, line: Line) -> Node {
-    Node { op, args, mem: None, literal: None, def: Some(def), line }
-}
-
-/// Elements of rows: broadcast loads of a form that are read only as the operands `factors` of instructions.
-fn elements(blocks: &[Block], form: Form, factors: impl Fn(&Node) -> Range<usize>) -> Set<Value> {
-    let nodes = || blocks.iter().flat_map(|b| &b.nodes);
-    let loads = nodes().filter(|n| n.op == Op::Broadcast(form) && n.args.is_empty());
-    let mut found: Set<Value> = loads.filter_map(|n| n.def).collect();
-    for n in nodes() {
-        let factors = factors(n);
-        let others = n.args.iter().enumerate().filter(|(i, _)| !factors.contains(i));
-        others.for_each(|(_, v)| {
-            found.remove(v);
-        });
-    }
-    blocks.iter().flat_map(|b| &b.jump_args).for_each(|v| {
-        found.remove(v);
-    });
-    found
+/// Elements of rows: broadcast loads of a form that instructions read as factors only.
+fn elements(blocks: &[Block], form: Form, is_factor: &dyn Fn(&Node, usize) -> bool) -> Set<Value> {
+    let otherwise = used_otherwise(blocks, is_factor);
+    let loads = blocks.iter().flat_map(|b| &b.nodes);
+    let loads = loads.filter(|n| n.op == Op::Broadcast(form) && n.args.is_empty());
+    loads.filter_map(|n| n.def).filter(|v| !otherwise.contains(v)).collect()
 }

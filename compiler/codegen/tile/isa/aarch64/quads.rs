@@ -5,8 +5,9 @@
 //! products of a block. Elements of rows are loaded as two quads, so that four neighbours are lanes of one
 //! register.
 
-use super::{elements, fresh, instruction};
+use super::elements;
 use crate::codegen::tile::ir::{Block, Class, Factors, Form, Func, Line, Mem, Node, Op, Value};
+use crate::codegen::tile::isa::node;
 use crate::codegen::{Map, Set};
 
 /// Two vectors of quads: the first ones of all lanes' eights, and the second ones.
@@ -17,11 +18,12 @@ const QUAD: i32 = 4;
 
 /// Makes dot products of quads of those of eights in a function.
 pub(super) fn products(f: &mut Func) {
-    let own = elements(&f.blocks, Form::B64, |n| if is_product(n) { 1..2 } else { 0..0 });
+    let own = elements(&f.blocks, Form::B64, &|n, i| i == 1 && is_product(n));
     let mut own: Vec<Value> = own.into_iter().collect();
     own.sort_unstable();
     let classes = &mut f.classes;
-    let loaded = own.into_iter().map(|e| (e, [(); 2].map(|()| fresh(classes)))).collect();
+    let loaded =
+        own.into_iter().map(|e| (e, [(); 2].map(|()| Value::fresh(classes, Class::Vector)))).collect();
     for b in &mut f.blocks {
         Rewrite { loaded: &loaded, classes: &mut f.classes, turned: Map::default(), out: vec![] }.block(b);
     }
@@ -89,7 +91,7 @@ impl Rewrite<'_> {
             let loaded = self.loaded.get(&element).copied();
             let rows = loaded.unwrap_or_else(|| self.quads([element; 2], n.line));
             let columns = self.quads([a, b], n.line);
-            let between = fresh(self.classes);
+            let between = Value::fresh(self.classes, Class::Vector);
             second.push((Op::Dot(bytes), vec![between, rows[1], columns[1]], def, n.line));
             self.push(Op::Dot(bytes), vec![sum, rows[0], columns[0]], between, n.line);
         }
@@ -114,7 +116,7 @@ impl Rewrite<'_> {
             return *q;
         }
         let q = [false, true].map(|odd| {
-            let def = fresh(self.classes);
+            let def = Value::fresh(self.classes, Class::Vector);
             self.push(Op::Unzip { odd }, of.to_vec(), def, line);
             def
         });
@@ -122,6 +124,6 @@ impl Rewrite<'_> {
         q
     }
     fn push(&mut self, op: Op, args: Vec<Value>, def: Value, line: Line) {
-        self.out.push(instruction(op, args, def, line));
+        self.out.push(node(op, args, Some(def), line));
     }
 }

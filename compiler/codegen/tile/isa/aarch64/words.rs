@@ -9,9 +9,10 @@
 //! bits ([`Bytes::Narrow`]), the second product is added to the first (SMLAL), and their sum to the
 //! accumulator: three instructions. Panels are those of levels with dot products.
 
-use super::{elements, fresh, instruction};
+use super::elements;
 use crate::codegen::math::Table;
 use crate::codegen::tile::ir::{Bytes, Class, Form, Func, Line, Node, Op, Value};
+use crate::codegen::tile::isa::node;
 use crate::codegen::{Map, Set};
 use std::collections::VecDeque;
 
@@ -41,11 +42,11 @@ pub(super) fn products(f: &mut Func) {
         return;
     }
     // Of a group that only dot products use, a single lane suffices.
-    let firsts = elements(&f.blocks, Form::B32, |n| if is_one(n) { 1..n.args.len() } else { 0..0 });
+    let firsts = elements(&f.blocks, Form::B32, &|n, i| i > 0 && is_one(n));
     let mut table = |t: &'static Table| {
-        let def = fresh(&mut f.classes);
+        let def = Value::fresh(&mut f.classes, Class::Vector);
         // The first instruction defines the parameters.
-        f.blocks[0].nodes.insert(1, instruction(Op::Table(t), vec![], def, Line::default()));
+        f.blocks[0].nodes.insert(1, node(Op::Table(t), vec![], Some(def), Line::default()));
         def
     };
     let tables = [table(&PARTS), table(&PARTS_OF_FIRST)];
@@ -94,8 +95,8 @@ struct Rewrite<'a> {
 
 impl Rewrite<'_> {
     fn push(&mut self, op: Op, args: Vec<Value>, line: Line) -> Value {
-        let def = fresh(self.classes);
-        self.out.push(instruction(op, args, def, line));
+        let def = Value::fresh(self.classes, Class::Vector);
+        self.out.push(node(op, args, Some(def), line));
         def
     }
     fn node(&mut self, mut n: Node) {
@@ -139,14 +140,14 @@ impl Rewrite<'_> {
             let Some(b) = self.begun.pop_front() else { return };
             let (lower, line) = (Op::MulBytes { bytes: b.bytes, upper: false }, b.line);
             let product = self.push(lower, b.factors.clone(), line);
-            let between = fresh(self.classes);
+            let between = Value::fresh(self.classes, Class::Vector);
             let ((before, sum), [second, third]) = (b.sums, BETWEEN.map(|n| self.count + n));
             let add =
-                |args: [Value; 2], def: Value| instruction(Op::AddPairs(b.bytes), args.to_vec(), def, line);
+                |args: [Value; 2], def: Value| node(Op::AddPairs(b.bytes), args.to_vec(), Some(def), line);
             if b.bytes == Bytes::Narrow {
                 let op = Op::AddMulBytes { bytes: b.bytes, upper: true };
                 let args = [product].into_iter().chain(b.factors).collect();
-                self.steps.push((second, instruction(op, args, between, line)));
+                self.steps.push((second, node(op, args, Some(between), line)));
                 self.steps.push((third, add([before, between], sum)));
             } else {
                 let other = self.push(Op::MulBytes { bytes: b.bytes, upper: true }, b.factors, line);

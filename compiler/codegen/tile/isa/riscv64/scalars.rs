@@ -2,9 +2,9 @@
 //! floating-point registers, integers from integer registers. They occupy no vector register.
 
 use super::registers::FLOATS;
-use super::select::{fresh, node, used_otherwise};
 use super::table;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Node, Number, Op, Value};
+use crate::codegen::tile::isa::{node, used_otherwise};
 use crate::codegen::{Map, Set};
 
 /// The form of an instruction with a floating-point register in place of an argument.
@@ -179,7 +179,7 @@ pub(super) fn place_integers(f: &mut Func) {
     let otherwise = used_otherwise(&f.blocks, &can);
     let mut made: Vec<(Number, Value)> = vec![];
     for (x, _) in wanted(f, &all, &can) {
-        let v = fresh(f, Class::Int);
+        let v = Value::fresh(&mut f.classes, Class::Int);
         made.push((x, v));
     }
     let held: Map<Value, Value> = all

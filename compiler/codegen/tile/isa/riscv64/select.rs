@@ -2,8 +2,9 @@
 //! products, permutations of lanes.
 
 use super::{order, scalars};
-use crate::codegen::tile::ir::{Bits, Block, Class, Func, Line, Node, Op, Pred, Un, Value};
-use crate::codegen::{Map, Set};
+use crate::codegen::Map;
+use crate::codegen::tile::ir::{Bits, Class, Func, Node, Op, Pred, Un, Value};
+use crate::codegen::tile::isa::node;
 
 /// Selects instruction forms.
 pub(super) fn forms(f: &mut Func) {
@@ -19,17 +20,6 @@ pub(super) fn forms(f: &mut Func) {
     products(f);
 }
 
-/// An instruction without memory operand and literal.
-pub(super) fn node(op: Op, args: Vec<Value>, def: Option<Value>, line: Line) -> Node {
-    Node { op, args, mem: None, literal: None, def, line }
-}
-
-/// A fresh value of a class.
-pub(super) fn fresh(f: &mut Func, c: Class) -> Value {
-    f.classes.push(c);
-    Value(f.classes.len() as u32 - 1)
-}
-
 /// Expands exchanges of lanes to permutations by an index vector.
 fn swaps(f: &mut Func) {
     for i in 0..f.blocks.len() {
@@ -42,7 +32,7 @@ fn swaps(f: &mut Func) {
                 let v = match from.get(&numbers) {
                     Some(v) => *v,
                     None => {
-                        let v = fresh(f, Class::Vector);
+                        let v = Value::fresh(&mut f.classes, Class::Vector);
                         out.push(node(numbers, vec![], Some(v), n.line));
                         from.insert(numbers, v);
                         v
@@ -65,7 +55,7 @@ fn unordered(f: &mut Func) {
             match (n.op, n.args.as_slice()) {
                 (Op::Cmp(Pred::Unordered, _), &[a, b]) if a != b => {
                     let each = [a, b].map(|v| {
-                        let d = fresh(f, Class::Mask);
+                        let d = Value::fresh(&mut f.classes, Class::Mask);
                         out.push(node(n.op, vec![v, v], Some(d), n.line));
                         d
                     });
@@ -128,16 +118,4 @@ fn products(f: &mut Func) {
             at += 1;
         }
     }
-}
-
-/// Values with a use that `as_wanted` does not accept.
-pub(super) fn used_otherwise(blocks: &[Block], as_wanted: &dyn Fn(&Node, usize) -> bool) -> Set<Value> {
-    let mut out = Set::default();
-    for b in blocks {
-        for n in &b.nodes {
-            out.extend(n.args.iter().enumerate().filter(|(i, _)| !as_wanted(n, *i)).map(|(_, v)| *v));
-        }
-        out.extend(b.jump_args.iter().copied());
-    }
-    out
 }
