@@ -147,25 +147,13 @@ impl Module {
             Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } => self.regs[*r].ty,
             Expr::Index(_) | Expr::Address(_) => ElemType::I64,
             Expr::Load { buf, .. } => self.bufs[*buf].ty.compute(),
-            Expr::Un(op, a) => match op {
-                UnOp::IsNan | UnOp::IsInf => ElemType::Bool,
-                UnOp::Bits(t) => *t,
-                _ => self.type_of(a),
-            },
-            Expr::Bin(op, a, _) => {
-                if op.is_comparison() {
-                    ElemType::Bool
-                } else {
-                    self.type_of(a)
-                }
-            }
+            Expr::Un(op, a) => op.result(self.type_of(a)),
+            Expr::Bin(op, a, _) => op.result(self.type_of(a)),
             Expr::Fma(a, ..) => self.type_of(a),
             Expr::Dot(g, ..) => g.sum(),
             Expr::Select(_, a, _) => self.type_of(a),
             Expr::Cast(t, _) => *t,
-            Expr::Text(TextOp::Len, _) => ElemType::I64,
-            Expr::Text(TextOp::Byte, _) => ElemType::U8,
-            Expr::Text(TextOp::Part | TextOp::Of(_), _) => ElemType::Str,
+            Expr::Text(op, _) => op.signature().1,
             Expr::Let { body, .. } | Expr::With { body, .. } => self.type_of(body),
         }
     }

@@ -46,6 +46,14 @@ pub enum UnOp {
 }
 
 impl UnOp {
+    /// The type of the result, for an operand of type `ty`.
+    pub fn result(self, ty: ElemType) -> ElemType {
+        match self {
+            UnOp::IsNan | UnOp::IsInf => ElemType::Bool,
+            UnOp::Bits(to) => to,
+            _ => ty,
+        }
+    }
     /// True for functions that are computed in generated code, including vectors.
     pub fn is_elementary(self, ty: ElemType) -> bool {
         use UnOp::*;
@@ -74,6 +82,18 @@ pub enum TextOp {
     Part,
     /// All bytes of a buffer of type u8.
     Of(Buf),
+}
+
+impl TextOp {
+    /// The types of the operands, and of the result.
+    pub fn signature(self) -> (&'static [ElemType], ElemType) {
+        match self {
+            TextOp::Len => (&[ElemType::Str], ElemType::I64),
+            TextOp::Byte => (&[ElemType::Str, ElemType::I64], ElemType::U8),
+            TextOp::Part => (&[ElemType::Str, ElemType::I64, ElemType::I64], ElemType::Str),
+            TextOp::Of(_) => (&[], ElemType::Str),
+        }
+    }
 }
 
 /// Operations on two values of one type.
@@ -108,6 +128,10 @@ pub enum BinOp {
 }
 
 impl BinOp {
+    /// The type of the result, for operands of type `ty`.
+    pub fn result(self, ty: ElemType) -> ElemType {
+        if self.is_comparison() { ElemType::Bool } else { ty }
+    }
     /// True for the six comparisons.
     pub fn is_comparison(self) -> bool {
         matches!(self, BinOp::Eq | BinOp::Ne | BinOp::Lt | BinOp::Le | BinOp::Gt | BinOp::Ge)

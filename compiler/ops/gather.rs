@@ -140,36 +140,49 @@ impl Operator for Gather {
                 });
             }
             Gather::Nd { batch_dims } => {
-                let b = *batch_dims as usize;
-                let last = idx[idx.len() - 1].as_const().unwrap_or(0) as usize;
-                let outer = idx.len() - 1;
-                cx.map(y, |k, at| nd(k, (x, i), &from, at, (b, last, outer), 0, at[..b].to_vec()));
+                let (batch, outer) = (*batch_dims as usize, idx.len() - 1);
+                let count = idx[outer].as_const().unwrap_or(0) as usize;
+                cx.map(y, |k, at| {
+                    let element = Nd { data: x, indices: i, from: &from, at, outer, batch, count };
+                    element.load(k, at[..batch].to_vec())
+                });
             }
         }
         Ok(())
     }
 }
 
-fn nd(
-    k: &mut KernelBuilder,
-    (x, i): (Buf, Buf),
-    from: &[Dim],
-    at: &[Dim],
-    (b, last, outer): (usize, usize, usize),
-    done: usize,
-    mut src: Vec<Dim>,
-) -> Expr {
-    if done == last {
-        src.extend_from_slice(&at[outer..]);
-        return k.load(x, &src);
+/// One element of GatherND's result.
+struct Nd<'a> {
+    data: Buf,
+    indices: Buf,
+    /// The shape of the data.
+    from: &'a [Dim],
+    /// The position in the result: that of a list of indices, then that of an element behind it.
+    at: &'a [Dim],
+    /// Dimensions of a list's position.
+    outer: usize,
+    batch: usize,
+    /// Indices in a list.
+    count: usize,
+}
+
+impl Nd<'_> {
+    /// Loads the element whose position begins with `src`.
+    fn load(&self, k: &mut KernelBuilder, mut src: Vec<Dim>) -> Expr {
+        let done = src.len() - self.batch;
+        if done == self.count {
+            src.extend_from_slice(&self.at[self.outer..]);
+            return k.load(self.data, &src);
+        }
+        let mut ix = self.at[..self.outer].to_vec();
+        ix.push(Dim::from(done));
+        let pos = k.load(self.indices, &ix);
+        index(k, self.indices, pos, self.from[src.len()], |k, j| {
+            src.push(j);
+            self.load(k, src)
+        })
     }
-    let mut ix = at[..outer].to_vec();
-    ix.push(Dim::from(done));
-    let pos = k.load(i, &ix);
-    index(k, i, pos, from[b + done], |k, j| {
-        src.push(j);
-        nd(k, (x, i), from, at, (b, last, outer), done + 1, src)
-    })
 }
 
 /// Uses an integer, which may count from the end, as an index.

@@ -1,22 +1,22 @@
 //! A small persistent thread pool that serves as `parallel_for` of generated code.
 //!
-//! One job at a time: the calling thread publishes it, takes part in it, and waits for those who entered.
-//! Idle workers spin briefly, because the kernels of a model follow each other within microseconds, then
-//! sleep. A caller that finds the pool at work (another thread's run, or a call from within a task) runs its
-//! tasks itself: nothing can deadlock, and the pool never has more threads at work than it was made with plus
-//! its callers.
+//! The pool runs one job at a time. The calling thread publishes the job, works on it, and waits for the
+//! workers that joined. Idle workers spin briefly before they sleep, because the kernels of a model follow
+//! each other within microseconds. A caller that finds the pool busy (with another thread's run, or with the
+//! job whose task makes the call) runs its tasks itself. Nested calls therefore cannot deadlock, and the
+//! number of active threads never exceeds the size of the pool plus its callers.
 //!
-//! Each thread has a place and a share of a job: the same part of the indices in every job, so that a kernel
-//! finds in its core's caches what the same part of the kernel before it left there. Who has run out of
-//! indices takes from the other shares.
+//! Each thread has a slot and a share of every job: always the same fraction of the indices, so that a kernel
+//! finds in the core's caches what the previous kernel left there. A thread that has finished its share
+//! steals indices from the others.
 //!
-//! The gate is one word, `epoch | STOP | OPEN`, and shares a cache line with the job: one transfer tells a
-//! worker everything. A worker enters by writing the epoch to its own place and looking at the gate again; it
-//! leaves by writing `OUTSIDE`. The caller closes the gate when no index is left and waits until no place
-//! shows the epoch: one of the two sees the other (all four accesses are SeqCst), so then every index has
-//! run, and nobody looks at the job any more. Workers that wake up too late find the gate closed; nobody
-//! waits for them. How far a share is lies in its place, `epoch | index`: a word of an older epoch means that
-//! the share is untouched, and nobody has to reset it.
+//! The gate is one word, `epoch | STOP | OPEN`, in the same cache line as the job, so that one transfer shows
+//! a worker both. A worker enters by writing the epoch to its slot and reading the gate again; it leaves by
+//! writing `OUTSIDE`. When no index is left, the caller closes the gate and waits until no slot shows the
+//! epoch. All four accesses are SeqCst, so that at least one side sees the other's write: after the wait,
+//! every index has run and no thread reads the job. Workers that wake up too late find the gate closed and
+//! are not waited for. The progress of a share is in the slot, `epoch | index`. A word of an older epoch
+//! means that the share is untouched, which saves resetting it.
 
 #![allow(unsafe_code, reason = "serves C callbacks and shares a job between threads by hand, for latency")]
 
@@ -33,24 +33,25 @@ use std::time::{Duration, Instant};
 
 /// How long an idle worker spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// Looks at the gate between looks at the clock.
+/// Reads of the gate between reads of the clock.
 const SPINS_PER_LOOK: u32 = 64;
-/// Tasks per thread: enough to even out unequal threads, few enough to cost nothing.
+/// Tasks per thread: enough to balance threads of unequal speed, few enough to have no measurable cost.
 const TASKS_PER_THREAD: usize = 4;
-/// Most threads of a pool.
+/// Maximum threads of a pool.
 const MAX_THREADS: usize = 4096;
 
 const OPEN: u64 = 1;
 const STOP: u64 = 2;
 const EPOCH: u64 = 4;
-/// What `Place::inside` shows of a worker that is at no job; no epoch is 0.
+/// Value of `Place::inside` while the worker has no job. No epoch is 0.
 const OUTSIDE: u64 = 0;
-/// Bits of an index in `Place::next`; the rest is the epoch's.
+/// Bits of an index in `Place::next`; the other bits hold the epoch.
 const INDEX_BITS: u32 = 20;
-/// Most indices of a job; where there are more, one stands for several.
+/// Maximum indices of a job. In larger jobs an index stands for several of the caller's.
 const MAX_INDICES: usize = (1 << INDEX_BITS) - 1;
 
-/// Keeps words that different threads write in different cache lines (two lines, for prefetchers).
+/// Keeps words that different threads write in separate cache lines (pairs of lines, which prefetchers fetch
+/// together).
 #[repr(align(128))]
 struct Line<T>(T);
 
@@ -61,38 +62,38 @@ struct Job {
     ctx: *mut c_void,
 }
 
-/// The gate and what stands behind it.
+/// The gate and the job that it guards.
 struct Hall {
     gate: AtomicU64,
-    /// Written by the holder of `busy` while the gate is closed and nobody is inside; read by those who
-    /// entered.
+    /// Written by the holder of `busy` while the gate is closed and no worker is inside; read by workers that
+    /// have entered.
     job: UnsafeCell<Job>,
 }
 
-/// A thread's own words.
+/// The words of one thread.
 struct Place {
-    /// Next index of the thread's share, below the epoch for which that holds.
+    /// Next index of the thread's share, with the epoch it belongs to in the upper bits.
     next: AtomicU64,
-    /// The epoch whose job the worker is at, or `OUTSIDE`.
+    /// The epoch of the job that the worker is executing, or `OUTSIDE`.
     inside: AtomicU64,
 }
 
 struct Shared {
     hall: Line<Hall>,
-    /// One for the caller, then one for each worker.
+    /// The caller's slot, then one for each worker.
     places: Box<[Line<Place>]>,
-    /// Held by the caller whose job the pool runs.
+    /// Held by the caller whose job is running.
     busy: Line<AtomicBool>,
-    /// Workers that sleep or are about to.
+    /// Number of workers that sleep or are about to.
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
-    /// Workers that were started.
+    /// Number of workers that were started.
     workers: usize,
 }
 
-// SAFETY: all fields but `job` are made for sharing. `job` is written only while nobody else can read it, see
-// its comment and the module's; its pointer goes to threads because `parallel_for`'s contract says so.
+// SAFETY: all fields except `job` are `Sync`. `job` is written only while no other thread can read it (see
+// its comment and the module's). The contract of `parallel_for` allows passing its pointer to other threads.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -119,51 +120,51 @@ impl Shared {
     fn gate(&self) -> &AtomicU64 {
         &self.hall.0.gate
     }
-    /// Runs `job` to its end.
+    /// Runs all indices of `job`.
     ///
     /// # Safety
-    /// `job.f` may be called with `job.ctx` and each index below `job.n` once, from any thread, at the same
-    /// time.
+    /// `job.f` may be called with `job.ctx` and each index below `job.n` once, concurrently and from any
+    /// thread.
     unsafe fn run(&self, job: Job) {
         let alone = job.n < 2 || self.workers == 0 || self.busy.0.swap(true, Ordering::Acquire);
         if alone {
             for i in 0..job.n {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { (job.f)(job.ctx, i) }
             }
             return;
         }
-        // SAFETY: `busy` is ours, so the gate is closed and nobody is inside: nobody reads the job.
+        // SAFETY: this thread holds `busy`, so the gate is closed and no worker reads the job.
         unsafe { *self.hall.0.job.get() = job };
         let epoch = (self.gate().load(Ordering::Relaxed) / EPOCH).wrapping_add(1).max(1);
-        // SeqCst here and at `sleepers` in both places: of a worker that goes to sleep and a caller that
-        // opens the gate, one sees the other.
+        // SeqCst here and at both accesses of `sleepers`: either the worker that is about to sleep sees the
+        // open gate, or the caller that opens it sees the sleeper.
         self.gate().store(epoch.wrapping_mul(EPOCH) | OPEN, Ordering::SeqCst);
         self.wake_for(job.n - 1);
-        // SAFETY: the caller's promise; each index is given to one thread.
+        // SAFETY: guaranteed by the caller; each index is taken by one thread.
         unsafe { self.work(job, epoch, 0) };
         self.gate().fetch_and(!OPEN, Ordering::SeqCst);
         let mut spins = 0u32;
         for place in self.places.iter().skip(1) {
             while place.0.inside.load(Ordering::SeqCst) == epoch {
                 spins = spins.saturating_add(1);
-                // Someone who entered may have lost its CPU.
+                // A worker that has entered may have been descheduled.
                 if spins < 4096 { std::hint::spin_loop() } else { thread::yield_now() }
             }
         }
         self.busy.0.store(false, Ordering::Release);
     }
-    /// Takes indices of the job until none is left, those of its own share first.
+    /// Runs indices of the job until none is left, those of the thread's own share first.
     ///
     /// # Safety
-    /// As [`Shared::run`], and the job is the current one: the thread has entered, or holds `busy`.
+    /// As [`Shared::run`]. The job must be the current one: the thread has entered, or holds `busy`.
     unsafe fn work(&self, job: Job, epoch: u64, own: usize) {
         let grain = job.n.div_ceil(MAX_INDICES);
         let (n, places) = (job.n.div_ceil(grain), self.places.len());
         for share in (own..places).chain(0..own) {
             while let Some(i) = self.take(n, epoch, share) {
                 for i in i * grain..job.n.min((i + 1) * grain) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { (job.f)(job.ctx, i) }
                 }
             }
@@ -192,7 +193,7 @@ impl Shared {
             }
         }
     }
-    /// Wakes sleepers if the workers that are awake do not suffice for `wanted` tasks.
+    /// Wakes sleepers if fewer workers are awake than `wanted` tasks need.
     fn wake_for(&self, wanted: usize) {
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         let awake = self.workers.saturating_sub(sleepers);
@@ -200,7 +201,7 @@ impl Shared {
         if wanted == 0 {
             return;
         }
-        // A worker that counts as sleeper but holds the lock still looks at the gate before it waits.
+        // A worker that is counted as a sleeper but holds the lock reads the gate once more before it waits.
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         if wanted == sleepers {
             self.wake.notify_all();
@@ -208,20 +209,20 @@ impl Shared {
             (0..wanted).for_each(|_| self.wake.notify_one());
         }
     }
-    /// The life of the worker at place `own`.
+    /// Main loop of the worker with slot `own`.
     fn serve(&self, own: usize) {
         let Some(place) = self.places.get(own) else { return };
         let mut seen = 0;
         while let Some(epoch) = self.wait(&place.0, seen) {
             seen = epoch;
-            // SAFETY: the place shows the epoch, so the job stays until it does not.
+            // SAFETY: the slot shows the epoch, and the job remains valid while it does.
             let job = unsafe { *self.hall.0.job.get() };
-            // SAFETY: whoever published the job made the promise of `run`.
+            // SAFETY: the publisher of the job fulfils the contract of `run`.
             unsafe { self.work(job, epoch, own) };
             place.0.inside.store(OUTSIDE, Ordering::SeqCst);
         }
     }
-    /// Waits for a job of another epoch than `seen` and enters; none when the pool ends.
+    /// Waits for a job of an epoch other than `seen` and enters it. `None` when the pool shuts down.
     fn wait(&self, place: &Place, seen: u64) -> Option<u64> {
         loop {
             let start = Instant::now();
@@ -236,7 +237,7 @@ impl Shared {
             }
             let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.sleepers.fetch_add(1, Ordering::SeqCst);
-            // One wait and no loop around it: after a false alarm the thread spins and comes back.
+            // No loop around the wait: after a spurious wakeup the thread spins and gets here again.
             let g = self.gate().load(Ordering::SeqCst);
             if g & STOP == 0 && !is_new(g, seen) {
                 drop(self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner));
@@ -244,7 +245,7 @@ impl Shared {
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    /// One look at the gate.
+    /// Reads the gate once, and enters if it is open.
     fn enter(&self, place: &Place, seen: u64) -> Gate {
         let g = self.gate().load(Ordering::Relaxed);
         if g & STOP != 0 {
@@ -272,15 +273,15 @@ fn is_new(gate: u64, seen: u64) -> bool {
     gate & OPEN != 0 && gate / EPOCH != seen
 }
 
-/// The pool. Dropping it ends its threads.
+/// The pool. Dropping it stops its threads.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// A pool for `threads` threads, of which one is the caller's; 0 stands for one per CPU. Where the system
-    /// refuses threads the pool has fewer.
+    /// Creates a pool of `threads` threads including the caller; 0 means one per CPU. The pool is smaller if
+    /// the system refuses to start threads.
     pub fn new(threads: usize) -> Pool {
         let wanted =
             if threads == 0 { thread::available_parallelism().map_or(1, usize::from) } else { threads };
@@ -290,7 +291,7 @@ impl Pool {
             if pool.threads.len() == workers {
                 return pool;
             }
-            // Refused: the number that did start, so that `workers` is what there is.
+            // The system refused: `workers` is the number that did start.
             workers = pool.threads.len();
         }
     }
@@ -303,11 +304,11 @@ impl Pool {
         let threads = (1..=workers).map_while(start).collect();
         Pool { shared, threads }
     }
-    /// Threads that work on a job, the caller's included.
+    /// Number of threads that work on a job, including the caller.
     pub fn threads(&self) -> usize {
         self.shared.workers + 1
     }
-    /// What generated code takes as `exec`. Any number of threads may use it at the same time.
+    /// The `exec` argument of generated code. Any number of threads may use it concurrently.
     pub fn exec(&self) -> Exec<'_> {
         let max_tasks = if self.threads() == 1 { 1 } else { self.threads() * TASKS_PER_THREAD };
         let user = Arc::as_ptr(&self.shared).cast_mut().cast();
@@ -320,15 +321,15 @@ impl Pool {
         };
         Exec { raw, pool: PhantomData }
     }
-    /// Calls `f` once for each index below `n`. If calls panic, the others still run, and the first panic
-    /// goes on in the caller.
+    /// Calls `f` once for each index below `n`. If a call panics, the others still run, and the first panic
+    /// is resumed in the caller.
     pub fn run<F: Fn(usize) + Sync>(&self, n: usize, f: F) {
         struct Ctx<F> {
             f: F,
             panic: Mutex<Option<Box<dyn Any + Send>>>,
         }
         unsafe extern "C" fn task<F: Fn(usize) + Sync>(ctx: *mut c_void, i: usize) {
-            // SAFETY: `ctx` is the `Ctx<F>` below, shared and alive until `run` returns.
+            // SAFETY: `ctx` is the `Ctx<F>` below, which is shared and lives until `run` returns.
             let ctx = unsafe { &*ctx.cast::<Ctx<F>>() };
             if let Err(p) = catch_unwind(AssertUnwindSafe(|| (ctx.f)(i))) {
                 ctx.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(p);
@@ -336,7 +337,7 @@ impl Pool {
         }
         let ctx = Ctx { f, panic: Mutex::new(None) };
         let job = Job { n, f: task::<F>, ctx: (&raw const ctx).cast_mut().cast() };
-        // SAFETY: `task::<F>` takes this context; `F: Sync`, so threads may share it.
+        // SAFETY: `task::<F>` expects this context; `F: Sync`, so threads may share it.
         unsafe { self.shared.run(job) };
         if let Some(p) = ctx.panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
             resume_unwind(p);
@@ -350,40 +351,39 @@ impl Drop for Pool {
         drop(self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.wake.notify_all();
         for t in self.threads.drain(..) {
-            // A worker cannot panic: tasks are C functions, and `run` catches.
+            // Workers cannot panic: tasks are C functions, and `run` catches panics of closures.
             let _ = t.join();
         }
     }
 }
 
-/// An `onnxc_exec` that borrows what its callbacks use.
+/// An `onnxc_exec` that borrows the state of its callbacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Exec<'a> {
     raw: onnxc_exec,
     pool: PhantomData<&'a Pool>,
 }
 
-// SAFETY: made from a pool, which is `Sync`, or under the promise of `from_raw`.
+// SAFETY: made from a pool, which is `Sync`, or under the contract of `from_raw`.
 unsafe impl Send for Exec<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Exec<'_> {}
 
 impl Exec<'_> {
-    /// An exec with callbacks of one's own.
+    /// An exec with callbacks of the user.
     ///
-    /// # Safety
-    /// For the lifetime of the result the callbacks may be called with `user` as the header says, from any
-    /// thread.
+    /// # Safety During the lifetime of the result, the callbacks may be called with `user` as the header
+    /// describes, from any thread.
     pub unsafe fn from_raw(raw: onnxc_exec) -> Self {
         Exec { raw, pool: PhantomData }
     }
-    /// With another upper bound on the number of tasks; 0 lets the model choose.
+    /// Sets the maximum number of tasks; 0 lets the model choose.
     #[must_use]
     pub fn with_max_tasks(mut self, n: usize) -> Self {
         self.raw.max_tasks = n;
         self
     }
-    /// The struct that generated code takes; valid while the `Exec` lives and stays where it is.
+    /// The struct for generated code; valid while the `Exec` lives and is not moved.
     pub fn as_raw(&self) -> &onnxc_exec {
         &self.raw
     }
@@ -393,11 +393,11 @@ impl Exec<'_> {
 unsafe extern "C" fn parallel_for(user: *mut c_void, n: usize, f: onnxc_task_fn, task_ctx: *mut c_void) {
     // SAFETY: `user` is the `Shared` of a pool that outlives its `Exec`.
     let shared = unsafe { &*user.cast::<Shared>() };
-    // SAFETY: `parallel_for`'s contract: `f` may run for all indices at the same time.
+    // SAFETY: the contract of `parallel_for` allows calling `f` for all indices concurrently.
     unsafe { shared.run(Job { n, f, ctx: task_ctx }) }
 }
 
-/// `onnxc_pool` of C: a pool with its exec.
+/// `onnxc_pool` of the C interface: a pool with its exec.
 pub struct CPool {
     /// Points into the pool's shared state, which does not move.
     exec: Exec<'static>,
@@ -409,30 +409,30 @@ pub struct CPool {
 pub extern "C" fn onnxc_pool_create(threads: usize) -> *mut CPool {
     let pool = Pool::new(threads);
     let raw = *pool.exec().as_raw();
-    // SAFETY: the exec lives in the same box as its pool and is handed out only as long as that.
+    // SAFETY: the exec is in the same box as its pool and is not handed out beyond the box's lifetime.
     let exec = unsafe { Exec::from_raw(raw) };
     Box::into_raw(Box::new(CPool { exec, _pool: pool }))
 }
 
-/// `void onnxc_pool_destroy(onnxc_pool *pool)`: ends the threads. Null is ignored.
+/// `void onnxc_pool_destroy(onnxc_pool *pool)`: stops the threads. Null is ignored.
 ///
 /// # Safety
-/// `pool` comes from [`onnxc_pool_create`], is destroyed once, and no run uses it any more.
+/// `pool` comes from [`onnxc_pool_create`], is destroyed once, and is not in use by a run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn onnxc_pool_destroy(pool: *mut CPool) {
     if !pool.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         drop(unsafe { Box::from_raw(pool) });
     }
 }
 
-/// `const onnxc_exec *onnxc_pool_exec(const onnxc_pool *pool)`: what `<m>_infer_exec` takes; valid until the
-/// pool is destroyed. Null gives null, a serial run.
+/// `const onnxc_exec *onnxc_pool_exec(const onnxc_pool *pool)`: the argument of `<m>_infer_exec`; valid until
+/// the pool is destroyed. Null gives null, which means a serial run.
 ///
 /// # Safety
 /// `pool` is null or comes from [`onnxc_pool_create`] and is not destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn onnxc_pool_exec(pool: *const CPool) -> *const onnxc_exec {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { pool.as_ref() }.map_or(std::ptr::null(), |p| p.exec.as_raw())
 }

@@ -1,8 +1,8 @@
-//! What models take and give: tensors, and sequences, optionals and maps of them. [`Model`](crate::Model)
-//! passes tensors as arrays; the others go as descriptors ([`abi::onnxc_value`]), which [`Descriptor`] writes
-//! and [`read`] reads.
+//! Inputs and outputs of models: tensors, and sequences, optionals and maps of them. [`Model`](crate::Model)
+//! passes tensors as arrays. The other kinds are passed as descriptors ([`abi::onnxc_value`]), which
+//! [`Descriptor`] writes and [`read`] reads.
 
-#![allow(unsafe_code, reason = "reads what generated code describes, and bytes as the numbers that they are")]
+#![allow(unsafe_code, reason = "reads descriptors of generated code, and bytes as numbers")]
 
 use crate::abi::{self, Status, onnxc_value};
 use crate::buffer::{ALIGN, Buffer};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value<'a> {
-    /// An optional without an element.
+    /// An empty optional.
     None,
-    /// A tensor, or an optional's.
+    /// A tensor, or the tensor of an optional.
     Tensor(Tensor<'a>),
-    /// A sequence, or an optional's.
+    /// A sequence, or the sequence of an optional.
     Sequence(Vec<Value<'a>>),
     /// A map.
     Map(Map<'a>),
@@ -35,14 +35,14 @@ pub struct Tensor<'a> {
     data: Data<'a>,
 }
 
-/// A map: keys, and as many values in the same order.
+/// A map: keys, and the values in the same order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Map<'a> {
     keys: Tensor<'a>,
     values: Tensor<'a>,
 }
 
-/// Bytes of somebody else, or own and aligned ones.
+/// Borrowed bytes, or owned and aligned ones.
 #[derive(Clone)]
 enum Data<'a> {
     Lent(&'a [u8]),
@@ -100,8 +100,9 @@ elements!(
     [f64; 2] = 15
 );
 
-/// Bytes of a dense tensor; packed types round up, and of strings these are the elements without what they
-/// show. [`Status::Abi`] for unknown types, [`Status::Dim`] where dims are negative or too large.
+/// Size in bytes of a dense tensor. Packed types round up to whole bytes; for strings, the contents are not
+/// counted. Fails with [`Status::Abi`] for unknown types and with [`Status::Dim`] if a dim is negative or the
+/// size overflows.
 pub fn byte_len(dtype: i32, dims: &[i64]) -> Result<usize, Status> {
     let bits = abi::element_bits(dtype).ok_or(Status::Abi)?;
     if dims.iter().any(|d| *d < 0) {
@@ -115,21 +116,21 @@ pub fn byte_len(dtype: i32, dims: &[i64]) -> Result<usize, Status> {
     bytes.and_then(|n| usize::try_from(n).ok()).ok_or(Status::Dim)
 }
 
-/// How many elements.
+/// Number of elements.
 fn count(dims: &[i64]) -> usize {
     if dims.contains(&0) { 0 } else { dims.iter().product::<i64>() as usize }
 }
 
 impl<'a> Tensor<'a> {
-    /// A tensor of numbers. [`Status::Dim`] if `dims` do not tell as many as there are.
+    /// A tensor of numbers. Fails with [`Status::Dim`] if `dims` do not match the number of elements.
     pub fn new<T: Element>(dims: &[i64], data: &'a [T]) -> Result<Tensor<'a>, Status> {
-        // SAFETY: an `Element` is a number: it has no padding, and any of its bytes are bytes.
+        // SAFETY: an `Element` is a number without padding, so all its bytes are initialised.
         let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) };
         Tensor::from_bytes(T::DTYPE, dims, bytes)
     }
-    /// A tensor of any type by its bytes: numbers of any alignment, packed types with the first element in
-    /// the low bits, strings as in [`texts`]. [`Status::Dim`] if `dims` do not fit them, [`Status::Abi`] for
-    /// an unknown type.
+    /// A tensor of any type from its bytes: numbers with any alignment, packed types with the first element
+    /// in the low bits, strings as in [`texts`]. Fails with [`Status::Dim`] if `dims` do not match the bytes
+    /// and with [`Status::Abi`] for an unknown type.
     pub fn from_bytes(dtype: i32, dims: &[i64], data: &'a [u8]) -> Result<Tensor<'a>, Status> {
         Tensor::checked(dtype, dims.to_vec(), Data::Lent(data))
     }
@@ -144,14 +145,14 @@ impl<'a> Tensor<'a> {
         }
         Tensor::own(abi::STRING, dims.to_vec(), &texts::encode(list))
     }
-    /// A tensor of zeros, of any type but strings: a state to begin with.
+    /// A tensor of zeros of any type except strings, for initial states.
     pub fn zeros(dtype: i32, dims: &[i64]) -> Result<Tensor<'static>, Status> {
         if dtype == abi::STRING {
             return Err(Status::Value);
         }
         Tensor::checked(dtype, dims.to_vec(), Data::Own(Arc::new(Buffer::new(byte_len(dtype, dims)?)?)))
     }
-    /// Its memory, if nobody else has it and it holds no strings.
+    /// The memory of the tensor, if it is owned, not shared, and holds no strings.
     pub(crate) fn into_buffer(self) -> Result<Buffer, Tensor<'a>> {
         let Tensor { dtype, dims, data } = self;
         match data {
@@ -173,10 +174,10 @@ impl<'a> Tensor<'a> {
         };
         if fits { Ok(Tensor { dtype, dims, data }) } else { Err(Status::Dim) }
     }
-    /// What a call has written: so many bytes as `dims` tell, strings with addresses.
+    /// An output that a call has written: as many bytes as `dims` give, strings with addresses.
     ///
     /// # Safety
-    /// Strings show readable bytes.
+    /// The addresses and lengths of strings refer to readable bytes.
     pub(crate) unsafe fn written(
         dtype: i32,
         dims: Vec<i64>,
@@ -186,7 +187,7 @@ impl<'a> Tensor<'a> {
         data.truncate(bytes);
         if dtype == abi::STRING {
             let list = texts::read_elements(&data, bytes / texts::SIZE);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             data = Buffer::copy_of(&unsafe { texts::encode_elements(&list) })?;
         }
         Tensor::checked(dtype, dims, Data::Own(Arc::new(data)))
@@ -195,37 +196,36 @@ impl<'a> Tensor<'a> {
     pub fn dtype(&self) -> i32 {
         self.dtype
     }
-    /// Its dims.
+    /// The dimensions.
     pub fn dims(&self) -> &[i64] {
         &self.dims
     }
-    /// Its bytes, as [`Tensor::from_bytes`] takes them. Those of outputs are 64-byte aligned.
+    /// The bytes in the format of [`Tensor::from_bytes`]. The bytes of outputs are 64-byte aligned.
     pub fn bytes(&self) -> &[u8] {
         &self.data
     }
-    /// The numbers, if they are of this type; none as well where the bytes lie at an address that is not
-    /// aligned for it.
+    /// The elements; `None` if they have another type or the bytes are not aligned for it.
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
-        // SAFETY: any bytes make an `Element`.
+        // SAFETY: any bytes are a valid `Element`.
         let (before, data, after) = unsafe { self.data.align_to::<T>() };
         (self.dtype == T::DTYPE && before.is_empty() && after.is_empty()).then_some(data)
     }
-    /// The truth values, if it has these.
+    /// The elements of a tensor of truth values.
     pub fn to_bools(&self) -> Option<Vec<bool>> {
         (self.dtype == 9).then(|| self.data.iter().map(|b| *b != 0).collect())
     }
-    /// The bytes of the strings, if it has these. ONNX wants UTF-8.
+    /// The elements of a tensor of strings, as bytes. ONNX requires UTF-8.
     pub fn to_texts(&self) -> Option<Vec<&[u8]>> {
         if self.dtype == abi::STRING { texts::decode(&self.data, count(&self.dims)) } else { None }
     }
-    /// The strings, if it has these and all are UTF-8.
+    /// The elements of a tensor of strings, if all are UTF-8.
     pub fn to_strings(&self) -> Option<Vec<&str>> {
         self.to_texts()?.into_iter().map(|s| std::str::from_utf8(s).ok()).collect()
     }
 }
 
 impl<'a> Map<'a> {
-    /// A map. [`Status::Dim`] unless both are lists of one length.
+    /// A map. Fails with [`Status::Dim`] unless keys and values have one dimension of the same size.
     pub fn new(keys: Tensor<'a>, values: Tensor<'a>) -> Result<Map<'a>, Status> {
         if keys.dims.len() == 1 && keys.dims == values.dims {
             Ok(Map { keys, values })
@@ -233,30 +233,30 @@ impl<'a> Map<'a> {
             Err(Status::Dim)
         }
     }
-    /// Its keys: int64 or strings.
+    /// The keys: int64 or strings.
     pub fn keys(&self) -> &Tensor<'a> {
         &self.keys
     }
-    /// Its values in the order of the keys.
+    /// The values in the order of the keys.
     pub fn values(&self) -> &Tensor<'a> {
         &self.values
     }
 }
 
 impl<'a> Value<'a> {
-    /// The tensor, if it is one.
+    /// The tensor, if the value is one.
     pub fn tensor(&self) -> Option<&Tensor<'a>> {
         if let Value::Tensor(t) = self { Some(t) } else { None }
     }
-    /// The items, if it is a sequence.
+    /// The items, if the value is a sequence.
     pub fn items(&self) -> Option<&[Value<'a>]> {
         if let Value::Sequence(s) = self { Some(s) } else { None }
     }
-    /// The map, if it is one.
+    /// The map, if the value is one.
     pub fn map(&self) -> Option<&Map<'a>> {
         if let Value::Map(m) = self { Some(m) } else { None }
     }
-    /// The numbers, if it is a tensor of this type ([`Tensor::as_slice`]).
+    /// The elements, if the value is a tensor of this type ([`Tensor::as_slice`]).
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
         self.tensor()?.as_slice()
     }
@@ -286,7 +286,7 @@ impl<'a, T: Into<Value<'a>>> From<Option<T>> for Value<'a> {
     }
 }
 
-/// A descriptor without anything.
+/// An empty descriptor.
 pub(crate) const NOTHING: onnxc_value = onnxc_value {
     kind: abi::ONNXC_NONE,
     dtype: 0,
@@ -299,15 +299,15 @@ pub(crate) const NOTHING: onnxc_value = onnxc_value {
     items: null(),
 };
 
-/// Elements as generated code takes them: aligned, strings with addresses; of the value's memory where that
-/// does.
+/// Elements in the format of generated code: aligned, strings with addresses. Borrows the memory of the value
+/// if that has this format.
 pub(crate) struct Elements {
     at: *const c_void,
     _own: Option<Buffer>,
 }
 
 impl Elements {
-    /// The elements; they stay as long as the tensor does.
+    /// The elements, valid while the tensor lives.
     pub(crate) fn of(t: &Tensor) -> Result<Elements, Status> {
         let own = if t.dtype == abi::STRING {
             Some(Buffer::copy_of(
@@ -319,18 +319,18 @@ impl Elements {
         };
         Ok(Elements { at: own.as_deref().unwrap_or(&t.data).as_ptr().cast(), _own: own })
     }
-    /// Their address, not null even where there are none.
+    /// Address of the elements; not null even without elements.
     pub(crate) fn as_ptr(&self) -> *const c_void {
         self.at
     }
 }
 
-/// A value as generated code takes it.
+/// A value in the format of generated code.
 pub struct Descriptor<'a> {
     value: onnxc_value,
     items: Vec<Vec<onnxc_value>>,
     elements: Vec<Elements>,
-    /// Has the dims and the elements, or borrows these.
+    /// Owns the dims, and owns or borrows the elements.
     _of: Value<'a>,
 }
 
@@ -339,7 +339,7 @@ impl<'a> Descriptor<'a> {
     pub fn new(of: Value<'a>) -> Result<Descriptor<'a>, Status> {
         let mut d = Descriptor { value: NOTHING, items: vec![], elements: vec![], _of: Value::None };
         d.value = d.describe(&of)?;
-        // What the descriptor points to does not move with it.
+        // The memory that the descriptor points to does not move with it.
         d._of = of;
         Ok(d)
     }
@@ -349,7 +349,7 @@ impl<'a> Descriptor<'a> {
     }
     /// The descriptor as bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: numbers and addresses, with no padding between them.
+        // SAFETY: the struct consists of numbers and addresses without padding.
         unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(&self.value).cast(), size_of::<onnxc_value>())
         }
@@ -397,10 +397,10 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-/// What a descriptor says that a call has filled, copied. [`Status::Abi`] if it makes no sense.
+/// Copies the value of a descriptor that a call has filled. Fails with [`Status::Abi`] if it is inconsistent.
 ///
 /// # Safety
-/// Generated code has filled it, and what it points to is still there.
+/// Generated code has filled the descriptor, and the memory it points to is still valid.
 pub unsafe fn read(v: &onnxc_value) -> Result<Value<'static>, Status> {
     let n = usize::try_from(v.len).map_err(|_| Status::Abi)?;
     let tensor = |dtype: i32, dims: Vec<i64>, at: *const c_void| -> Result<Tensor<'static>, Status> {
@@ -410,17 +410,17 @@ pub unsafe fn read(v: &onnxc_value) -> Result<Value<'static>, Status> {
         } else if at.is_null() {
             return Err(Status::Abi);
         } else {
-            // SAFETY: the caller's promise: the elements that the dims tell of lie there.
+            // SAFETY: guaranteed by the caller: the address leads to as many elements as the dims give.
             Buffer::copy_of(unsafe { std::slice::from_raw_parts(at.cast(), bytes) })?
         };
-        // SAFETY: as above, of what strings show.
+        // SAFETY: as above, for the contents of strings.
         unsafe { Tensor::written(dtype, dims, data) }
     };
     match v.kind {
         abi::ONNXC_NONE => Ok(Value::None),
         abi::ONNXC_TENSOR => {
             let rank = usize::try_from(v.rank).map_err(|_| Status::Abi)?;
-            // SAFETY: as above, of the dims.
+            // SAFETY: as above, for the dims.
             let dims = if rank == 0 { vec![] } else { unsafe { array(v.dims, rank) }?.to_vec() };
             tensor(v.dtype, dims, v.data).map(Value::Tensor)
         }
@@ -430,9 +430,9 @@ pub unsafe fn read(v: &onnxc_value) -> Result<Value<'static>, Status> {
         })),
         abi::ONNXC_SEQUENCE if n == 0 => Ok(Value::Sequence(vec![])),
         abi::ONNXC_SEQUENCE => {
-            // SAFETY: as above, of the items.
+            // SAFETY: as above, for the items.
             let items = unsafe { array(v.items, n) }?;
-            // SAFETY: as above, of what they point to.
+            // SAFETY: as above, for the memory they point to.
             Ok(Value::Sequence(items.iter().map(|i| unsafe { read(i) }).collect::<Result<_, _>>()?))
         }
         _ => Err(Status::Abi),
@@ -440,12 +440,12 @@ pub unsafe fn read(v: &onnxc_value) -> Result<Value<'static>, Status> {
 }
 
 /// # Safety
-/// `p` is null or leads to `n` of them, which nobody changes.
+/// `p` is null or points to `n` elements that are not modified during `'x`.
 unsafe fn array<'x, T>(p: *const T, n: usize) -> Result<&'x [T], Status> {
     if p.is_null() || !p.is_aligned() {
         return Err(Status::Abi);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { std::slice::from_raw_parts(p, n) })
 }
 
@@ -495,7 +495,7 @@ mod tests {
             Some(vec![Tensor::new(&[1], &[1u8]).unwrap()]).into(),
         ] {
             let d = Descriptor::new(v.clone()).unwrap();
-            // SAFETY: written here, from a value that is still there.
+            // SAFETY: written above from a value that is still alive.
             assert_eq!(unsafe { read(d.as_raw()) }, Ok(v.clone()));
         }
     }
@@ -510,7 +510,7 @@ mod tests {
             onnxc_value { kind: abi::ONNXC_SEQUENCE, len: 1, ..NOTHING },
             onnxc_value { kind: abi::ONNXC_SEQUENCE, len: -1, ..NOTHING },
         ] {
-            // SAFETY: it points nowhere.
+            // SAFETY: the descriptor has no pointers.
             assert_eq!(unsafe { read(&v) }, Err(Status::Abi));
         }
     }

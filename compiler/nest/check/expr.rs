@@ -11,18 +11,7 @@ impl<'a> Body<'a> {
     pub(super) fn expr(&mut self, e: &'a Expr) -> ElemType {
         let m = self.m;
         match e {
-            Expr::Const(s) => {
-                let bits = s.ty.bits();
-                if s.ty.compute() != s.ty
-                    || bits > 64
-                    || s.ty.is_complex()
-                    || (bits < 64 && s.bits >> bits != 0)
-                    || (s.ty == ElemType::Bool && s.bits > 1)
-                {
-                    self.fault(format!("bits {:#x} are no constant of type {}", s.bits, s.ty.short()));
-                }
-                s.ty
-            }
+            Expr::Const(s) => self.constant(*s),
             Expr::Reg(r) => {
                 if !matches!(self.regs.get(r), Some(Def::Value)) {
                     self.fault("a register is used outside its scope");
@@ -31,15 +20,7 @@ impl<'a> Body<'a> {
             }
             Expr::Acc { reg, at, lane } => {
                 if let Some((lanes, _)) = self.acc(*reg, at) {
-                    match lane {
-                        Some(l) => {
-                            self.number(*l);
-                            if !self.facts.in_range(*l, Dim::from(lanes)) {
-                                self.fault(format!("a lane may leave 0..{lanes}"));
-                            }
-                        }
-                        None => self.current_lane(lanes),
-                    }
+                    self.lane(*lane, lanes);
                 }
                 m.regs[*reg].ty
             }
@@ -134,22 +115,37 @@ impl<'a> Body<'a> {
             }
         }
     }
+    fn constant(&mut self, s: Scalar) -> ElemType {
+        let bits = s.ty.bits();
+        if s.ty.compute() != s.ty
+            || bits > 64
+            || s.ty.is_complex()
+            || (bits < 64 && s.bits >> bits != 0)
+            || (s.ty == ElemType::Bool && s.bits > 1)
+        {
+            self.fault(format!("bits {:#x} are no constant of type {}", s.bits, s.ty.short()));
+        }
+        s.ty
+    }
+    /// One lane of an accumulator, or that of the iteration.
+    fn lane(&mut self, lane: Option<Dim>, lanes: u32) {
+        let Some(l) = lane else { return self.current_lane(lanes) };
+        self.number(l);
+        if !self.facts.in_range(l, Dim::from(lanes)) {
+            self.fault(format!("a lane may leave 0..{lanes}"));
+        }
+    }
     fn text(&mut self, op: TextOp, v: &'a [Expr]) -> ElemType {
-        let (result, operands): (ElemType, &[ElemType]) = match op {
-            TextOp::Len => (ElemType::I64, &[ElemType::Str]),
-            TextOp::Byte => (ElemType::U8, &[ElemType::Str, ElemType::I64]),
-            TextOp::Part => (ElemType::Str, &[ElemType::Str, ElemType::I64, ElemType::I64]),
-            TextOp::Of(b) => {
-                if self.m.bufs[b].ty != ElemType::U8 {
-                    self.fault(format!(
-                        "\"{}\" is shown as a text: found {}, expected u8",
-                        self.m.bufs[b].name,
-                        self.m.bufs[b].ty.short()
-                    ));
-                }
-                (ElemType::Str, &[])
-            }
-        };
+        let (operands, result) = op.signature();
+        if let TextOp::Of(b) = op
+            && self.m.bufs[b].ty != ElemType::U8
+        {
+            self.fault(format!(
+                "\"{}\" is shown as a text: found {}, expected u8",
+                self.m.bufs[b].name,
+                self.m.bufs[b].ty.short()
+            ));
+        }
         let found: Vec<ElemType> = v.iter().map(|e| self.expr(e)).collect();
         if found != operands {
             self.fault(format!(
@@ -194,11 +190,7 @@ impl<'a> Body<'a> {
         if !fits {
             self.fault(format!("{op:?} of {}", t.short()));
         }
-        match op {
-            UnOp::IsNan | UnOp::IsInf => ElemType::Bool,
-            UnOp::Bits(to) => to,
-            _ => t,
-        }
+        op.result(t)
     }
     fn binary(&mut self, op: BinOp, t: ElemType) -> ElemType {
         let fits = match op {
@@ -212,6 +204,6 @@ impl<'a> Body<'a> {
         if !fits {
             self.fault(format!("{op:?} of {}", t.short()));
         }
-        if op.is_comparison() { ElemType::Bool } else { t }
+        op.result(t)
     }
 }

@@ -70,21 +70,44 @@ fn binary(w: &str) -> Option<BinOp> {
     BINARY.iter().copied().find(|o| format!("{o:?}").eq_ignore_ascii_case(w))
 }
 
+/// The operation of a name on operands; `None` if no operation of that name takes so many.
+fn operation(w: &str, operands: Vec<Expr>) -> Option<Expr> {
+    let mut operands = operands.into_iter();
+    let first = operands.next()?;
+    let (second, third, rest) = (operands.next(), operands.next(), operands.next());
+    let boxed = Box::new;
+    Some(match (second, third, rest) {
+        (None, ..) if w == "len" => Expr::text_len(first),
+        (None, ..) => match (ElemType::from_short(w), w.strip_prefix("bits_")) {
+            (Some(t), _) => Expr::Cast(t, boxed(first)),
+            (None, Some(t)) => Expr::Un(UnOp::Bits(ElemType::from_short(t)?), boxed(first)),
+            (None, None) => Expr::Un(unary(w)?, boxed(first)),
+        },
+        (Some(b), None, _) if w == "byte" => Expr::text_byte(first, b),
+        (Some(b), None, _) => Expr::Bin(binary(w)?, boxed(first), boxed(b)),
+        (Some(b), Some(c), None) => match w {
+            "fma" => Expr::Fma(boxed(first), boxed(b), boxed(c)),
+            "select" => Expr::Select(boxed(first), boxed(b), boxed(c)),
+            "part" => Expr::text_part(first, b, c),
+            _ => {
+                let g = DotKind::ALL.into_iter().find(|g| g.name() == w)?;
+                Expr::Dot(g, boxed(first), boxed(b), boxed(c))
+            }
+        },
+        _ => return None,
+    })
+}
+
 impl Parser<'_> {
     /// `[d, d]`, which must be there.
     pub(super) fn dims(&mut self) -> Result<Vec<Dim>> {
         self.want("[")?;
-        let mut out = vec![];
         if self.eat("]") {
-            return Ok(out);
+            return Ok(vec![]);
         }
-        loop {
-            out.push(self.dim()?);
-            if !self.eat(",") {
-                self.want("]")?;
-                return Ok(out);
-            }
-        }
+        let out = self.list(Self::dim)?;
+        self.want("]")?;
+        Ok(out)
     }
     /// `[d, d]`, or nothing.
     pub(super) fn subscripts(&mut self) -> Result<Vec<Dim>> {
@@ -125,10 +148,7 @@ impl Parser<'_> {
             }
             Tok::Word(f @ ("floordiv" | "mod" | "min" | "max")) if self.second() == Tok::Punct("(") => {
                 self.at += 2;
-                let mut v = vec![self.dim()?];
-                while self.eat(",") {
-                    v.push(self.dim()?);
-                }
+                let v = self.list(Self::dim)?;
                 self.want(")")?;
                 match (f, v.as_slice()) {
                     ("floordiv", [a, b]) => Ok(a.floor_div(*b)),
@@ -232,16 +252,10 @@ impl Parser<'_> {
         }
         if self.peek() == Tok::Word("with") && matches!(self.second(), Tok::Word(_)) {
             self.at += 1;
-            let name = self.word("an index")?.to_owned();
-            self.want("=")?;
-            let value = self.boxed()?;
-            self.want("<")?;
-            let extent = self.dim()?;
+            let (name, value, extent) = self.bound_index()?;
             self.want("in")?;
-            let sym = self.open_var(name, Dim::constant(0), extent);
-            let body = self.boxed()?;
-            self.vars.pop();
-            return Ok(Expr::With { sym, value, extent, body });
+            let (sym, body) = self.binding(name, Dim::constant(0), extent, Self::boxed)?;
+            return Ok(Expr::With { sym, value: Box::new(value), extent, body });
         }
         let a = self.boxed()?;
         let Tok::Punct(p) = self.peek() else { return self.fail("an operation") };
@@ -251,52 +265,19 @@ impl Parser<'_> {
         self.at += 1;
         Ok(Expr::Bin(op, a, self.boxed()?))
     }
+    /// The operation of a name, behind its parenthesis. What some names are for is no expression.
     fn call(&mut self, w: &str) -> Result<Expr> {
         if let Some(op) = w.strip_prefix("lanes_").and_then(binary) {
-            let n = self.reg_number()?;
-            let Some((reg, true)) = self.regs.get(&n).copied() else { return self.fail("an accumulator") };
-            return Ok(Expr::Horizontal { op, reg, at: self.subscripts()? });
-        }
-        if let Some(t) = w.strip_prefix("bits_").and_then(ElemType::from_short) {
-            return Ok(Expr::Un(UnOp::Bits(t), self.boxed()?));
-        }
-        if let Some(t) = ElemType::from_short(w) {
-            return Ok(Expr::Cast(t, self.boxed()?));
-        }
-        if let Some(op) = unary(w) {
-            return Ok(Expr::Un(op, self.boxed()?));
-        }
-        if w == "address" {
-            return Ok(Expr::Address(self.buf_named()?));
-        }
-        if w == "idx" {
-            return Ok(Expr::Index(self.dim()?));
-        }
-        if w == "text" {
-            return Ok(Expr::text_of(self.buf_named()?));
-        }
-        let a = self.boxed()?;
-        if w == "len" {
-            return Ok(Expr::text_len(*a));
-        }
-        self.want(",")?;
-        let b = self.boxed()?;
-        if w == "byte" {
-            return Ok(Expr::text_byte(*a, *b));
-        }
-        if let Some(op) = binary(w) {
-            return Ok(Expr::Bin(op, a, b));
-        }
-        self.want(",")?;
-        let c = self.boxed()?;
-        if let Some(g) = DotKind::ALL.into_iter().find(|g| g.name() == w) {
-            return Ok(Expr::Dot(g, a, b, c));
+            return Ok(Expr::Horizontal { op, reg: self.accumulator()?, at: self.subscripts()? });
         }
         match w {
-            "fma" => Ok(Expr::Fma(a, b, c)),
-            "select" => Ok(Expr::Select(a, b, c)),
-            "part" => Ok(Expr::text_part(*a, *b, *c)),
-            _ => self.fail("the end of an operation"),
+            "address" => Ok(Expr::Address(self.buf_named()?)),
+            "idx" => Ok(Expr::Index(self.dim()?)),
+            "text" => Ok(Expr::text_of(self.buf_named()?)),
+            _ => {
+                let operands = self.list(Self::expr)?;
+                operation(w, operands).map_or_else(|| self.fail("the operands of an operation"), Ok)
+            }
         }
     }
     /// `1.5`, `-inf`, `true`, `3:i64`, `NaN:f64`.

@@ -18,6 +18,7 @@ pub(super) mod branches;
 pub(super) mod complex;
 mod contrib;
 mod flex;
+mod formula;
 mod gradient;
 mod quantized_lstm;
 

@@ -1,12 +1,60 @@
 //! Conversions between compute types (ONNX Cast), lane by lane.
 
-use super::expr::{NO_TYPE, bits_of, is_long, is_near};
+use super::expr::{NO_TYPE, bits_of, form, is_long};
 use super::{Fit, Translate, Val};
+use crate::codegen::tile::builder::Builder;
 use crate::codegen::tile::ir::{Bin, Bits, Pred, Un, Value, Width};
-use crate::nest::{BinOp, Expr, UnOp};
+use crate::nest::{BinOp, Buf, Expr, UnOp};
+use crate::sym::Dim;
 use crate::tensor::ElemType;
 
+/// True for floats clamped by constants to the range of i32, rounded or not.
+fn is_near(e: &Expr) -> bool {
+    match e {
+        Expr::Un(UnOp::Round, x) => is_clamped(x),
+        e => is_clamped(e),
+    }
+}
+
+/// True for floats clamped by constants to the range of i32.
+fn is_clamped(e: &Expr) -> bool {
+    let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
+    let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
+    let Expr::Const(lo) = &**lo else { return false };
+    hi.ty == ElemType::F32 && lo.to_f64() >= -65536.0 && hi.to_f64() <= 65536.0
+}
+
 impl Translate<'_> {
+    /// The cast of an expression: operands that have a shorter way than by their own lanes are recognised.
+    pub(super) fn converted(&mut self, to: ElemType, a: &Expr) -> Fit<Val> {
+        match (to, a) {
+            (ElemType::I32, a) if is_near(a) && self.bounds.of(self.m, a).is_some() => self.near_int(a),
+            (ElemType::F32, a) if let Some((buf, at)) = self.small_load(a) => {
+                let (a, form) = (self.access(buf, at)?, form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?);
+                Ok(Val { v: self.load_as_float(&a, form)?, ty: ElemType::F32 })
+            }
+            (_, Expr::Index(d)) if !self.b.is_long() => self.index_as(to, *d),
+            _ => {
+                let a = self.value(a)?;
+                self.cast(to, a)
+            }
+        }
+    }
+    /// The load of an 8-bit or 16-bit integer, extended or not.
+    fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {
+        let e = if let Expr::Cast(ElemType::I32, x) = e { x } else { e };
+        match e {
+            Expr::Load { buf, at }
+                if matches!(
+                    self.m.bufs[*buf].ty,
+                    ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16
+                ) =>
+            {
+                Some((*buf, at))
+            }
+            _ => None,
+        }
+    }
     pub(super) fn cast(&mut self, to: ElemType, a: Val) -> Fit<Val> {
         use ElemType::{Bool, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
         const NONE: &str = "a conversion without vectors";
@@ -18,29 +66,14 @@ impl Translate<'_> {
         }
         let v = match (a.ty, to) {
             (x, y) if x == y => a.v,
-            (F32 | F64, Bool) => {
-                let zero = self.zero(a.ty);
-                self.b.cmp(Pred::Ne, a.v, zero, bits_of(a.ty))
+            (x, Bool) if form(x).is_some() => {
+                let zero = self.number(0.0, x);
+                let compare = if x.is_float() { Builder::cmp } else { Builder::icmp };
+                compare(&mut self.b, Pred::Ne, a.v, zero, bits_of(x))
             }
-            (x, Bool) if word(x) || is_long(x) => {
-                let zero = self.zero(x);
-                self.b.icmp(Pred::Ne, a.v, zero, bits_of(x))
-            }
-            (Bool, F32) => {
-                let (one, zero) = (self.b.f32(1.0), self.b.f32(0.0));
-                self.b.select(a.v, one, zero, Bits::B32)
-            }
-            (Bool, F64) => {
-                let (one, zero) = (self.b.f64(1.0), self.b.f64(0.0));
-                self.b.select(a.v, one, zero, Bits::B64)
-            }
-            (Bool, t) if word(t) => {
-                let (one, zero) = (self.b.bits(1), self.b.bits(0));
-                self.b.select(a.v, one, zero, Bits::B32)
-            }
-            (Bool, I64 | U64) => {
-                let (one, zero) = (self.b.bits64(1), self.b.bits64(0));
-                self.b.select(a.v, one, zero, Bits::B64)
+            (Bool, t) if form(t).is_some() => {
+                let (one, zero) = (self.number(1.0, t), self.number(0.0, t));
+                self.b.select(a.v, one, zero, bits_of(t))
             }
             (x, F32) if x == I32 || small(x) => self.b.un(Un::ToFloat, a.v),
             (x, F64) if x == I32 || small(x) => self.b.un(Un::ToDouble, a.v),
@@ -84,9 +117,6 @@ impl Translate<'_> {
             _ => return Err(NONE),
         };
         Ok(Val { v, ty: to })
-    }
-    fn zero(&mut self, ty: ElemType) -> Value {
-        if is_long(ty) { self.b.bits64(0) } else { self.b.bits(0) }
     }
     /// Truncates 32 bits to an integer type of that size or less, and extends the result.
     fn narrowed(&mut self, x: Value, to: ElemType) -> Value {

@@ -1,7 +1,7 @@
 //! Dot products of groups.
 
 use super::{Fit, Misfit, Translate, Val};
-use crate::codegen::tile::ir::{Bytes, Factors, Form, Mem, Op};
+use crate::codegen::tile::ir::{Bin, Bytes, Factors, Form, Mem, Op};
 use crate::nest::{DotKind, Expr};
 
 /// Signedness of the bytes of a group.
@@ -15,8 +15,26 @@ pub(super) fn bytes_of(g: DotKind) -> Bytes {
 }
 
 impl Translate<'_> {
+    pub(super) fn dot(&mut self, g: DotKind, a: &Expr, b: &Expr, c: &Expr) -> Fit<Val> {
+        if g.is_long() {
+            return self.long_dot(g, a, b, c);
+        }
+        let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
+        // Levels without the whole operation multiply and add in two instructions.
+        let mut two = |product: Bin, sum: Bin| {
+            let products = self.b.bin(product, a.v, b.v);
+            self.b.bin(sum, products, c.v)
+        };
+        let v = match g {
+            DotKind::PairedBytes => two(Bin::MulAddBytes, Bin::AddWords),
+            DotKind::Words => two(Bin::MulAddPairs, Bin::IAdd),
+            DotKind::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
+            g => self.b.vector(Op::Dot(bytes_of(g)), &[c.v, a.v, b.v], None),
+        };
+        Ok(Val { v, ..c })
+    }
     /// A dot product of eights: one element by a vector of adjacent ones, which occupy two registers.
-    pub(super) fn long_dot(&mut self, g: DotKind, a: &Expr, b: &Expr, c: &Expr) -> Fit<Val> {
+    fn long_dot(&mut self, g: DotKind, a: &Expr, b: &Expr, c: &Expr) -> Fit<Val> {
         const ONE: Misfit = "a dot product of eights that is not of one element and of neighbours";
         let (Expr::Load { buf: x, at: of_x }, Expr::Load { buf: y, at: of_y }) = (a, b) else {
             return Err(ONE);

@@ -1,32 +1,13 @@
 //! Expressions -> vector operations.
 
-use super::dot::bytes_of;
 use super::floats::Lanes;
 use super::{Fit, NOT_INSIDE, Translate, Val};
 use crate::codegen::math::{self, Floats};
-use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
-use crate::codegen::tile::isa;
-use crate::nest::{BinOp, Buf, DotKind, Expr, Scalar, UnOp, visit};
-use crate::sym::Dim;
+use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value};
+use crate::nest::{BinOp, Expr, Reg, Scalar, UnOp, visit};
 use crate::tensor::ElemType;
 
 pub(super) const NO_TYPE: &str = "an element type without vectors";
-
-/// True for floats clamped by constants to the range of i32, rounded or not.
-pub(super) fn is_near(e: &Expr) -> bool {
-    match e {
-        Expr::Un(UnOp::Round, x) => is_clamped(x),
-        e => is_clamped(e),
-    }
-}
-
-/// True for floats clamped by constants to the range of i32.
-fn is_clamped(e: &Expr) -> bool {
-    let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
-    let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
-    let Expr::Const(lo) = &**lo else { return false };
-    hi.ty == ElemType::F32 && lo.to_f64() >= -65536.0 && hi.to_f64() <= 65536.0
-}
 
 /// True for elements of 64 bits.
 pub(super) fn is_long(t: ElemType) -> bool {
@@ -92,21 +73,8 @@ fn mask_op(op: BinOp) -> Option<Op> {
 
 impl Translate<'_> {
     pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
-        if let Some((x, limit)) = visit::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) {
-            let x = self.value(x)?;
-            let v = math::exp_or_zero(&mut Lanes { b: &mut self.b, bits: Bits::B32 }, x.v, limit);
-            return Ok(Val { v, ..x });
-        }
-        if let Some((base, p)) = visit::constant_power(e) {
-            let x = self.value(base)?;
-            return Ok(Val {
-                v: math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p),
-                ..x
-            });
-        }
-        if let Some((op, x, by)) = visit::constant_divisor(e) {
-            let x = self.value(x)?;
-            return self.quotient(op, x, by);
+        if let Some(v) = self.compound(e)? {
+            return Ok(v);
         }
         match e {
             Expr::Const(s) => self.constant(*s),
@@ -122,158 +90,77 @@ impl Translate<'_> {
                 self.index(d)
             }
             Expr::Index(_) | Expr::Address(_) => Err("an index as a number"),
-            Expr::Load { buf, at } => {
-                let ty = self.m.bufs[*buf].ty;
-                if let Some(v) = self.transposed(*buf, at) {
-                    return Ok(Val { v, ty });
-                }
-                match self.access(*buf, at) {
-                    Ok(a) => self.from_storage(ty, &a),
-                    Err(why) => {
-                        let form = form(ty).filter(|f| *f == Form::B32).ok_or(why)?;
-                        Ok(Val { v: self.load_from_planes(*buf, at, form)?, ty })
-                    }
-                }
-            }
+            Expr::Load { buf, at } => self.load(*buf, at),
             Expr::Un(op, a) => {
                 let a = self.value(a)?;
                 self.unary(*op, a)
             }
-            Expr::Bin(op @ (BinOp::Shl | BinOp::Shr), a, n)
-                if matches!(**n, Expr::Const(_)) && !self.b.is_long() =>
-            {
-                let (a, Expr::Const(n)) = (self.value(a)?, &**n) else { return Err(NO_TYPE) };
-                self.shift_by(*op, a, n.bits)
-            }
-            Expr::Bin(op, a, b) => {
-                if let (Expr::Index(x), Expr::Index(y), true) = (&**a, &**b, op.is_comparison()) {
-                    return self.compare_indices(*op, *x, *y);
-                }
-                if op.is_comparison()
-                    && let Some(v) = self.compare_with_shared(*op, a, b)?
-                {
-                    return Ok(v);
-                }
-                let constant = |e: &Expr| matches!(e, Expr::Const(c) if !c.to_f64().is_nan());
-                let (known, a, b) = (constant(b), self.value(a)?, self.value(b)?);
-                self.binary(*op, a, b, known)
-            }
-            Expr::Fma(a, b, c) => {
-                let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
-                if !matches!(a.ty, ElemType::F32 | ElemType::F64) {
-                    return Err(NO_TYPE);
-                }
-                Ok(Val { v: self.b.fma_of(a.v, b.v, c.v, bits_of(a.ty)), ..a })
-            }
-            Expr::Dot(g, a, b, c) if g.is_long() => self.long_dot(*g, a, b, c),
-            Expr::Dot(g, a, b, c) => {
-                let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
-                let v = match g {
-                    g if g.is_bytes() => self.b.vector(Op::Dot(bytes_of(*g)), &[c.v, a.v, b.v], None),
-                    DotKind::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
-                    DotKind::PairedBytes => {
-                        let products = self.b.bin(Bin::MulAddBytes, a.v, b.v);
-                        self.b.bin(Bin::AddWords, products, c.v)
-                    }
-                    _ => {
-                        let products = self.b.bin(Bin::MulAddPairs, a.v, b.v);
-                        self.b.bin(Bin::IAdd, products, c.v)
-                    }
-                };
-                Ok(Val { v, ..c })
-            }
-            Expr::Select(c, a, b) => {
-                let c = self.value(c)?.v;
-                if let Some(v) = self.load_or_zero(c, a, b)? {
-                    return Ok(v);
-                }
-                let no = self.b.not(c);
-                let a = self.under(c, a)?;
-                let b = self.under(no, b)?;
-                self.pick(c, a, b)
-            }
-            Expr::Cast(ElemType::I32, a) if is_near(a) && self.bounds.of(self.m, a).is_some() => {
-                self.near_int(a)
-            }
-            Expr::Cast(ElemType::F32, a) if let Some((buf, at)) = self.small_load(a) => {
-                let (a, form) = (self.access(buf, at)?, form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?);
-                Ok(Val { v: self.load_as_float(&a, form)?, ty: ElemType::F32 })
-            }
-            Expr::Cast(to, a) if let (Expr::Index(d), false) = (&**a, self.b.is_long()) => {
-                self.index_as(*to, *d)
-            }
-            Expr::Cast(to, a) => {
-                let a = self.value(a)?;
-                self.cast(*to, a)
-            }
-            Expr::Let { reg, value, body } if self.is_shared(self.m.regs[*reg].ty) => {
-                self.define_shared(*reg, value)?;
-                self.value(body)
-            }
+            Expr::Bin(op, a, b) => self.operation(*op, a, b),
+            Expr::Fma(a, b, c) => self.fma(a, b, c),
+            Expr::Dot(g, a, b, c) => self.dot(*g, a, b, c),
+            Expr::Select(c, a, b) => self.choice(c, a, b),
+            Expr::Cast(to, a) => self.converted(*to, a),
             Expr::Let { reg, value, body } => {
-                let v = self.value(value)?;
-                self.regs.insert(*reg, v);
+                self.bind(*reg, value)?;
                 self.value(body)
             }
             Expr::With { sym, value, extent, body } => self.with_index(*sym, value, *extent, body),
             Expr::Text(..) => Err("a text"),
         }
     }
-    /// A vector load under a condition, with zeros in the inactive lanes: a masked load.
-    fn load_or_zero(&mut self, c: Value, a: &Expr, b: &Expr) -> Fit<Option<Val>> {
-        let (Expr::Load { buf, at }, Expr::Const(zero)) = (a, b) else { return Ok(None) };
-        let ty = self.m.bufs[*buf].ty;
-        let whole = zero.bits == 0 && form(ty) == Some(Form::B32) && self.transposed(*buf, at).is_none();
-        if !whole || !isa::machine(self.b.width()).has(Form::B32, false, true) || self.b.is_uniform(c) {
-            return Ok(None);
+    /// Expressions of several operations that have a shorter form of their own.
+    fn compound(&mut self, e: &Expr) -> Fit<Option<Val>> {
+        if let Some((x, limit)) = visit::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) {
+            let x = self.value(x)?;
+            let v = math::exp_or_zero(&mut Lanes { b: &mut self.b, bits: Bits::B32 }, x.v, limit);
+            return Ok(Some(Val { v, ..x }));
         }
-        let place = self.access(*buf, at)?;
-        let beside = place.lane == Some(1) && place.places.is_none() && place.window.is_none();
-        if !beside || !place.bound.is_empty() || !self.may_leave(*buf, at) {
-            return Ok(None);
+        if let Some((base, p)) = visit::constant_power(e) {
+            let x = self.value(base)?;
+            let v = math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p);
+            return Ok(Some(Val { v, ..x }));
         }
-        self.under(c, a).map(Some)
+        if let Some((op, x, by)) = visit::constant_divisor(e) {
+            let x = self.value(x)?;
+            return self.quotient(op, x, by).map(Some);
+        }
+        Ok(None)
     }
-    /// The load of an 8-bit or 16-bit integer, extended or not.
-    fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {
-        let e = if let Expr::Cast(ElemType::I32, x) = e { x } else { e };
-        match e {
-            Expr::Load { buf, at }
-                if matches!(
-                    self.m.bufs[*buf].ty,
-                    ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16
-                ) =>
-            {
-                Some((*buf, at))
+    fn operation(&mut self, op: BinOp, a: &Expr, b: &Expr) -> Fit<Val> {
+        match (a, b) {
+            (_, Expr::Const(n)) if matches!(op, BinOp::Shl | BinOp::Shr) && !self.b.is_long() => {
+                let a = self.value(a)?;
+                return self.shift_by(op, a, n.bits);
             }
-            _ => None,
+            (Expr::Index(x), Expr::Index(y)) if op.is_comparison() => {
+                return self.compare_indices(op, *x, *y);
+            }
+            _ => {}
         }
-    }
-    /// An expression whose accesses happen only in the lanes of a condition, since others might be out of
-    /// bounds.
-    fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
-        let leaves = e.any(&mut |e| match e {
-            Expr::Load { buf, at } => self.may_leave(*buf, at),
-            Expr::With { .. } => true,
-            _ => false,
-        });
-        if !leaves {
-            return self.value(e);
+        if op.is_comparison()
+            && let Some(v) = self.compare_with_shared(op, a, b)?
+        {
+            return Ok(v);
         }
-        let outer = self.mask;
-        let k = match outer {
-            Some(m) => self.b.masks(Op::MaskAnd, m, c),
-            None => c,
-        };
-        let k = self.b.condition(k);
-        self.mask = Some(k);
-        let r = self.value(e);
-        self.mask = outer;
-        r
+        let known = matches!(b, Expr::Const(c) if !c.to_f64().is_nan());
+        let (a, b) = (self.value(a)?, self.value(b)?);
+        self.binary(op, a, b, known)
     }
-    /// True unless all iterations of the loops around access an existing element.
-    fn may_leave(&self, buf: Buf, at: &[Dim]) -> bool {
-        at.iter().zip(&self.m.bufs[buf].dims).any(|(x, n)| !self.m.syms.in_range(*x, *n))
+    fn fma(&mut self, a: &Expr, b: &Expr, c: &Expr) -> Fit<Val> {
+        let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
+        if !matches!(a.ty, ElemType::F32 | ElemType::F64) {
+            return Err(NO_TYPE);
+        }
+        Ok(Val { v: self.b.fma_of(a.v, b.v, c.v, bits_of(a.ty)), ..a })
+    }
+    /// Defines a register: an integer that all lanes share, or one for each lane.
+    pub(super) fn bind(&mut self, reg: Reg, value: &Expr) -> Fit<()> {
+        if self.is_shared(self.m.regs[reg].ty) {
+            return self.define_shared(reg, value);
+        }
+        let v = self.value(value)?;
+        self.regs.insert(reg, v);
+        Ok(())
     }
     fn constant(&mut self, s: Scalar) -> Fit<Val> {
         let v = match s.ty {
@@ -286,76 +173,6 @@ impl Translate<'_> {
             _ => return Err(NO_TYPE),
         };
         Ok(Val { v, ty: s.ty })
-    }
-    fn from_storage(&mut self, ty: ElemType, a: &super::access::Access) -> Fit<Val> {
-        if is_long(ty) && !self.b.is_long() {
-            return Err(NO_TYPE);
-        }
-        let v = self.load_form(a, form(ty).ok_or(NO_TYPE)?)?;
-        Ok(match ty {
-            ElemType::BF16 => Val { v: self.b.un(Un::Shl(16), v), ty: ElemType::F32 },
-            ElemType::F16 => Val { v, ty: ElemType::F32 },
-            ElemType::Bool => {
-                let zero = self.b.bits(0);
-                Val { v: self.b.icmp(Pred::Ne, v, zero, Bits::B32), ty }
-            }
-            _ => Val { v, ty },
-        })
-    }
-    pub(super) fn to_storage(&mut self, ty: ElemType, v: Val) -> Fit<(Form, Value)> {
-        Ok(match ty {
-            ElemType::F32 | ElemType::I32 | ElemType::U32 => (Form::B32, v.v),
-            t if is_long(t) && self.b.is_long() => (Form::B64, v.v),
-            ElemType::F16 => (Form::F16, v.v),
-            ElemType::BF16 => (Form::U16, self.to_bf16(v.v)),
-            ElemType::U8 | ElemType::I8 => (Form::U8, v.v),
-            ElemType::U16 | ElemType::I16 => (Form::U16, v.v),
-            ElemType::Bool => {
-                let (one, zero) = (self.b.bits(1), self.b.bits(0));
-                (Form::U8, self.b.select(v.v, one, zero, Bits::B32))
-            }
-            _ => return Err(NO_TYPE),
-        })
-    }
-    /// The value to store in a form, packed in the first part of the register if the store does not narrow.
-    pub(super) fn side_by_side(&mut self, form: Form, v: Value) -> Value {
-        if form == Form::F16 && self.b.has(Op::Un(Un::Half, Bits::B32)) {
-            return self.b.un(Un::Half, v);
-        }
-        if !self.b.has(Op::Un(Un::Narrow(1), Bits::B32)) || matches!(form, Form::B64 | Form::B32 | Form::F16)
-        {
-            return v;
-        }
-        if self.b.width() == Width::Neon {
-            return self.b.un(Un::Narrow(form.bytes() as u8), v);
-        }
-        let v = self.b.un(Un::Narrow(form.bytes() as u8), v);
-        let upper = self.b.un(Un::Swap(4), v);
-        self.b.bin(Bin::Or, v, upper)
-    }
-    /// Rounds to the upper half, ties to even; NaN stays NaN.
-    fn to_bf16(&mut self, x: Value) -> Value {
-        if self.b.rounds_to_bf16 {
-            return self.b.un(Un::Brain, x);
-        }
-        let (one, bias, quiet) = (self.b.bits(1), self.b.bits(0x7fff), self.b.bits(0x7fc0));
-        let up = self.b.un(Un::Shr(16), x);
-        let odd = self.b.bin(Bin::And, up, one);
-        let r = self.b.bin(Bin::IAdd, x, bias);
-        let r = self.b.bin(Bin::IAdd, r, odd);
-        let r = self.b.un(Un::Shr(16), r);
-        let nan = self.b.cmp(Pred::Unordered, x, x, Bits::B32);
-        self.b.select(nan, quiet, r, Bits::B32)
-    }
-    /// `a` in the lanes of `c`, else `b`.
-    fn pick(&mut self, c: Value, a: Val, b: Val) -> Fit<Val> {
-        if a.ty == ElemType::Bool {
-            // b xor (c and (a xor b))
-            let d = self.b.masks(Op::MaskXor, a.v, b.v);
-            let d = self.b.masks(Op::MaskAnd, c, d);
-            return Ok(Val { v: self.b.masks(Op::MaskXor, b.v, d), ..a });
-        }
-        Ok(Val { v: self.b.select(c, a.v, b.v, bits_of(a.ty)), ..a })
     }
     fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
         let mut k = self.b.lanes() as u8 / 2;
@@ -412,7 +229,7 @@ impl Translate<'_> {
         Ok(Val { v, ..a })
     }
     /// A constant of a type in all lanes.
-    fn number(&mut self, x: f64, ty: ElemType) -> Value {
+    pub(super) fn number(&mut self, x: f64, ty: ElemType) -> Value {
         let bits = Scalar::from_f64(ty, x).bits;
         if is_long(ty) { self.b.bits64(bits) } else { self.b.bits(bits as u32) }
     }

@@ -7,6 +7,7 @@
 //! do not fit ([`Misfit`]), and tries the statements inside.
 
 mod access;
+mod choice;
 mod convert;
 mod dot;
 mod entries;
@@ -22,6 +23,7 @@ mod near;
 mod permuted_loads;
 mod reciprocal_division;
 mod shared_ints;
+mod storage;
 mod transpose;
 mod unroll;
 mod windows;
@@ -342,14 +344,7 @@ impl Translate<'_> {
         }
         match s {
             Stmt::For { kind, var, lo, hi, body } => self.for_(*kind, *var, *lo, *hi, body),
-            Stmt::Let { reg, value } if self.is_shared(self.m.regs[*reg].ty) => {
-                self.define_shared(*reg, value)
-            }
-            Stmt::Let { reg, value } => {
-                let v = self.value(value)?;
-                self.regs.insert(*reg, v);
-                Ok(())
-            }
+            Stmt::Let { reg, value } => self.bind(*reg, value),
             Stmt::Acc { reg, lanes, shape, init } => {
                 let ty = self.m.regs[*reg].ty;
                 if !(matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32)

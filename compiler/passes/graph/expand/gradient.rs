@@ -175,16 +175,76 @@ struct Back<'a, 'b> {
 /// Adjoints of operands; `None` for operands without one.
 type Parts = Vec<Option<Value>>;
 
+/// How the adjoints of operands follow from those of results: of the first operand only, or of all.
+enum Rule {
+    One(fn(&mut Back<'_, '_>) -> Result<Value>),
+    All(fn(&mut Back<'_, '_>) -> Result<Parts>),
+}
+use Rule::{All, One};
+
+/// The rules of operators that are not element-wise.
+const RULES: &[(&str, Rule)] = &[
+    ("AveragePool", One(|b| b.average_pool())),
+    ("BatchNormalization", All(|b| b.batch_norm())),
+    ("Cast", One(|b| b.cast_back())),
+    ("Compress", One(|b| b.picked(0))),
+    ("Concat", All(|b| b.concatenated())),
+    ("Conv", All(|b| b.conv())),
+    ("CumSum", One(|b| b.summed_back())),
+    ("DepthToSpace", One(|b| b.picked(0))),
+    ("Dropout", One(|b| b.dropout())),
+    ("Expand", One(|b| b.expanded())),
+    ("Flatten", One(|b| b.reshaped())),
+    ("Gather", One(|b| b.picked(0))),
+    ("GatherElements", One(|b| b.picked(0))),
+    ("GatherND", One(|b| b.picked(0))),
+    ("Gemm", All(|b| b.gemm())),
+    ("GlobalAveragePool", One(|b| b.global_average())),
+    ("Identity", One(|b| b.d())),
+    ("LayerNormalization", All(|b| b.layer_norm())),
+    ("LogSoftmax", One(|b| b.softmax())),
+    ("MatMul", All(|b| b.matmul())),
+    ("MaxPool", One(|b| b.max_pool())),
+    ("NegativeLogLikelihoodLoss", All(|b| b.loss())),
+    ("Pad", One(|b| b.padded())),
+    ("ReduceL1", One(|b| b.reduced())),
+    ("ReduceL2", One(|b| b.reduced())),
+    ("ReduceLogSum", One(|b| b.reduced())),
+    ("ReduceLogSumExp", One(|b| b.reduced())),
+    ("ReduceMax", One(|b| b.reduced())),
+    ("ReduceMean", One(|b| b.reduced())),
+    ("ReduceMin", One(|b| b.reduced())),
+    // The derivative is the product of the other elements, even where one is 0. With a dimension for each
+    // element it would be a sum.
+    ("ReduceProd", One(|b| b.error("a product of all has no simple one").fail())),
+    ("ReduceSum", One(|b| b.reduced())),
+    ("ReduceSumSquare", One(|b| b.reduced())),
+    ("Reshape", One(|b| b.reshaped())),
+    ("ReverseSequence", One(|b| b.picked(0))),
+    ("Slice", One(|b| b.picked(0))),
+    ("Softmax", One(|b| b.softmax())),
+    ("SoftmaxCrossEntropyLoss", All(|b| b.loss())),
+    ("SpaceToDepth", One(|b| b.picked(0))),
+    ("Split", One(|b| b.joined())),
+    ("Squeeze", One(|b| b.reshaped())),
+    ("Tile", One(|b| b.picked(0))),
+    ("Transpose", One(|b| b.transposed_back())),
+    ("Trilu", One(|b| b.triangle())),
+    ("Unsqueeze", One(|b| b.reshaped())),
+];
+
 impl Back<'_, '_> {
     /// The contributions of the node to the adjoints of its operands; `None` if its operator has no rule.
     fn contributions(&mut self) -> Result<Option<Parts>> {
         if let Some(p) = self.elementwise()? {
             return Ok(Some(p));
         }
-        if let Some(p) = self.moving()? {
-            return Ok(Some(p));
+        let name = self.name();
+        match RULES.iter().find(|r| r.0 == name) {
+            Some((_, One(rule))) => Ok(Some(vec![Some(rule(self)?)])),
+            Some((_, All(rule))) => rule(self).map(Some),
+            None => Ok(None),
         }
-        self.layer()
     }
     fn error(&self, title: &str) -> Error {
         Error::new(

@@ -93,8 +93,8 @@ impl Plan for Blocks {
     }
     fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
         match self.from.extent.as_const() {
-            Some(n) if !self.line => emit_strided(m, &self.map, &self.to, &self.from, n, self.lanes),
-            _ => emit(m, &self.map, self.to, self.from, self.lanes),
+            Some(n) if !self.line => self.strided(m, n),
+            _ => self.squares_of_all(m),
         }
     }
 }
@@ -235,174 +235,159 @@ fn joined_source(m: &mut Module, map: &mut Map, from: &Side, to: &Side) -> Optio
     Some(Side { var: v, extent: Dim::constant(all) })
 }
 
-/// Squares of a result that is not contiguous along the side of the operand, one by one.
-fn emit_strided(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes: i64) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let squares = to.extent.ceil_div(lanes);
-    let c = m.syms.loop_var("c", zero, squares);
-    let column = to.first_of(m, c, lanes);
-    let mut loops: Vec<(Sym, Dim)> =
-        map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
-    loops.push((c, squares));
-    let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min((n - lanes).max(0))));
-    let size = (to.of_square(lanes), from.of_square(lanes));
-    let body = rows.flat_map(|row| one(m, map, (to, from), (column, row), size, lanes)).collect();
-    let body = by_length(
-        m,
-        map,
-        [(from, None), (to, Some(c))],
-        vec![(at_least(to, from, (lanes, lanes)), body)],
-        lanes,
-    );
-    parallel(m, &loops, body)
-}
-
-/// All squares; if a side of run-time length is shorter than a square, partial squares.
-fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let mut loops: Vec<(Sym, Dim)> =
-        map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
-    // The blocks of a known number of result vectors form one tile; otherwise each block does.
-    let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
-    let mut square = |m: &mut Module, side: &Side, name: &str| {
-        let n = side.extent.ceil_div(lanes);
-        let v = m.syms.loop_var(name, zero, n);
-        loops.push((v, n));
-        (v, side.first_of(m, v, lanes))
-    };
-    let (b, row) = square(m, &from, "b");
-    let c = if inner.is_some() { None } else { Some(square(m, &to, "c")) };
-    let column = c.map(|c| c.1);
-    let body = squares(m, map, (&to, &from), (column, row), (lanes, lanes), lanes);
-    let mut versions = vec![(at_least(&to, &from, (lanes, lanes)), body)];
-    versions.extend(parts(m, map, (&to, &from), (column, row), lanes));
-    let body = by_length(m, map, [(&from, Some(b)), (&to, c.map(|c| c.0))], versions, lanes);
-    parallel(m, &loops, body)
-}
-
-/// The first version whose run-time condition on the lengths holds; if none does, the elements of this
-/// iteration's squares one by one, clipped at the end of a side. Each side comes with the loop over its
-/// squares; a side without one is complete.
-fn by_length(
-    m: &mut Module,
-    map: &Map,
-    sides: [(&Side, Option<Sym>); 2],
-    mut versions: Vec<(Expr, Vec<Stmt>)>,
-    lanes: i64,
-) -> Vec<Stmt> {
-    if sides.iter().all(|(side, _)| side.extent.as_const().is_some()) {
-        return versions.swap_remove(0).1;
+impl Blocks {
+    /// The loops around the squares.
+    fn outer(&self) -> Vec<(Sym, Dim)> {
+        let sides = [self.to.var, self.from.var];
+        self.map.loops.iter().copied().filter(|l| !sides.contains(&l.0)).collect()
     }
-    let zero = Dim::constant(0);
-    let mut short = vec![];
-    for (side, square) in sides {
-        let v = loop_like(m, side.var, zero, side.extent);
-        let (lo, hi) = match square.map(|s| Dim::sym(s) * lanes) {
-            Some(first) => (first, side.extent.min(first + lanes)),
-            None => (zero, side.extent),
+    /// Squares of a result that is not contiguous along the side of the operand, one by one.
+    fn strided(&self, m: &mut Module, n: i64) -> Vec<Stmt> {
+        let (to, from, lanes) = (&self.to, &self.from, self.lanes);
+        let squares = to.extent.ceil_div(lanes);
+        let c = m.syms.loop_var("c", Dim::constant(0), squares);
+        let column = to.first_of(m, c, lanes);
+        let mut loops = self.outer();
+        loops.push((c, squares));
+        let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min((n - lanes).max(0))));
+        let size = (to.of_square(lanes), from.of_square(lanes));
+        let body = rows.flat_map(|row| self.square(m, (column, row), size)).collect();
+        let versions = vec![(self.at_least((lanes, lanes)), body)];
+        let body = self.by_length(m, [(from, None), (to, Some(c))], versions);
+        parallel(m, &loops, body)
+    }
+    /// All squares; if a side of run-time length is shorter than a square, partial squares.
+    fn squares_of_all(&self, m: &mut Module) -> Vec<Stmt> {
+        let (to, from, lanes) = (&self.to, &self.from, self.lanes);
+        let mut loops = self.outer();
+        // The blocks of a known number of result vectors form one tile; otherwise each block does.
+        let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
+        let mut square = |m: &mut Module, side: &Side, name: &str| {
+            let n = side.extent.ceil_div(lanes);
+            let v = m.syms.loop_var(name, Dim::constant(0), n);
+            loops.push((v, n));
+            (v, side.first_of(m, v, lanes))
         };
-        m.syms.set_loop_range(v, lo, hi);
-        short.push((side.var, v, lo, hi));
+        let (b, row) = square(m, from, "b");
+        let c = if inner.is_some() { None } else { Some(square(m, to, "c")) };
+        let place = (c.map(|c| c.1), row);
+        let mut versions = vec![(self.at_least((lanes, lanes)), self.squares(m, place, (lanes, lanes)))];
+        versions.extend(self.parts(m, place));
+        let body = self.by_length(m, [(from, Some(b)), (to, c.map(|c| c.0))], versions);
+        parallel(m, &loops, body)
     }
-    let put = |d: Dim| d.subst(&mut |s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
-    let value = instance(m, &map.value, &|s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
-    let store = Stmt::Store { buf: map.buf, at: map.at.iter().map(|d| put(*d)).collect(), value };
-    let els = short.iter().rev().enumerate().fold(vec![store], |body, (i, (_, v, lo, hi))| {
-        let kind = if i == 0 { LoopKind::Vec(lanes as u32) } else { LoopKind::Seq };
-        vec![Stmt::For { kind, var: *v, lo: *lo, hi: *hi, body }]
-    });
-    versions.into_iter().rev().fold(els, |els, (cond, then)| vec![Stmt::If { cond, then, els }])
-}
-
-/// The condition that both sides have at least the given lengths, as far as these are run-time values.
-fn at_least(to: &Side, from: &Side, (columns, rows): (i64, i64)) -> Expr {
-    let unknown = |s: &Side| s.extent.as_const().is_none();
-    let conditions = [(from, rows), (to, columns)].into_iter().filter(|x| unknown(x.0));
-    conditions
-        .map(|(s, n)| Expr::cmp_index(BinOp::Ge, s.extent, n))
-        .reduce(|a, b| Expr::bin(BinOp::And, a, b))
-        .unwrap_or_else(|| Expr::bool(true))
-}
-
-/// Partial squares for one side that may be shorter than a square at run time, the widest first, each with
-/// its condition; two of them overlap.
-fn parts(
-    m: &mut Module,
-    map: &Map,
-    (to, from): (&Side, &Side),
-    (column, row): (Option<Dim>, Dim),
-    lanes: i64,
-) -> Vec<(Expr, Vec<Stmt>)> {
-    let mut out = vec![];
-    let unknown = |s: &Side| s.extent.as_const().is_none();
-    if !unknown(to) && !unknown(from) {
-        return out;
-    }
-    let whole = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
-    for n in [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART) {
-        let p = m.syms.loop_var("p", Dim::constant(0), Dim::constant(2));
-        let first = |s: &Side| Dim::sym(p) * (s.extent - n);
-        let twice = |body| vec![Stmt::seq(p, 2, body)];
-        if unknown(from) && whole(to) {
-            let body = squares(m, map, (to, from), (column, first(from)), (lanes, n), lanes);
-            out.push((at_least(to, from, (lanes, n)), twice(body)));
-        } else if unknown(to) && whole(from) {
-            let body = squares(m, map, (to, from), (Some(first(to)), row), (n, lanes), lanes);
-            out.push((at_least(to, from, (n, lanes)), twice(body)));
+    /// The first version whose run-time condition on the lengths holds; if none does, the elements of this
+    /// iteration's squares one by one, clipped at the end of a side. Each side comes with the loop over its
+    /// squares; a side without one is complete.
+    fn by_length(
+        &self,
+        m: &mut Module,
+        sides: [(&Side, Option<Sym>); 2],
+        mut versions: Vec<(Expr, Vec<Stmt>)>,
+    ) -> Vec<Stmt> {
+        let (map, lanes) = (&self.map, self.lanes);
+        if sides.iter().all(|(side, _)| side.extent.as_const().is_some()) {
+            return versions.swap_remove(0).1;
         }
+        let zero = Dim::constant(0);
+        let mut short = vec![];
+        for (side, square) in sides {
+            let v = loop_like(m, side.var, zero, side.extent);
+            let (lo, hi) = match square.map(|s| Dim::sym(s) * lanes) {
+                Some(first) => (first, side.extent.min(first + lanes)),
+                None => (zero, side.extent),
+            };
+            m.syms.set_loop_range(v, lo, hi);
+            short.push((side.var, v, lo, hi));
+        }
+        let put = |d: Dim| d.subst(&mut |s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
+        let value = instance(m, &map.value, &|s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
+        let store = Stmt::Store { buf: map.buf, at: map.at.iter().map(|d| put(*d)).collect(), value };
+        let els = short.iter().rev().enumerate().fold(vec![store], |body, (i, (_, v, lo, hi))| {
+            let kind = if i == 0 { LoopKind::Vec(lanes as u32) } else { LoopKind::Seq };
+            vec![Stmt::For { kind, var: *v, lo: *lo, hi: *hi, body }]
+        });
+        versions.into_iter().rev().fold(els, |els, (cond, then)| vec![Stmt::If { cond, then, els }])
     }
-    out
-}
 
-/// Squares of the given columns and rows: the one with a known first column, or those of a known number of
-/// result vectors.
-fn squares(
-    m: &mut Module,
-    map: &Map,
-    (to, from): (&Side, &Side),
-    (column, row): (Option<Dim>, Dim),
-    (columns, rows): (i64, i64),
-    lanes: i64,
-) -> Vec<Stmt> {
-    let size = (
-        to.extent.as_const().map_or(columns, |e| e.min(columns)),
-        from.extent.as_const().map_or(rows, |e| e.min(rows)),
-    );
-    let (None, Some(e)) = (column, to.extent.as_const()) else {
-        return one(m, map, (to, from), (column.unwrap_or(Dim::constant(0)), row), size, lanes);
-    };
-    let mut body = vec![];
-    let whole = e / lanes;
-    if whole > 0 {
-        let v = m.syms.loop_var("c", Dim::constant(0), Dim::constant(whole));
-        let inside = one(m, map, (to, from), (Dim::sym(v) * lanes, row), size, lanes);
-        body.push(Stmt::seq(v, whole, inside));
+    /// The condition that both sides have at least the given lengths, as far as these are run-time values.
+    fn at_least(&self, (columns, rows): (i64, i64)) -> Expr {
+        let unknown = |s: &Side| s.extent.as_const().is_none();
+        let conditions = [(&self.from, rows), (&self.to, columns)].into_iter().filter(|x| unknown(x.0));
+        conditions
+            .map(|(s, n)| Expr::cmp_index(BinOp::Ge, s.extent, n))
+            .reduce(|a, b| Expr::bin(BinOp::And, a, b))
+            .unwrap_or_else(|| Expr::bool(true))
     }
-    if e % lanes != 0 {
-        body.extend(one(m, map, (to, from), (Dim::constant((e - lanes).max(0)), row), size, lanes));
-    }
-    body
-}
 
-/// One square of the given columns and rows, beginning at (`column` of the result's vectors, `row`).
-fn one(
-    m: &mut Module,
-    map: &Map,
-    (to, from): (&Side, &Side),
-    (column, row): (Dim, Dim),
-    (columns, rows): (i64, i64),
-    lanes: i64,
-) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let (rows, columns) = (Dim::constant(rows), Dim::constant(columns));
-    let (u, l) = (m.syms.loop_var("u", zero, rows), m.syms.loop_var("l", zero, columns));
-    let put = |s: Sym| match s {
-        s if s == to.var => Some(column + l),
-        s if s == from.var => Some(row + u),
-        _ => None,
-    };
-    let value = instance(m, &map.value, &put);
-    let at = map.at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
-    let vector = Stmt::vector(lanes, l, columns, vec![Stmt::Store { buf: map.buf, at, value }]);
-    vec![Stmt::unroll(u, rows, vec![vector])]
+    /// Partial squares for one side that may be shorter than a square at run time, the widest first, each
+    /// with its condition; two of them overlap.
+    fn parts(&self, m: &mut Module, (column, row): (Option<Dim>, Dim)) -> Vec<(Expr, Vec<Stmt>)> {
+        let (to, from, lanes) = (&self.to, &self.from, self.lanes);
+        let mut out = vec![];
+        let unknown = |s: &Side| s.extent.as_const().is_none();
+        if !unknown(to) && !unknown(from) {
+            return out;
+        }
+        let whole = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
+        for n in [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART) {
+            let p = m.syms.loop_var("p", Dim::constant(0), Dim::constant(2));
+            let first = |s: &Side| Dim::sym(p) * (s.extent - n);
+            let twice = |body| vec![Stmt::seq(p, 2, body)];
+            if unknown(from) && whole(to) {
+                let body = self.squares(m, (column, first(from)), (lanes, n));
+                out.push((self.at_least((lanes, n)), twice(body)));
+            } else if unknown(to) && whole(from) {
+                let body = self.squares(m, (Some(first(to)), row), (n, lanes));
+                out.push((self.at_least((n, lanes)), twice(body)));
+            }
+        }
+        out
+    }
+
+    /// Squares of the given columns and rows: the one with a known first column, or those of a known number
+    /// of result vectors.
+    fn squares(
+        &self,
+        m: &mut Module,
+        (column, row): (Option<Dim>, Dim),
+        (columns, rows): (i64, i64),
+    ) -> Vec<Stmt> {
+        let (to, from, lanes) = (&self.to, &self.from, self.lanes);
+        let size = (
+            to.extent.as_const().map_or(columns, |e| e.min(columns)),
+            from.extent.as_const().map_or(rows, |e| e.min(rows)),
+        );
+        let (None, Some(e)) = (column, to.extent.as_const()) else {
+            return self.square(m, (column.unwrap_or(Dim::constant(0)), row), size);
+        };
+        let mut body = vec![];
+        let whole = e / lanes;
+        if whole > 0 {
+            let v = m.syms.loop_var("c", Dim::constant(0), Dim::constant(whole));
+            let inside = self.square(m, (Dim::sym(v) * lanes, row), size);
+            body.push(Stmt::seq(v, whole, inside));
+        }
+        if e % lanes != 0 {
+            body.extend(self.square(m, (Dim::constant((e - lanes).max(0)), row), size));
+        }
+        body
+    }
+
+    /// One square of the given columns and rows, beginning at (`column` of the result's vectors, `row`).
+    fn square(&self, m: &mut Module, (column, row): (Dim, Dim), (columns, rows): (i64, i64)) -> Vec<Stmt> {
+        let (map, to, from) = (&self.map, &self.to, &self.from);
+        let zero = Dim::constant(0);
+        let (rows, columns) = (Dim::constant(rows), Dim::constant(columns));
+        let (u, l) = (m.syms.loop_var("u", zero, rows), m.syms.loop_var("l", zero, columns));
+        let put = |s: Sym| match s {
+            s if s == to.var => Some(column + l),
+            s if s == from.var => Some(row + u),
+            _ => None,
+        };
+        let value = instance(m, &map.value, &put);
+        let at = map.at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
+        let vector = Stmt::vector(self.lanes, l, columns, vec![Stmt::Store { buf: map.buf, at, value }]);
+        vec![Stmt::unroll(u, rows, vec![vector])]
+    }
 }

@@ -1,6 +1,6 @@
 //! Norms, gates and small convolutions of linear attention, and the decoder's attention.
 
-use super::Contrib;
+use super::{Contrib, Outputs};
 use crate::diag::Result;
 use crate::graph::Value;
 use crate::ops::AttrValue;
@@ -28,119 +28,105 @@ impl Contrib<'_> {
         let root = self.op("Sqrt", &[sum])?;
         self.op("Div", &[v, root])
     }
-    pub(super) fn gated(&mut self) -> Result<Vec<Option<Value>>> {
+    pub(super) fn gated_add(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        let (y, gate) = (self.x(1)?, self.x(2)?);
+        let v = self.op("Mul", &[y, gate])?;
+        self.op("Add", &[x, v])
+    }
+    pub(super) fn scaled_silu(&mut self) -> Result<Value> {
         let x = self.x(0)?;
         let elem = self.make.elem(x)?;
-        match self.node.schema.name {
-            "GatedAdd" => {
-                let (y, gate) = (self.x(1)?, self.x(2)?);
-                let v = self.op("Mul", &[y, gate])?;
-                Ok(vec![Some(self.op("Add", &[x, v])?)])
+        let scale = match self.given(1) {
+            Some(s) => self.cast(s, elem)?,
+            None => {
+                let alpha = self.float("alpha", 1.0);
+                self.make.number(elem, f64::from(alpha))?
             }
-            "ScaledSiLU" => {
-                let scale = match self.given(1) {
-                    Some(s) => self.cast(s, elem)?,
-                    None => {
-                        let alpha = self.float("alpha", 1.0);
-                        self.make.number(elem, f64::from(alpha))?
-                    }
-                };
-                let v = self.op("Mul", &[x, scale])?;
-                Ok(vec![Some(self.gate(v, true)?)])
-            }
-            "GatedRMSNorm" => {
-                let (scale, gate) = (self.x(1)?, self.x(2)?);
-                let (v, own, shape) =
-                    (self.cast(x, ElemType::F32)?, self.cast(scale, ElemType::F32)?, self.op("Shape", &[x])?);
-                let (front, rest, size) =
-                    (self.make.sizes(x, 0, -1)?, self.make.ints(&[-1]), self.make.sizes(scale, 0, 1)?);
-                let groups = self.concat(&[front, rest, size])?;
-                let v = self.op("Reshape", &[v, groups])?;
-                let v = self.rms(v)?;
-                let v = self.op("Mul", &[v, own])?;
-                let v = self.op("Reshape", &[v, shape])?;
-                let silu = match self.text("activation", "silu").as_str() {
-                    "silu" | "swish" => true,
-                    "sigmoid" => false,
-                    _ => return self.refuse("its activation"),
-                };
-                let gate = self.cast(gate, ElemType::F32)?;
-                let gate = self.gate(gate, silu)?;
-                let v = self.op("Mul", &[v, gate])?;
-                Ok(vec![Some(self.cast_from(v, elem)?)])
-            }
-            "BranchwiseRMSNorm" => {
-                let branches = self.int("num_branches", 0);
-                let (mut v, shape) = (self.cast(x, ElemType::F32)?, self.op("Shape", &[x])?);
-                if branches > 0 {
-                    let (front, list) = (self.make.sizes(x, 0, -1)?, self.make.ints(&[branches, -1]));
-                    let split = self.concat(&[front, list])?;
-                    v = self.op("Reshape", &[v, split])?;
-                }
-                let (rest, size) = (self.make.ints(&[-1]), self.make.sizes(v, -1, i64::MAX)?);
-                v = self.rms(v)?;
-                if let Some(s) = self.given(1) {
-                    let rows = self.concat(&[rest, size])?;
-                    let s = self.cast(s, ElemType::F32)?;
-                    let s = self.op("Reshape", &[s, rows])?;
-                    v = self.op("Mul", &[v, s])?;
-                }
-                let v = self.op("Reshape", &[v, shape])?;
-                Ok(vec![Some(self.cast_from(v, elem)?)])
-            }
-            "LinearAttentionGate" => {
-                let (bias, scale) = (self.x(1)?, self.x(2)?);
-                let a = self.cast(x, ElemType::F32)?;
-                let v = self.op("Add", &[a, bias])?;
-                let v = self.op("Softplus", &[v])?;
-                let v = self.op("Mul", &[v, scale])?;
-                let decay = self.cast_from(v, elem)?;
-                let beta = match self.given(3) {
-                    Some(b) => {
-                        let b = self.cast(b, ElemType::F32)?;
-                        let b = self.gate(b, false)?;
-                        Some(self.cast_from(b, elem)?)
-                    }
-                    None => None,
-                };
-                Ok(vec![Some(decay), beta])
-            }
-            "CausalConvWithState" => self.causal_conv(x),
-            // DecoderMaskedMultiHeadAttention: one new token after the cached ones.
-            _ => {
-                if self.int("output_qk", 0) != 0 || [3, 8, 9].iter().any(|i| self.given(*i).is_some()) {
-                    return self.refuse("scores as a result, beams, or a mask of keys");
-                }
-                let mut inputs = [0, 1, 2, 10, 3, 4, 5, 6].map(|i| self.given(i)).to_vec();
-                if let (true, Some(length), Some(past), Some(_)) = (
-                    self.int("past_present_share_buffer", 0) != 0,
-                    self.given(7),
-                    self.given(5),
-                    self.given(6),
-                ) {
-                    return self.cached(&mut inputs, length, past);
-                }
-                let kept = ["num_heads", "scale", "mask_filter_value"];
-                let attrs =
-                    self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-                let wanted = self.node.outputs.len();
-                Ok(self
-                    .make
-                    .contrib("MultiHeadAttention", attrs, inputs, wanted)?
-                    .into_iter()
-                    .map(Some)
-                    .collect())
-            }
+        };
+        let v = self.op("Mul", &[x, scale])?;
+        self.gate(v, true)
+    }
+    pub(super) fn gated_rms_norm(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        let elem = self.make.elem(x)?;
+        let (scale, gate) = (self.x(1)?, self.x(2)?);
+        let (v, own, shape) =
+            (self.cast(x, ElemType::F32)?, self.cast(scale, ElemType::F32)?, self.op("Shape", &[x])?);
+        let (front, rest, size) =
+            (self.make.sizes(x, 0, -1)?, self.make.ints(&[-1]), self.make.sizes(scale, 0, 1)?);
+        let groups = self.concat(&[front, rest, size])?;
+        let v = self.op("Reshape", &[v, groups])?;
+        let v = self.rms(v)?;
+        let v = self.op("Mul", &[v, own])?;
+        let v = self.op("Reshape", &[v, shape])?;
+        let silu = match self.text("activation", "silu").as_str() {
+            "silu" | "swish" => true,
+            "sigmoid" => false,
+            _ => return self.refuse("its activation"),
+        };
+        let gate = self.cast(gate, ElemType::F32)?;
+        let gate = self.gate(gate, silu)?;
+        let v = self.op("Mul", &[v, gate])?;
+        self.cast_from(v, elem)
+    }
+    pub(super) fn branchwise_rms_norm(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        let elem = self.make.elem(x)?;
+        let branches = self.int("num_branches", 0);
+        let (mut v, shape) = (self.cast(x, ElemType::F32)?, self.op("Shape", &[x])?);
+        if branches > 0 {
+            let (front, list) = (self.make.sizes(x, 0, -1)?, self.make.ints(&[branches, -1]));
+            let split = self.concat(&[front, list])?;
+            v = self.op("Reshape", &[v, split])?;
         }
+        let (rest, size) = (self.make.ints(&[-1]), self.make.sizes(v, -1, i64::MAX)?);
+        v = self.rms(v)?;
+        if let Some(s) = self.given(1) {
+            let rows = self.concat(&[rest, size])?;
+            let s = self.cast(s, ElemType::F32)?;
+            let s = self.op("Reshape", &[s, rows])?;
+            v = self.op("Mul", &[v, s])?;
+        }
+        let v = self.op("Reshape", &[v, shape])?;
+        self.cast_from(v, elem)
+    }
+    pub(super) fn linear_attention_gate(&mut self) -> Result<Outputs> {
+        let x = self.x(0)?;
+        let elem = self.make.elem(x)?;
+        let (bias, scale) = (self.x(1)?, self.x(2)?);
+        let a = self.cast(x, ElemType::F32)?;
+        let v = self.op("Add", &[a, bias])?;
+        let v = self.op("Softplus", &[v])?;
+        let v = self.op("Mul", &[v, scale])?;
+        let decay = self.cast_from(v, elem)?;
+        let beta = match self.given(3) {
+            Some(b) => {
+                let b = self.cast(b, ElemType::F32)?;
+                let b = self.gate(b, false)?;
+                Some(self.cast_from(b, elem)?)
+            }
+            None => None,
+        };
+        Ok(vec![Some(decay), beta])
+    }
+    /// DecoderMaskedMultiHeadAttention: one new token after the cached ones.
+    pub(super) fn decoder_attention(&mut self) -> Result<Outputs> {
+        if self.int("output_qk", 0) != 0 || [3, 8, 9].iter().any(|i| self.given(*i).is_some()) {
+            return self.refuse("scores as a result, beams, or a mask of keys");
+        }
+        let mut inputs = [0, 1, 2, 10, 3, 4, 5, 6].map(|i| self.given(i)).to_vec();
+        if let (true, Some(length), Some(past), Some(_)) =
+            (self.int("past_present_share_buffer", 0) != 0, self.given(7), self.given(5), self.given(6))
+        {
+            return self.cached(&mut inputs, length, past);
+        }
+        let attrs = self.kept(&["num_heads", "scale", "mask_filter_value"]);
+        self.all_of("MultiHeadAttention", attrs, inputs)
     }
     /// The caches have a larger capacity than they hold: their first positions are valid, and the new token
     /// follows them.
-    fn cached(
-        &mut self,
-        inputs: &mut [Option<Value>],
-        length: Value,
-        past: Value,
-    ) -> Result<Vec<Option<Value>>> {
+    fn cached(&mut self, inputs: &mut [Option<Value>], length: Value, past: Value) -> Result<Outputs> {
         let (zero, one, axis) = (self.make.ints(&[0]), self.make.ints(&[1]), self.make.ints(&[2]));
         let length = self.cast(length, ElemType::I64)?;
         let length = self.op("Reshape", &[length, one])?;
@@ -152,8 +138,7 @@ impl Contrib<'_> {
                 inputs[i] = Some(self.op("Slice", &[v, zero, length, axis])?);
             }
         }
-        let kept = ["num_heads", "scale", "mask_filter_value"];
-        let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
+        let attrs = self.kept(&["num_heads", "scale", "mask_filter_value"]);
         let done = self.make.contrib("MultiHeadAttention", attrs, inputs.to_vec(), 3)?;
         let shape = self.op("Shape", &[past])?;
         let mut results = vec![Some(done[0])];
@@ -168,7 +153,8 @@ impl Contrib<'_> {
         self.make.cast(v, ElemType::F32, elem)
     }
     /// A convolution along one dimension, in which the state holds the preceding positions.
-    fn causal_conv(&mut self, x: Value) -> Result<Vec<Option<Value>>> {
+    pub(super) fn causal_conv(&mut self) -> Result<Outputs> {
+        let x = self.x(0)?;
         if self.int("ndim", 1) != 1
             || self.int("channels_last", 0) != 0
             || self.int("dilation", 1) != 1

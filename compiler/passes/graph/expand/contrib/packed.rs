@@ -1,70 +1,54 @@
 //! Sequences of different lengths packed without padding, attention over them, and position biases.
 
-use super::Contrib;
+use super::{Contrib, Outputs};
 use crate::diag::Result;
 use crate::graph::Value;
 use crate::ops::AttrValue;
 use crate::tensor::ElemType;
 
 impl Contrib<'_> {
-    pub(super) fn packed(&mut self) -> Result<Vec<Option<Value>>> {
+    pub(super) fn restore_padding(&mut self) -> Result<Value> {
         let x = self.x(0)?;
-        match self.node.schema.name {
-            "RemovePadding" => self.remove_padding(x),
-            "RestorePadding" => {
-                let offsets = self.x(1)?;
-                Ok(vec![Some(self.restored(x, offsets)?)])
+        let offsets = self.x(1)?;
+        self.restored(x, offsets)
+    }
+    pub(super) fn packed_self_attention(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        let (w, bias, offsets, ends) = (self.x(1)?, self.x(2)?, self.x(3)?, self.x(4)?);
+        let v = self.op("MatMul", &[x, w])?;
+        let v = self.op("Add", &[v, bias])?;
+        let total = self.make.dims(w)?.last().and_then(|d| d.as_const());
+        let sizes = match (self.attr("qkv_hidden_sizes"), total) {
+            (Some(AttrValue::Ints(v)), _) if v.len() == 3 => v.clone(),
+            (_, Some(n)) if n % 3 == 0 => vec![n / 3; 3],
+            _ => return self.refuse("hidden sizes that only run time knows"),
+        };
+        let sizes = self.make.ints(&sizes);
+        let parts =
+            self.make.node("Split", vec![("axis", AttrValue::Int(1))], vec![Some(v), Some(sizes)], 3)?;
+        let y = self.packed_attention([parts[0], parts[1], parts[2]], None, offsets, ends, self.given(5))?;
+        Ok(y)
+    }
+    pub(super) fn packed_multi_head_attention(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        let (offsets, ends) = (self.x(4)?, self.x(5)?);
+        let parts = match (self.given(1), self.given(2)) {
+            (Some(k), Some(v)) => [x, k, v],
+            _ => {
+                // [tokens, heads, 3, size]
+                let (rows, rest) = (self.make.ints(&[0]), self.make.ints(&[-1]));
+                let shape = self.concat(&[rows, rest])?;
+                let mut parts = vec![];
+                for i in 0..3 {
+                    let i = self.make.integer(i);
+                    let v = self.make.with("Gather", vec![("axis", AttrValue::Int(2))], &[x, i])?;
+                    parts.push(self.op("Reshape", &[v, shape])?);
+                }
+                [parts[0], parts[1], parts[2]]
             }
-            "PackedAttention" => {
-                let (w, bias, offsets, ends) = (self.x(1)?, self.x(2)?, self.x(3)?, self.x(4)?);
-                let v = self.op("MatMul", &[x, w])?;
-                let v = self.op("Add", &[v, bias])?;
-                let total = self.make.dims(w)?.last().and_then(|d| d.as_const());
-                let sizes = match (self.attr("qkv_hidden_sizes"), total) {
-                    (Some(AttrValue::Ints(v)), _) if v.len() == 3 => v.clone(),
-                    (_, Some(n)) if n % 3 == 0 => vec![n / 3; 3],
-                    _ => return self.refuse("hidden sizes that only run time knows"),
-                };
-                let sizes = self.make.ints(&sizes);
-                let parts = self.make.node(
-                    "Split",
-                    vec![("axis", AttrValue::Int(1))],
-                    vec![Some(v), Some(sizes)],
-                    3,
-                )?;
-                let y = self.packed_attention(
-                    [parts[0], parts[1], parts[2]],
-                    None,
-                    offsets,
-                    ends,
-                    self.given(5),
-                )?;
-                Ok(vec![Some(y)])
-            }
-            "PackedMultiHeadAttention" => {
-                let (offsets, ends) = (self.x(4)?, self.x(5)?);
-                let parts = match (self.given(1), self.given(2)) {
-                    (Some(k), Some(v)) => [x, k, v],
-                    _ => {
-                        // [tokens, heads, 3, size]
-                        let (rows, rest) = (self.make.ints(&[0]), self.make.ints(&[-1]));
-                        let shape = self.concat(&[rows, rest])?;
-                        let mut parts = vec![];
-                        for i in 0..3 {
-                            let i = self.make.integer(i);
-                            let v = self.make.with("Gather", vec![("axis", AttrValue::Int(2))], &[x, i])?;
-                            parts.push(self.op("Reshape", &[v, shape])?);
-                        }
-                        [parts[0], parts[1], parts[2]]
-                    }
-                };
-                let y = self.packed_attention(parts, self.given(3), offsets, ends, self.given(6))?;
-                Ok(vec![Some(y)])
-            }
-            "GatedRelativePositionBias" => Ok(vec![Some(self.gated_bias(x)?)]),
-            // RelativePositionBias
-            _ => Ok(vec![Some(self.relative_bias(x)?)]),
-        }
+        };
+        let y = self.packed_attention(parts, self.given(3), offsets, ends, self.given(6))?;
+        Ok(y)
     }
     /// Moves the rows of tokens to their positions in [batch, length, ..]; other positions are 0.
     fn restored(&mut self, x: Value, offsets: Value) -> Result<Value> {
@@ -110,8 +94,7 @@ impl Contrib<'_> {
             inputs.push(Some(self.restored(v, offsets)?));
         }
         inputs.extend([bias, Some(lengths), attention_bias]);
-        let kept = ["num_heads", "scale", "mask_filter_value"];
-        let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
+        let attrs = self.kept(&["num_heads", "scale", "mask_filter_value"]);
         let y = self.make.contrib("MultiHeadAttention", attrs, inputs, 1)?[0];
         let (width, rows) = (self.make.sizes(y, 2, 3)?, self.make.sizes(parts[0], 0, 1)?);
         let places = self.places(offsets, zero, rows)?;
@@ -119,7 +102,8 @@ impl Contrib<'_> {
         let y = self.op("Reshape", &[y, shape])?;
         self.op("Gather", &[y, places])
     }
-    fn remove_padding(&mut self, x: Value) -> Result<Vec<Option<Value>>> {
+    pub(super) fn remove_padding(&mut self) -> Result<Outputs> {
+        let x = self.x(0)?;
         let counts = self.x(1)?;
         let (zero, one) = (self.make.integer(0), self.make.integer(1));
         let (all, length) = (self.make.ints(&[-1]), self.make.sizes(x, 1, 2)?);
@@ -155,7 +139,8 @@ impl Contrib<'_> {
     }
     /// A bias for each bucket of distances, as in T5: near distances have a bucket each, far ones share
     /// logarithmic buckets. The table's first dimension is the heads.
-    fn relative_bias(&mut self, table: Value) -> Result<Value> {
+    pub(super) fn relative_bias(&mut self) -> Result<Value> {
+        let table = self.x(0)?;
         let dims = self.make.dims(table)?;
         let Some(&[Some(buckets), Some(heads)]) =
             Some(dims.iter().map(|d| d.as_const()).collect::<Vec<_>>()).as_deref()
@@ -213,7 +198,8 @@ impl Contrib<'_> {
         let v = self.make.with("Gather", vec![("axis", AttrValue::Int(1))], &[table, bucket])?;
         self.axes_of(v, "Unsqueeze", &[0])
     }
-    fn gated_bias(&mut self, x: Value) -> Result<Value> {
+    pub(super) fn gated_bias(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
         let (bias, relative, weight, own, eco) = (self.x(1)?, self.x(2)?, self.x(3)?, self.x(4)?, self.x(5)?);
         let heads = self.int("num_heads", 1);
         let x = match self.given(6) {

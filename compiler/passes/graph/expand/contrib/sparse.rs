@@ -1,7 +1,7 @@
 //! Attention to a subset of the keys: blocks of a mask with a cache, or a window with a few global tokens.
 //! The scores of all keys are computed and then masked.
 
-use super::Contrib;
+use super::{Contrib, Outputs};
 use crate::diag::{Failure, Result};
 use crate::graph::Value;
 use crate::ops::{AttrValue, Known};
@@ -66,7 +66,7 @@ impl Contrib<'_> {
             .ok_or_else(|| Failure::bug("contrib", "a mask"))?;
         Ok(Some(self.make.g.add_const("blocks", Arc::new(data))))
     }
-    pub(super) fn sparse_attention(&mut self) -> Result<Vec<Option<Value>>> {
+    pub(super) fn sparse_attention(&mut self) -> Result<Outputs> {
         let (heads, groups, block) =
             (self.int("num_heads", 1), self.int("kv_num_heads", 1), self.int("sparse_block_size", 64));
         let (past, total, lengths) = ([self.x(3)?, self.x(4)?], self.x(7)?, self.x(8)?);

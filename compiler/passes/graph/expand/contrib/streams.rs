@@ -1,41 +1,28 @@
 //! Mixtures of several feature streams, multi-dimensional positions, transforms of real signals, and
 //! projections with quantized weights that are fused with adjacent operators.
 
-use super::Contrib;
+use super::{Contrib, Outputs};
 use crate::diag::Result;
 use crate::graph::Value;
 use crate::ops::AttrValue;
 use crate::tensor::ElemType;
 
 impl Contrib<'_> {
-    pub(super) fn streams(&mut self) -> Result<Vec<Option<Value>>> {
+    pub(super) fn gemma_rotary(&mut self) -> Result<Outputs> {
         let x = self.x(0)?;
-        match self.node.schema.name {
-            "HyperConnectionPreMix" => Ok(vec![Some(self.pre_mix(x)?)]),
-            "HyperConnectionPostMix" => Ok(vec![Some(self.post_mix(x)?)]),
-            "EngramGate" => self.engram(x),
-            "MRotaryEmbedding" => Ok(vec![Some(self.rotary_of_three(x)?)]),
-            "GemmaRotaryEmbedding" => {
-                let mut turns = vec![];
-                for f in ["Cos", "Sin"] {
-                    let v = self.op(f, &[x])?;
-                    let v = self.make.cast(v, ElemType::F32, ElemType::F16)?;
-                    turns.push(self.axes_of(v, "Unsqueeze", &[1])?);
-                }
-                let mut results = vec![];
-                for i in [1, 3] {
-                    let (v, turned) = (self.x(i)?, self.x(i + 1)?);
-                    let (a, b) = (self.op("Mul", &[v, turns[0]])?, self.op("Mul", &[turned, turns[1]])?);
-                    results.push(Some(self.op("Add", &[a, b])?));
-                }
-                Ok(results)
-            }
-            "Rfft" | "Irfft" => Ok(vec![Some(self.real_transform(x)?)]),
-            "BitmaskDropout" | "BitmaskBiasDropout" => self.unmasked(x),
-            "FusedMatMulActivation" => Ok(vec![Some(self.matmul_activation()?)]),
-            // MatMulNBitsMlp, MatMulNBitsQkv
-            _ => self.projections(x),
+        let mut turns = vec![];
+        for f in ["Cos", "Sin"] {
+            let v = self.op(f, &[x])?;
+            let v = self.make.cast(v, ElemType::F32, ElemType::F16)?;
+            turns.push(self.axes_of(v, "Unsqueeze", &[1])?);
         }
+        let mut results = vec![];
+        for i in [1, 3] {
+            let (v, turned) = (self.x(i)?, self.x(i + 1)?);
+            let (a, b) = (self.op("Mul", &[v, turns[0]])?, self.op("Mul", &[turned, turns[1]])?);
+            results.push(Some(self.op("Add", &[a, b])?));
+        }
+        Ok(results)
     }
     /// [.., streams, features], from a flattened or an unflattened input.
     fn grouped(&mut self, x: Value) -> Result<Value> {
@@ -61,7 +48,8 @@ impl Contrib<'_> {
         }
         self.axes_of(v, "Unsqueeze", &[-1])
     }
-    fn pre_mix(&mut self, x: Value) -> Result<Value> {
+    pub(super) fn pre_mix(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
         let elem = self.make.elem(x)?;
         let flat = self.rank(x)?;
         let rank = flat + usize::from(self.int("num_branches", 0) > 0);
@@ -77,7 +65,8 @@ impl Contrib<'_> {
         let v = self.op("Mul", &[v, scale])?;
         self.make.cast(v, ElemType::F32, elem)
     }
-    fn post_mix(&mut self, x: Value) -> Result<Value> {
+    pub(super) fn post_mix(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
         let (elem, flat, shape) = (self.make.elem(x)?, self.rank(x)?, self.op("Shape", &[x])?);
         let rank = flat + usize::from(self.int("num_branches", 0) > 0);
         let (block, gates) = (self.x(1)?, self.x(2)?);
@@ -98,7 +87,8 @@ impl Contrib<'_> {
         let v = self.make.cast(v, ElemType::F32, elem)?;
         self.op("Reshape", &[v, shape])
     }
-    fn engram(&mut self, key: Value) -> Result<Vec<Option<Value>>> {
+    pub(super) fn engram(&mut self) -> Result<Outputs> {
+        let key = self.x(0)?;
         let elem = self.make.elem(key)?;
         let Some(size) = self.make.dims(key)?.last().and_then(|d| d.as_const()) else {
             return self.refuse("a hidden size that only run time knows");
@@ -136,7 +126,8 @@ impl Contrib<'_> {
     }
     /// Assembles the rows of the caches from those of each token's three positions, and applies an ordinary
     /// rotary embedding.
-    fn rotary_of_three(&mut self, x: Value) -> Result<Value> {
+    pub(super) fn rotary_of_three(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
         let (positions, cos, sin) = (self.x(1)?, self.x(2)?, self.x(3)?);
         let Some(AttrValue::Ints(sections)) = self.attr("mrope_section").cloned() else {
             return self.refuse("sections that are not given");
@@ -177,8 +168,7 @@ impl Contrib<'_> {
         let count = self.op("Reshape", &[count, none])?;
         let places = self.op("Range", &[zero, count, one])?;
         let places = self.op("Reshape", &[places, frame])?;
-        let kept = ["interleaved", "num_heads", "rotary_embedding_dim", "scale"];
-        let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
+        let attrs = self.kept(&["interleaved", "num_heads", "rotary_embedding_dim", "scale"]);
         Ok(self.make.contrib(
             "RotaryEmbedding",
             attrs,
@@ -186,7 +176,8 @@ impl Contrib<'_> {
             1,
         )?[0])
     }
-    fn real_transform(&mut self, x: Value) -> Result<Value> {
+    pub(super) fn real_transform(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
         if self.int("signal_ndim", 1) != 1 || self.int("normalized", 0) != 0 || self.int("onesided", 1) != 1 {
             return self.refuse("signals of several dimensions, normalization, or both sides");
         }
@@ -220,7 +211,8 @@ impl Contrib<'_> {
         self.make.with("Gather", vec![("axis", AttrValue::Int(-1))], &[v, zero])
     }
     /// Dropout without effect: one set bit per element.
-    fn unmasked(&mut self, x: Value) -> Result<Vec<Option<Value>>> {
+    pub(super) fn unmasked(&mut self) -> Result<Outputs> {
+        let x = self.x(0)?;
         let bias = self.node.schema.name == "BitmaskBiasDropout";
         let training = if bias { 4 } else { 2 };
         if self.given(training).is_some() && self.known_ints(training).as_deref() != Some(&[0]) {
@@ -243,9 +235,8 @@ impl Contrib<'_> {
         let ones = self.make.cast(ones, ElemType::I64, ElemType::U32)?;
         Ok(vec![Some(v), Some(self.op("Expand", &[ones, words])?)])
     }
-    fn matmul_activation(&mut self) -> Result<Value> {
-        let kept = ["alpha", "transA", "transB", "transBatchA", "transBatchB"];
-        let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
+    pub(super) fn matmul_activation(&mut self) -> Result<Value> {
+        let attrs = self.kept(&["alpha", "transA", "transB", "transBatchA", "transBatchB"]);
         let v = self.make.contrib("FusedMatMul", attrs, self.node.inputs.clone(), 1)?[0];
         let mut own = vec![];
         let mut given = |s: &Self, from: &str, to: &'static str| {
@@ -271,7 +262,8 @@ impl Contrib<'_> {
         self.make.with(&name, own, &[v])
     }
     /// Products of one normalized input with several quantized weight matrices.
-    fn projections(&mut self, x: Value) -> Result<Vec<Option<Value>>> {
+    pub(super) fn projections(&mut self) -> Result<Outputs> {
+        let x = self.x(0)?;
         let mlp = self.node.schema.name == "MatMulNBitsMlp";
         let (mut v, mut sum) = (x, None);
         let epsilon = vec![("epsilon".to_owned(), AttrValue::Float(self.float("epsilon", 1e-5)))];

@@ -9,38 +9,29 @@ use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 impl Back<'_, '_> {
-    pub(super) fn layer(&mut self) -> Result<Option<Parts>> {
-        Ok(Some(match self.name() {
-            "MatMul" => self.matmul()?,
-            "Gemm" => self.gemm()?,
-            "Conv" => self.conv()?,
-            "GlobalAveragePool" => {
-                let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
-                let (all, left, shape) = (self.op("Size", &[x])?, self.op("Size", &[y])?, self.shape(x)?);
-                let n = self.op("Div", &[all, left])?;
-                let elem = self.make.elem(x)?;
-                let n = self.make.cast(n, ElemType::I64, elem)?;
-                let d = self.op("Div", &[d, n])?;
-                vec![Some(self.op("Expand", &[d, shape])?)]
-            }
-            "MaxPool" => vec![Some(self.max_pool()?)],
-            "AveragePool" => vec![Some(self.average_pool()?)],
-            "LayerNormalization" => self.layer_norm()?,
-            "BatchNormalization" => self.batch_norm()?,
-            "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss" => self.loss()?,
-            "Dropout" => {
-                let training = if self.since() >= 12 {
-                    !self.absent_or(2, 0)
-                } else {
-                    self.since() < 7 && self.int("is_test", 0) == 0
-                };
-                if training {
-                    return self.error("it draws at random").fail();
-                }
-                vec![Some(self.d()?)]
-            }
-            _ => return Ok(None),
-        }))
+    pub(super) fn global_average(&mut self) -> Result<Value> {
+        let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
+        self.averaged(d, x, y)
+    }
+    /// The adjoint of the elements `x` whose means are `y`.
+    pub(super) fn averaged(&mut self, d: Value, x: Value, y: Value) -> Result<Value> {
+        let (all, left) = (self.op("Size", &[x])?, self.op("Size", &[y])?);
+        let n = self.op("Div", &[all, left])?;
+        let elem = self.make.elem(x)?;
+        let n = self.make.cast(n, ElemType::I64, elem)?;
+        let (d, shape) = (self.op("Div", &[d, n])?, self.shape(x)?);
+        self.op("Expand", &[d, shape])
+    }
+    pub(super) fn dropout(&mut self) -> Result<Value> {
+        let training = if self.since() >= 12 {
+            !self.absent_or(2, 0)
+        } else {
+            self.since() < 7 && self.int("is_test", 0) == 0
+        };
+        if training {
+            return self.error("it draws at random").fail();
+        }
+        self.d()
     }
     fn permuted(&mut self, v: Value, perm: Vec<i64>) -> Result<Value> {
         self.make.with("Transpose", vec![("perm", AttrValue::Ints(perm))], &[v])
@@ -55,7 +46,7 @@ impl Back<'_, '_> {
         let axes = self.make.ints(axes);
         self.op("Unsqueeze", &[v, axes])
     }
-    fn matmul(&mut self) -> Result<Parts> {
+    pub(super) fn matmul(&mut self) -> Result<Parts> {
         let (mut d, a, b) = (self.d()?, self.x(0)?, self.x(1)?);
         let (mut da, mut db, out) = (self.make.dims(a)?, self.make.dims(b)?, self.make.dims(self.y(0)?)?);
         let (mut wide_a, mut wide_b, mut dd) = (a, b, out);
@@ -108,7 +99,7 @@ impl Back<'_, '_> {
         }
         Ok(parts)
     }
-    fn gemm(&mut self) -> Result<Parts> {
+    pub(super) fn gemm(&mut self) -> Result<Parts> {
         let (d, a, b, y) = (self.d()?, self.x(0)?, self.x(1)?, self.y(0)?);
         let (alpha, beta) = (self.float("alpha", 1.0), self.float("beta", 1.0));
         let (ta, tb) = (self.int("transA", 0), self.int("transB", 0));
@@ -183,7 +174,7 @@ impl Back<'_, '_> {
         ];
         self.make.with("ConvTranspose", attrs, &[d, w])
     }
-    fn conv(&mut self) -> Result<Parts> {
+    pub(super) fn conv(&mut self) -> Result<Parts> {
         let (d, x, w, y) = (self.d()?, self.x(0)?, self.x(1)?, self.y(0)?);
         let (dx, dw, out) = (self.make.dims(x)?, self.make.dims(w)?, self.make.dims(y)?);
         let n = dx.len() - 2;
@@ -245,7 +236,7 @@ impl Back<'_, '_> {
         }
         Ok(parts)
     }
-    fn max_pool(&mut self) -> Result<Value> {
+    pub(super) fn max_pool(&mut self) -> Result<Value> {
         let (d, x) = (self.d()?, self.x(0)?);
         if self.int("storage_order", 0) != 0 {
             return self.error("storage_order is 1").fail();
@@ -257,7 +248,7 @@ impl Back<'_, '_> {
         let (shape, flat) = (self.shape(x)?, self.make.ints(&[-1]));
         self.scattered(d, made[1], x, flat, shape)
     }
-    fn average_pool(&mut self) -> Result<Value> {
+    pub(super) fn average_pool(&mut self) -> Result<Value> {
         let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
         let (dims, out) = (self.make.dims(x)?, self.make.dims(y)?);
         let n = dims.len() - 2;
@@ -287,7 +278,7 @@ impl Back<'_, '_> {
         let axes = self.make.ints(axes);
         self.op("ReduceMean", &[v, axes])
     }
-    fn layer_norm(&mut self) -> Result<Parts> {
+    pub(super) fn layer_norm(&mut self) -> Result<Parts> {
         let (d, x, scale) = (self.d()?, self.x(0)?, self.x(1)?);
         let dims = self.make.dims(x)?;
         let rank = dims.len() as i64;
@@ -322,7 +313,7 @@ impl Back<'_, '_> {
         }
         Ok(parts)
     }
-    fn batch_norm(&mut self) -> Result<Parts> {
+    pub(super) fn batch_norm(&mut self) -> Result<Parts> {
         if self.int("training_mode", 0) != 0
             || self.since() < 7 && self.int("is_test", 0) == 0
             || self.int("spatial", 1) == 0
@@ -362,7 +353,7 @@ impl Back<'_, '_> {
         Ok(parts)
     }
     /// The adjoint of the scores; labels and weights have none.
-    fn loss(&mut self) -> Result<Parts> {
+    pub(super) fn loss(&mut self) -> Result<Parts> {
         if self.wants(2) {
             return self.error("the weights depend on xs").fail();
         }

@@ -1,329 +1,209 @@
-//! Gradients of element-wise operators.
+//! Gradients of element-wise operators: tables of derivatives as formulas.
 
 use super::{Back, Parts};
 use crate::diag::Result;
-use crate::graph::Value;
+use crate::graph::{NodeData, Value};
+use crate::ops::AttrValue;
+use crate::passes::graph::expand::formula::{Formula, Term};
+use crate::tensor::ElemType;
 use std::f64::consts::PI;
+
+/// What a derivative is computed from: the adjoint, the operands (twice the same for unary operators) and the
+/// result.
+pub(super) struct At<'f> {
+    node: &'f NodeData,
+    pub(super) d: Term<'f>,
+    pub(super) x: Term<'f>,
+    pub(super) b: Term<'f>,
+    pub(super) y: Term<'f>,
+    /// The types of the operands.
+    types: [ElemType; 2],
+}
+
+/// The contribution to the adjoint of one operand, with the shape of the result.
+pub(super) type Rule = fn(At<'_>) -> Term<'_>;
+
+impl<'f> At<'f> {
+    fn float(&self, name: &str, default: f64) -> f64 {
+        match self.node.attrs.iter().find(|(n, _)| n == name) {
+            Some((_, AttrValue::Float(v))) => f64::from(*v),
+            _ => default,
+        }
+    }
+    fn where_positive(&self, a: Term<'f>, b: f64) -> Term<'f> {
+        self.x.above(0.0).select(a, b)
+    }
+}
+
+/// 1 - v^2
+fn complement(v: Term<'_>) -> Term<'_> {
+    1.0 - v.square()
+}
+
+/// exp(-a x^2)
+fn bell(x: Term<'_>, a: f64) -> Term<'_> {
+    (x.square() * -a).op("Exp")
+}
+
+/// Operators with one operand.
+const UNARY: &[(&str, Rule)] = &[
+    ("Neg", |r| -r.d),
+    ("Exp", |r| r.d * r.y),
+    ("Log", |r| r.d / r.x),
+    ("Sqrt", |r| r.d / (r.y * 2.0)),
+    ("Tanh", |r| r.d * complement(r.y)),
+    ("Sigmoid", |r| r.d * (r.y * (1.0 - r.y))),
+    ("Relu", |r| r.where_positive(r.d, 0.0)),
+    ("Abs", |r| r.d * r.x.op("Sign")),
+    ("Reciprocal", |r| r.d * -r.y.square()),
+    ("Sin", |r| r.d * r.x.op("Cos")),
+    ("Cos", |r| r.d * -r.x.op("Sin")),
+    ("Tan", |r| r.d * (r.y.square() + 1.0)),
+    ("Asin", |r| r.d / complement(r.x).op("Sqrt")),
+    ("Acos", |r| -(r.d / complement(r.x).op("Sqrt"))),
+    ("Atan", |r| r.d / (r.x.square() + 1.0)),
+    ("Sinh", |r| r.d * r.x.op("Cosh")),
+    ("Cosh", |r| r.d * r.x.op("Sinh")),
+    ("Asinh", |r| r.d / (r.x.square() + 1.0).op("Sqrt")),
+    ("Acosh", |r| r.d / (r.x.square() - 1.0).op("Sqrt")),
+    ("Atanh", |r| r.d / complement(r.x)),
+    ("Erf", |r| r.d * (bell(r.x, 1.0) * (2.0 / PI.sqrt()))),
+    ("Softplus", |r| r.d * r.x.op("Sigmoid")),
+    ("Softsign", |r| r.d * (r.x.op("Abs") + 1.0).square().op("Reciprocal")),
+    ("LeakyRelu", |r| r.d * r.x.above(0.0).select(1.0, r.float("alpha", 0.01))),
+    // Below 0, alpha exp(x) is the value plus alpha.
+    ("Elu", |r| r.d * r.x.above(0.0).select(1.0, r.y + r.float("alpha", 1.0))),
+    // As Elu, all of it times gamma.
+    ("Selu", |r| {
+        let alpha = r.float("alpha", f64::from(1.673_263_2_f32));
+        let gamma = r.float("gamma", f64::from(1.050_701_f32));
+        r.d * r.x.above(0.0).select(gamma, r.y + alpha * gamma)
+    }),
+    ("Celu", |r| r.d * r.x.above(0.0).select(1.0, r.x.scaled(1.0 / r.float("alpha", 1.0)).op("Exp"))),
+    ("ThresholdedRelu", |r| r.d * r.x.above(r.float("alpha", 1.0)).select(1.0, 0.0)),
+    ("HardSigmoid", |r| {
+        let alpha = r.float("alpha", 0.2);
+        let line = r.x * alpha + r.float("beta", 0.5);
+        r.d * line.above(0.0).with("And", line.below(1.0)).select(alpha, 0.0)
+    }),
+    // x times a linear ramp, x above it, 0 below.
+    ("HardSwish", |r| {
+        let line = r.x * (1.0 / 6.0) + 0.5;
+        let (low, high) = (line.above(0.0), line.below(1.0));
+        r.d * low.with("And", high).select(r.x * (2.0 / 6.0) + 0.5, low.select(1.0, 0.0))
+    }),
+    ("Gelu", |r| match r.node.attrs.iter().find(|(n, _)| n == "approximate") {
+        Some((_, AttrValue::String(s))) if s == b"tanh" => gelu_by_tanh(r),
+        _ => gelu(r),
+    }),
+    ("Mish", |r| {
+        let t = r.x.op("Softplus").op("Tanh");
+        r.d * (t + r.x * (complement(t) * r.x.op("Sigmoid")))
+    }),
+    // s + alpha y (1 - s), s = sigmoid(alpha x)
+    ("Swish", |r| {
+        let alpha = r.float("alpha", 1.0);
+        let s = r.x.scaled(alpha).op("Sigmoid");
+        r.d * (s + (r.y * (1.0 - s)).scaled(alpha))
+    }),
+];
+
+/// The normal distribution, and its density times x.
+fn gelu(r: At<'_>) -> Term<'_> {
+    let phi = ((r.x * 0.5f64.sqrt()).op("Erf") + 1.0) * 0.5;
+    let density = bell(r.x, 0.5) * (1.0 / (2.0 * PI).sqrt());
+    r.d * (phi + r.x * density)
+}
+
+/// Of x/2 (1 + tanh(u)), u = k (x + c x^3).
+fn gelu_by_tanh(r: At<'_>) -> Term<'_> {
+    let (k, c) = ((2.0 / PI).sqrt(), 0.044715);
+    let square = r.x.square();
+    let t = ((r.x * (square * c + 1.0)) * k).op("Tanh");
+    let slope = (square * (3.0 * c) + 1.0) * k;
+    r.d * ((t + r.x * (complement(t) * slope) + 1.0) * 0.5)
+}
+
+/// Operators with two operands `x` and `b`: the rule of each.
+const BINARY: &[(&str, [Rule; 2])] = &[
+    ("Add", [|r| r.d, |r| r.d]),
+    ("Sub", [|r| r.d, |r| -r.d]),
+    ("Mul", [|r| r.d * r.b, |r| r.d * r.x]),
+    ("Div", [|r| r.d / r.b, |r| -(r.d * (r.y / r.b))]),
+    ("Pow", [power_by_base, power_by_exponent]),
+    ("PRelu", [|r| r.d * r.x.above(0.0).select(1.0, r.b), |r| r.d * r.x.with("Min", 0.0)]),
+];
+
+/// b x^(b-1), but 0 for the constant 1, everywhere. The exponent may be of another type.
+fn power_by_base(r: At<'_>) -> Term<'_> {
+    let e = r.b.cast(r.types[1], r.types[0]);
+    let slope = e * r.x.with("Pow", e - 1.0);
+    r.d * e.equal(0.0).select(0.0, slope)
+}
+
+/// y log(x), but 0 where x is 0.
+fn power_by_exponent(r: At<'_>) -> Term<'_> {
+    let log = r.x.op("Log");
+    let log = r.x.above(0.0).select(log, 0.0);
+    (r.d * (r.y * log)).cast(r.types[0], r.types[1])
+}
 
 impl Back<'_, '_> {
     pub(super) fn elementwise(&mut self) -> Result<Option<Parts>> {
         let name = self.name();
-        Ok(Some(match name {
+        if let Some((_, rule)) = UNARY.iter().find(|u| u.0 == name) {
+            return Ok(Some(vec![Some(self.by_rule(*rule)?)]));
+        }
+        if let Some((_, rules)) = BINARY.iter().find(|b| b.0 == name) {
+            return self.binary(*rules).map(Some);
+        }
+        match name {
             // Step functions: their derivative is 0 wherever it exists.
-            "Floor" | "Ceil" | "Round" | "Sign" => vec![None],
-            "Add" | "Sub" | "Mul" | "Div" | "Pow" | "PRelu" => self.binary()?,
-            "Sum" | "Mean" | "Min" | "Max" => self.several()?,
-            "Where" => {
-                let (d, c) = (self.d()?, self.x(0)?);
-                let zero = self.number(self.y(0)?, 0.0)?;
-                let (a, b) = (self.op("Where", &[c, d, zero])?, self.op("Where", &[c, zero, d])?);
-                let mut parts = vec![None];
-                for (i, v) in [(1, a), (2, b)] {
-                    let x = self.x(i)?;
-                    parts.push(if self.wants(i) { Some(self.narrowed_from_result(v, x)?) } else { None });
-                }
-                parts
-            }
+            "Floor" | "Ceil" | "Round" | "Sign" => Ok(Some(vec![None])),
+            "Sum" | "Mean" | "Min" | "Max" => self.several().map(Some),
+            "Where" => self.selected().map(Some),
             "Clip" => {
                 if self.wants(1) || self.wants(2) {
                     return self.error("its limits depend on xs").fail();
                 }
-                let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
-                let inside = self.op("Equal", &[x, y])?;
-                vec![Some(self.where_or_zero(inside, d, x)?)]
+                Ok(Some(vec![Some(self.by_rule(|r| r.x.equal(r.y).select(r.d, 0.0))?)]))
             }
-            _ => match self.unary()? {
-                Some(v) => vec![Some(v)],
-                None => return Ok(None),
-            },
-        }))
-    }
-    /// Unary operators: the adjoint times the derivative.
-    fn unary(&mut self) -> Result<Option<Value>> {
-        let name = self.name();
-        let plain = [
-            "Neg",
-            "Exp",
-            "Log",
-            "Sqrt",
-            "Tanh",
-            "Sigmoid",
-            "Relu",
-            "Abs",
-            "Reciprocal",
-            "Sin",
-            "Cos",
-            "Tan",
-            "Asin",
-            "Acos",
-            "Atan",
-            "Sinh",
-            "Cosh",
-            "Asinh",
-            "Acosh",
-            "Atanh",
-            "Erf",
-            "Softplus",
-        ];
-        let shaped = [
-            "Softsign",
-            "LeakyRelu",
-            "Elu",
-            "Selu",
-            "Celu",
-            "ThresholdedRelu",
-            "HardSigmoid",
-            "HardSwish",
-            "Gelu",
-            "Mish",
-            "Swish",
-        ];
-        if !plain.contains(&name) && !shaped.contains(&name) {
-            return Ok(None);
+            _ => Ok(None),
         }
+    }
+    fn by_rule(&mut self, rule: Rule) -> Result<Value> {
         let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
-        let one = self.number(x, 1.0)?;
-        let factor = match name {
-            "Neg" => return self.op("Neg", &[d]).map(Some),
-            "Exp" => y,
-            "Log" => return self.op("Div", &[d, x]).map(Some),
-            "Sqrt" => {
-                let twice = self.scaled(y, x, 2.0)?;
-                return self.op("Div", &[d, twice]).map(Some);
-            }
-            "Tanh" => self.one_minus_square(y)?,
-            "Sigmoid" => {
-                let rest = self.op("Sub", &[one, y])?;
-                self.mul(y, rest)?
-            }
-            "Relu" => {
-                let zero = self.number(x, 0.0)?;
-                let above = self.op("Greater", &[x, zero])?;
-                return self.where_or_zero(above, d, x).map(Some);
-            }
-            "Abs" => self.op("Sign", &[x])?,
-            "Reciprocal" => {
-                let square = self.mul(y, y)?;
-                self.op("Neg", &[square])?
-            }
-            "Sin" => self.op("Cos", &[x])?,
-            "Cos" => {
-                let s = self.op("Sin", &[x])?;
-                self.op("Neg", &[s])?
-            }
-            "Tan" => {
-                let square = self.mul(y, y)?;
-                self.op("Add", &[square, one])?
-            }
-            "Asin" | "Acos" | "Atanh" => {
-                let rest = self.one_minus_square(x)?;
-                let root = if name == "Atanh" { rest } else { self.op("Sqrt", &[rest])? };
-                let v = self.op("Div", &[d, root])?;
-                return if name == "Acos" { self.op("Neg", &[v]).map(Some) } else { Ok(Some(v)) };
-            }
-            "Atan" | "Asinh" | "Acosh" => {
-                let square = self.mul(x, x)?;
-                let sum = self.op(if name == "Acosh" { "Sub" } else { "Add" }, &[square, one])?;
-                let root = if name == "Atan" { sum } else { self.op("Sqrt", &[sum])? };
-                return self.op("Div", &[d, root]).map(Some);
-            }
-            "Sinh" => self.op("Cosh", &[x])?,
-            "Cosh" => self.op("Sinh", &[x])?,
-            "Erf" => {
-                let bell = self.bell(x, 1.0)?;
-                self.scaled(bell, x, 2.0 / PI.sqrt())?
-            }
-            "Softplus" => self.op("Sigmoid", &[x])?,
-            _ => self.shaped(name, x, y, one)?,
-        };
-        self.mul(d, factor).map(Some)
+        let b = if self.has(1) { self.x(1)? } else { x };
+        self.formula(rule, d, [x, b], y)
     }
-    /// Derivatives of activations.
-    fn shaped(&mut self, name: &str, x: Value, y: Value, one: Value) -> Result<Value> {
-        let zero = self.number(x, 0.0)?;
-        let above = self.op("Greater", &[x, zero])?;
-        match name {
-            "Softsign" => {
-                let a = self.op("Abs", &[x])?;
-                let a = self.op("Add", &[a, one])?;
-                let square = self.mul(a, a)?;
-                self.op("Reciprocal", &[square])
-            }
-            "LeakyRelu" => {
-                let alpha = self.float("alpha", 0.01);
-                let alpha = self.number(x, alpha)?;
-                self.op("Where", &[above, one, alpha])
-            }
-            // Below 0, alpha exp(x) is the value plus alpha; Selu multiplies all of it by gamma.
-            "Elu" | "Selu" => {
-                let (alpha, gamma) = if name == "Elu" {
-                    (self.float("alpha", 1.0), 1.0)
-                } else {
-                    (
-                        self.float("alpha", f64::from(1.673_263_2_f32)),
-                        self.float("gamma", f64::from(1.050_701_f32)),
-                    )
-                };
-                let (shift, gain) = (self.number(x, alpha * gamma)?, self.number(x, gamma)?);
-                let below = self.op("Add", &[y, shift])?;
-                self.op("Where", &[above, gain, below])
-            }
-            "Celu" => {
-                let alpha = self.float("alpha", 1.0);
-                let part = self.scaled(x, x, 1.0 / alpha)?;
-                let below = self.op("Exp", &[part])?;
-                self.op("Where", &[above, one, below])
-            }
-            "ThresholdedRelu" => {
-                let alpha = self.float("alpha", 1.0);
-                let alpha = self.number(x, alpha)?;
-                let above = self.op("Greater", &[x, alpha])?;
-                self.op("Where", &[above, one, zero])
-            }
-            "HardSigmoid" | "HardSwish" => {
-                let (alpha, beta) = if name == "HardSigmoid" {
-                    (self.float("alpha", 0.2), self.float("beta", 0.5))
-                } else {
-                    (1.0 / 6.0, 0.5)
-                };
-                let (a, b) = (self.number(x, alpha)?, self.number(x, beta)?);
-                let line = self.mul(x, a)?;
-                let line = self.op("Add", &[line, b])?;
-                let (low, high) = (self.op("Greater", &[line, zero])?, self.op("Less", &[line, one])?);
-                let inside = self.op("And", &[low, high])?;
-                if name == "HardSigmoid" {
-                    return self.op("Where", &[inside, a, zero]);
-                }
-                // x times a linear ramp, x above it, 0 below.
-                let twice = self.scaled(x, x, 2.0 * alpha)?;
-                let slope = self.op("Add", &[twice, b])?;
-                let outer = self.op("Where", &[low, one, zero])?;
-                self.op("Where", &[inside, slope, outer])
-            }
-            "Gelu" if self.text("approximate", "none") == "tanh" => {
-                // x/2 (1 + tanh(u)), u = r (x + c x^3)
-                let (r, c) = ((2.0 / PI).sqrt(), 0.044715);
-                let square = self.mul(x, x)?;
-                let inner = self.scaled(square, x, c)?;
-                let inner = self.op("Add", &[inner, one])?;
-                let u = self.mul(x, inner)?;
-                let u = self.scaled(u, x, r)?;
-                let t = self.op("Tanh", &[u])?;
-                let rest = self.one_minus_square(t)?;
-                let slope = self.scaled(square, x, 3.0 * c)?;
-                let slope = self.op("Add", &[slope, one])?;
-                let slope = self.scaled(slope, x, r)?;
-                let inner = self.mul(rest, slope)?;
-                let inner = self.mul(x, inner)?;
-                let sum = self.op("Add", &[t, inner])?;
-                let sum = self.op("Add", &[sum, one])?;
-                self.scaled(sum, x, 0.5)
-            }
-            "Gelu" => {
-                // The normal distribution and its density.
-                let u = self.scaled(x, x, 0.5f64.sqrt())?;
-                let e = self.op("Erf", &[u])?;
-                let e = self.op("Add", &[e, one])?;
-                let phi = self.scaled(e, x, 0.5)?;
-                let bell = self.bell(x, 0.5)?;
-                let density = self.scaled(bell, x, 1.0 / (2.0 * PI).sqrt())?;
-                let v = self.mul(x, density)?;
-                self.op("Add", &[phi, v])
-            }
-            "Mish" => {
-                let s = self.op("Softplus", &[x])?;
-                let t = self.op("Tanh", &[s])?;
-                let rest = self.one_minus_square(t)?;
-                let sigmoid = self.op("Sigmoid", &[x])?;
-                let v = self.mul(rest, sigmoid)?;
-                let v = self.mul(x, v)?;
-                self.op("Add", &[t, v])
-            }
-            // Swish: s + alpha y (1 - s), s = sigmoid(alpha x)
-            _ => {
-                let alpha = self.float("alpha", 1.0);
-                let u = self.scaled(x, x, alpha)?;
-                let s = self.op("Sigmoid", &[u])?;
-                let rest = self.op("Sub", &[one, s])?;
-                let v = self.mul(y, rest)?;
-                let v = self.scaled(v, x, alpha)?;
-                self.op("Add", &[s, v])
-            }
-        }
+    /// The value of a formula; the operands have known types.
+    pub(super) fn formula(&mut self, rule: Rule, d: Value, [x, b]: [Value; 2], y: Value) -> Result<Value> {
+        let types = [self.make.elem(x)?, self.make.elem(b)?];
+        let f = Formula::new(&mut self.make, types[0]);
+        let [d, x, b, y] = [d, x, b, y].map(|v| f.term(v));
+        f.finish(rule(At { node: &self.node, d, x, b, y, types }))
     }
-    /// 1 - v^2
-    fn one_minus_square(&mut self, v: Value) -> Result<Value> {
-        let like = self.x(0)?;
-        let (one, square) = (self.number(like, 1.0)?, self.mul(v, v)?);
-        self.op("Sub", &[one, square])
-    }
-    /// exp(-a x^2)
-    fn bell(&mut self, x: Value, a: f64) -> Result<Value> {
-        let square = self.mul(x, x)?;
-        let v = self.scaled(square, x, -a)?;
-        self.op("Exp", &[v])
-    }
-    fn binary(&mut self) -> Result<Parts> {
-        let (d, a, b, y) = (self.d()?, self.x(0)?, self.x(1)?, self.y(0)?);
+    fn binary(&mut self, rules: [Rule; 2]) -> Result<Parts> {
         if self.int("broadcast", 0) != 0 {
             return self.error("it broadcasts as the first versions did").fail();
         }
         let mut parts = vec![None, None];
-        if self.wants(0) {
-            let v = match self.name() {
-                "Mul" => self.mul(d, b)?,
-                "Div" => self.op("Div", &[d, b])?,
-                "Pow" => {
-                    // b x^(b-1); the exponent may be of another type.
-                    let (from, to) = (self.make.elem(b)?, self.make.elem(a)?);
-                    let e = self.make.cast(b, from, to)?;
-                    let one = self.number(a, 1.0)?;
-                    let less = self.op("Sub", &[e, one])?;
-                    let p = self.op("Pow", &[a, less])?;
-                    let p = self.mul(e, p)?;
-                    // The derivative for the constant 1 everywhere, including 0.
-                    let zero = self.number(a, 0.0)?;
-                    let flat = self.op("Equal", &[e, zero])?;
-                    let p = self.op("Where", &[flat, zero, p])?;
-                    self.mul(d, p)?
-                }
-                "PRelu" => {
-                    let (zero, one) = (self.number(a, 0.0)?, self.number(a, 1.0)?);
-                    let above = self.op("Greater", &[a, zero])?;
-                    let slope = self.op("Where", &[above, one, b])?;
-                    self.mul(d, slope)?
-                }
-                _ => d,
-            };
-            parts[0] = Some(self.narrowed_from_result(v, a)?);
+        for (i, rule) in rules.into_iter().enumerate() {
+            if self.wants(i) {
+                let (v, x) = (self.by_rule(rule)?, self.x(i)?);
+                parts[i] = Some(self.narrowed_from_result(v, x)?);
+            }
         }
-        if self.wants(1) {
-            let v = match self.name() {
-                "Sub" => self.op("Neg", &[d])?,
-                "Mul" => self.mul(d, a)?,
-                "Div" => {
-                    let q = self.op("Div", &[y, b])?;
-                    let v = self.mul(d, q)?;
-                    self.op("Neg", &[v])?
-                }
-                "Pow" => {
-                    // y log(x), but 0 where x is 0.
-                    let zero = self.number(a, 0.0)?;
-                    let (log, above) = (self.op("Log", &[a])?, self.op("Greater", &[a, zero])?);
-                    let log = self.op("Where", &[above, log, zero])?;
-                    let v = self.mul(y, log)?;
-                    let v = self.mul(d, v)?;
-                    let (from, to) = (self.make.elem(a)?, self.make.elem(b)?);
-                    self.make.cast(v, from, to)?
-                }
-                "PRelu" => {
-                    let zero = self.number(a, 0.0)?;
-                    let below = self.op("Min", &[a, zero])?;
-                    self.mul(d, below)?
-                }
-                _ => d,
-            };
-            parts[1] = Some(self.narrowed_from_result(v, b)?);
+        Ok(parts)
+    }
+    fn selected(&mut self) -> Result<Parts> {
+        let (d, c) = (self.d()?, self.x(0)?);
+        let zero = self.number(self.y(0)?, 0.0)?;
+        let (a, b) = (self.op("Where", &[c, d, zero])?, self.op("Where", &[c, zero, d])?);
+        let mut parts = vec![None];
+        for (i, v) in [(1, a), (2, b)] {
+            let x = self.x(i)?;
+            parts.push(if self.wants(i) { Some(self.narrowed_from_result(v, x)?) } else { None });
         }
         Ok(parts)
     }

@@ -3,6 +3,7 @@
 //! Operators that only select elements (Slice, Gather, Tile, ...) are run once more on element indices, which
 //! gives the positions to which the adjoint is added.
 
+use super::rules::Rule;
 use super::{Back, Parts};
 use crate::diag::Result;
 use crate::graph::{Def, Value};
@@ -11,82 +12,66 @@ use crate::passes::graph::expand::Piece;
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-/// Operators whose first result consists of elements of their first operand.
-const PICKERS: &[&str] = &[
-    "Slice",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Tile",
-    "DepthToSpace",
-    "SpaceToDepth",
-    "ReverseSequence",
-    "Compress",
+/// Reductions whose adjoint is a formula. `true`: the formula gives it for the result's shape, and every
+/// element has a share of the same size.
+const REDUCTIONS: &[(&str, bool, Rule)] = &[
+    ("ReduceSum", true, |r| r.d),
+    ("ReduceLogSum", true, |r| r.d / r.y.op("Exp")),
+    ("ReduceL1", false, |r| r.d * r.x.op("Sign")),
+    ("ReduceL2", false, |r| r.d * (r.x / r.y)),
+    ("ReduceSumSquare", false, |r| r.d * (r.x * 2.0)),
+    ("ReduceLogSumExp", false, |r| r.d * (r.x - r.y).op("Exp")),
 ];
 
 impl Back<'_, '_> {
-    pub(super) fn moving(&mut self) -> Result<Option<Parts>> {
-        let name = self.name();
-        let one = match name {
-            "Identity" => self.d()?,
-            "Cast" => {
-                let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
-                let (from, to) = (self.make.elem(y)?, self.make.elem(x)?);
-                self.make.cast(d, from, to)?
-            }
-            "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => {
-                let (d, x) = (self.d()?, self.x(0)?);
-                let shape = self.shape(x)?;
-                self.with_zeros("Reshape", d, shape)?
-            }
-            "Expand" => {
-                let (d, x) = (self.d()?, self.x(0)?);
-                self.narrowed_from_result(d, x)?
-            }
-            "Transpose" => {
-                let (d, x) = (self.d()?, self.x(0)?);
-                let rank = self.make.dims(x)?.len();
-                let perm = self.ints("perm").unwrap_or_else(|| (0..rank as i64).rev().collect());
-                let back: Vec<i64> = (0..rank as i64)
-                    .filter_map(|i| perm.iter().position(|p| *p == i).map(|p| p as i64))
-                    .collect();
-                self.make.with("Transpose", vec![("perm", AttrValue::Ints(back))], &[d])?
-            }
-            "Trilu" => {
-                let mut inputs = vec![Some(self.d()?)];
-                inputs.extend(self.node.inputs.get(1).copied());
-                let upper = self.int("upper", 1);
-                self.make.node("Trilu", vec![("upper", AttrValue::Int(upper))], inputs, 1)?[0]
-            }
-            "CumSum" => {
-                let (d, axis) = (self.d()?, self.x(1)?);
-                let attrs = vec![
-                    ("exclusive", AttrValue::Int(self.int("exclusive", 0))),
-                    ("reverse", AttrValue::Int(1 - self.int("reverse", 0))),
-                ];
-                self.make.with("CumSum", attrs, &[d, axis])?
-            }
-            "Pad" => {
-                if self.text("mode", "constant") != "constant" || self.wants(2) {
-                    return self.error("it repeats elements, or its value depends on xs").fail();
-                }
-                let d = self.d()?;
-                let pads = match self.ints("pads").or_else(|| self.ints("paddings")) {
-                    Some(p) => self.make.ints(&p),
-                    None => self.x(1)?,
-                };
-                let less = self.op("Neg", &[pads])?;
-                let axes = self.node.inputs.get(3).copied().flatten();
-                self.make.node("Pad", vec![], vec![Some(d), Some(less), None, axes], 1)?[0]
-            }
-            "Concat" => return self.concatenated().map(Some),
-            "Split" => self.joined()?,
-            _ if PICKERS.contains(&name) => self.picked(0)?,
-            _ if name.starts_with("Reduce") => self.reduced()?,
-            "Softmax" | "LogSoftmax" => self.softmax()?,
-            _ => return Ok(None),
+    pub(super) fn cast_back(&mut self) -> Result<Value> {
+        let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
+        let (from, to) = (self.make.elem(y)?, self.make.elem(x)?);
+        self.make.cast(d, from, to)
+    }
+    pub(super) fn reshaped(&mut self) -> Result<Value> {
+        let (d, x) = (self.d()?, self.x(0)?);
+        let shape = self.shape(x)?;
+        self.with_zeros("Reshape", d, shape)
+    }
+    pub(super) fn expanded(&mut self) -> Result<Value> {
+        let (d, x) = (self.d()?, self.x(0)?);
+        self.narrowed_from_result(d, x)
+    }
+    pub(super) fn transposed_back(&mut self) -> Result<Value> {
+        let (d, x) = (self.d()?, self.x(0)?);
+        let rank = self.make.dims(x)?.len();
+        let perm = self.ints("perm").unwrap_or_else(|| (0..rank as i64).rev().collect());
+        let back: Vec<i64> =
+            (0..rank as i64).filter_map(|i| perm.iter().position(|p| *p == i).map(|p| p as i64)).collect();
+        self.make.with("Transpose", vec![("perm", AttrValue::Ints(back))], &[d])
+    }
+    pub(super) fn triangle(&mut self) -> Result<Value> {
+        let mut inputs = vec![Some(self.d()?)];
+        inputs.extend(self.node.inputs.get(1).copied());
+        let upper = self.int("upper", 1);
+        Ok(self.make.node("Trilu", vec![("upper", AttrValue::Int(upper))], inputs, 1)?[0])
+    }
+    pub(super) fn summed_back(&mut self) -> Result<Value> {
+        let (d, axis) = (self.d()?, self.x(1)?);
+        let attrs = vec![
+            ("exclusive", AttrValue::Int(self.int("exclusive", 0))),
+            ("reverse", AttrValue::Int(1 - self.int("reverse", 0))),
+        ];
+        self.make.with("CumSum", attrs, &[d, axis])
+    }
+    pub(super) fn padded(&mut self) -> Result<Value> {
+        if self.text("mode", "constant") != "constant" || self.wants(2) {
+            return self.error("it repeats elements, or its value depends on xs").fail();
+        }
+        let d = self.d()?;
+        let pads = match self.ints("pads").or_else(|| self.ints("paddings")) {
+            Some(p) => self.make.ints(&p),
+            None => self.x(1)?,
         };
-        Ok(Some(vec![Some(one)]))
+        let less = self.op("Neg", &[pads])?;
+        let axes = self.node.inputs.get(3).copied().flatten();
+        Ok(self.make.node("Pad", vec![], vec![Some(d), Some(less), None, axes], 1)?[0])
     }
     /// A Reshape to a shape in which a 0 is a size, not a copied dimension.
     fn with_zeros(&mut self, name: &str, d: Value, shape: Value) -> Result<Value> {
@@ -139,7 +124,7 @@ impl Back<'_, '_> {
             _ => crate::graph::Node::from_u32(0),
         }
     }
-    fn concatenated(&mut self) -> Result<Parts> {
+    pub(super) fn concatenated(&mut self) -> Result<Parts> {
         let d = self.d()?;
         let axis = self.int("axis", 1);
         let rank = self.make.dims(self.y(0)?)?.len() as i64;
@@ -156,7 +141,7 @@ impl Back<'_, '_> {
         Ok(parts.into_iter().map(Some).collect())
     }
     /// Concatenates the adjoints of a Split's parts, with zeros for unused ones.
-    fn joined(&mut self) -> Result<Value> {
+    pub(super) fn joined(&mut self) -> Result<Value> {
         let mut parts = vec![];
         for k in 0..self.node.outputs.len() {
             let part = match self.dy.get(k).copied().flatten() {
@@ -190,7 +175,7 @@ impl Back<'_, '_> {
         }
         Ok(list.into_iter().map(|a| if a < 0 { a + rank as i64 } else { a }).collect())
     }
-    fn reduced(&mut self) -> Result<Value> {
+    pub(super) fn reduced(&mut self) -> Result<Value> {
         let (mut d, x, mut y) = (self.d()?, self.x(0)?, self.y(0)?);
         let rank = self.make.dims(x)?.len();
         let axes = self.reduced_axes(rank)?;
@@ -198,49 +183,27 @@ impl Back<'_, '_> {
             let list = self.make.ints(&axes);
             (d, y) = (self.op("Unsqueeze", &[d, list])?, self.op("Unsqueeze", &[y, list])?);
         }
-        let factor = match self.name() {
-            "ReduceSum" => None,
-            "ReduceMean" => {
-                let (all, left) = (self.op("Size", &[x])?, self.op("Size", &[y])?);
-                let n = self.op("Div", &[all, left])?;
-                let elem = self.make.elem(x)?;
-                let n = self.make.cast(n, ElemType::I64, elem)?;
-                d = self.op("Div", &[d, n])?;
-                None
-            }
-            "ReduceMax" | "ReduceMin" => {
-                let hit = self.op("Equal", &[x, y])?;
-                let elem = self.make.elem(x)?;
-                let ones = self.make.cast(hit, ElemType::Bool, elem)?;
-                let n = self.summed(ones, &axes)?;
-                d = self.op("Div", &[d, n])?;
-                Some(ones)
-            }
-            "ReduceL1" => Some(self.op("Sign", &[x])?),
-            "ReduceL2" => Some(self.op("Div", &[x, y])?),
-            "ReduceSumSquare" => Some(self.scaled(x, x, 2.0)?),
-            "ReduceLogSum" => {
-                let sum = self.op("Exp", &[y])?;
-                d = self.op("Div", &[d, sum])?;
-                None
-            }
-            "ReduceLogSumExp" => {
-                let less = self.op("Sub", &[x, y])?;
-                Some(self.op("Exp", &[less])?)
-            }
-            // The derivative is the product of the other elements, even where one is 0. With a dimension for
-            // each element it would be a sum.
-            _ => return self.error("a product of all has no simple one").fail(),
-        };
-        match factor {
-            Some(f) => self.mul(d, f),
-            None => {
-                let shape = self.shape(x)?;
-                self.op("Expand", &[d, shape])
-            }
+        let name = self.name();
+        if name == "ReduceMean" {
+            return self.averaged(d, x, y);
         }
+        let Some((_, even, rule)) = REDUCTIONS.iter().find(|r| r.0 == name) else {
+            // Of ReduceMax and ReduceMin: the elements that are equal to the result share its adjoint.
+            let hit = self.op("Equal", &[x, y])?;
+            let elem = self.make.elem(x)?;
+            let ones = self.make.cast(hit, ElemType::Bool, elem)?;
+            let n = self.summed(ones, &axes)?;
+            d = self.op("Div", &[d, n])?;
+            return self.mul(d, ones);
+        };
+        let d = self.formula(*rule, d, [x, x], y)?;
+        if !even {
+            return Ok(d);
+        }
+        let shape = self.shape(x)?;
+        self.op("Expand", &[d, shape])
     }
-    fn softmax(&mut self) -> Result<Value> {
+    pub(super) fn softmax(&mut self) -> Result<Value> {
         let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
         let rank = self.make.dims(x)?.len() as i64;
         let axis = self.int("axis", if self.since() >= 13 { -1 } else { 1 });

@@ -1,0 +1,74 @@
+//! `select`, and accesses under a condition.
+
+use super::expr::{bits_of, form};
+use super::{Fit, Translate, Val};
+use crate::codegen::tile::ir::{Form, Op, Value};
+use crate::codegen::tile::isa;
+use crate::nest::{Buf, Expr};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+impl Translate<'_> {
+    /// `a` where `c` holds, else `b`; neither accesses memory in other lanes.
+    pub(super) fn choice(&mut self, c: &Expr, a: &Expr, b: &Expr) -> Fit<Val> {
+        let c = self.value(c)?.v;
+        if let Some(v) = self.load_or_zero(c, a, b)? {
+            return Ok(v);
+        }
+        let no = self.b.not(c);
+        let a = self.under(c, a)?;
+        let b = self.under(no, b)?;
+        self.pick(c, a, b)
+    }
+    /// `a` in the lanes of `c`, else `b`.
+    fn pick(&mut self, c: Value, a: Val, b: Val) -> Fit<Val> {
+        if a.ty == ElemType::Bool {
+            // b xor (c and (a xor b))
+            let d = self.b.masks(Op::MaskXor, a.v, b.v);
+            let d = self.b.masks(Op::MaskAnd, c, d);
+            return Ok(Val { v: self.b.masks(Op::MaskXor, b.v, d), ..a });
+        }
+        Ok(Val { v: self.b.select(c, a.v, b.v, bits_of(a.ty)), ..a })
+    }
+    /// A vector load under a condition, with zeros in the inactive lanes: a masked load.
+    fn load_or_zero(&mut self, c: Value, a: &Expr, b: &Expr) -> Fit<Option<Val>> {
+        let (Expr::Load { buf, at }, Expr::Const(zero)) = (a, b) else { return Ok(None) };
+        let ty = self.m.bufs[*buf].ty;
+        let whole = zero.bits == 0 && form(ty) == Some(Form::B32) && self.transposed(*buf, at).is_none();
+        if !whole || !isa::machine(self.b.width()).has(Form::B32, false, true) || self.b.is_uniform(c) {
+            return Ok(None);
+        }
+        let place = self.access(*buf, at)?;
+        let beside = place.lane == Some(1) && place.places.is_none() && place.window.is_none();
+        if !beside || !place.bound.is_empty() || !self.may_leave(*buf, at) {
+            return Ok(None);
+        }
+        self.under(c, a).map(Some)
+    }
+    /// An expression whose accesses happen only in the lanes of a condition, since others might be out of
+    /// bounds.
+    fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
+        let leaves = e.any(&mut |e| match e {
+            Expr::Load { buf, at } => self.may_leave(*buf, at),
+            Expr::With { .. } => true,
+            _ => false,
+        });
+        if !leaves {
+            return self.value(e);
+        }
+        let outer = self.mask;
+        let k = match outer {
+            Some(m) => self.b.masks(Op::MaskAnd, m, c),
+            None => c,
+        };
+        let k = self.b.condition(k);
+        self.mask = Some(k);
+        let r = self.value(e);
+        self.mask = outer;
+        r
+    }
+    /// True unless all iterations of the loops around access an existing element.
+    fn may_leave(&self, buf: Buf, at: &[Dim]) -> bool {
+        at.iter().zip(&self.m.bufs[buf].dims).any(|(x, n)| !self.m.syms.in_range(*x, *n))
+    }
+}
