@@ -399,6 +399,14 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
+        name: "unit_extents",
+        group: Group::Schedule,
+        holds: "Kernels whose innermost extent only run time knows have a version for an extent of one.",
+        why: "Right before schedule, which chooses for each version by its own shape.",
+        run: |m, _| nest::schedule::unit_extents::run(m),
+        ..PER_LEVEL
+    },
+    NestPass {
         name: "schedule",
         group: Group::Schedule,
         holds: "Stage Scheduled: tiles of contractions, vectors, unrolled loops, an estimate of work.",

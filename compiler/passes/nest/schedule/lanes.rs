@@ -8,13 +8,11 @@ pub(crate) mod permuted_loads;
 mod rows;
 mod short_rows;
 mod stage_through_scratch;
-mod unit_inner;
 mod unroll_and_jam;
 
 use along::{Along, along_result};
 pub(crate) use rows::{SUMS, rows};
 pub(crate) use short_rows::ShortRows;
-use unit_inner::UnitInner;
 use unroll_and_jam::Abreast;
 pub(crate) use unroll_and_jam::interleave;
 
@@ -98,7 +96,7 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
     let work = cost::work(m, body);
     let mut nest = peel(body);
     if let Some(along) = along_result(m, &nest, vectors) {
-        return of_result(m, along, vectors, (whole, work));
+        return of_result(m, along, (whole, work));
     }
     order_loops(m, &nest.body, &mut nest.loops);
     let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
@@ -141,18 +139,9 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
 }
 
 /// The plan for vectors along the result.
-fn of_result(m: &mut Module, along: Along, vectors: Vectors, (whole, work): (bool, Dim)) -> Plan {
-    let mut schedule = along.describe();
-    let rows = along.rows().filter(|_| whole);
-    let unit = rows.and_then(|(nest, inner)| unit_inner::choose(m, nest, inner));
-    let mut nest = peel(&along.apply(m));
-    if let Some(UnitInner { cond, body }) = unit {
-        let least = rows::least(m, &body, vectors);
-        let steps = rows::choose(m, &body, vectors, rows::Bounds { sums: SUMS, least });
-        schedule.inner = rows::describe(&steps);
-        let then = rows::apply(m, &body, steps);
-        nest.body = vec![Stmt::If { cond, then, els: nest.body }];
-    }
+fn of_result(m: &mut Module, along: Along, (whole, work): (bool, Dim)) -> Plan {
+    let schedule = along.describe();
+    let nest = peel(&along.apply(m));
     Plan { nest, kind: Kind::Result { whole }, schedule, work }
 }
 

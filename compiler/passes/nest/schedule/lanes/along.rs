@@ -234,10 +234,6 @@ impl Shared {
 }
 
 impl Along {
-    /// The nest, if it has sums or loops, and what its vectors run along.
-    pub fn rows(&self) -> Option<(&ParNest, (Sym, Dim))> {
-        matches!(self.how, How::Blocks(_)).then_some((&self.nest, (self.var, self.extent)))
-    }
     /// The schedule.
     pub fn describe(&self) -> Schedule {
         let s = Schedule::new("vectors").vectors(self.lanes, "elements of the result", self.extent);

@@ -1,0 +1,123 @@
+//! unit_extents: a version of kernels for an innermost extent of one.
+//!
+//! Vectors run along the innermost extent of a result. If only run time knows this extent, and it is one, each
+//! vector has a single element, although the next extent is contiguous in memory. The driver calls a version
+//! of the kernel in this case. Its buffers are views with an extent of one in place of the symbol, so that
+//! strides are known, and the schedule is the one for this shape.
+//!
+//! ```text
+//! call k                    if T == 1 { call k_unit } else { call k }
+//! ```
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Layout, LoopKind, Module, Stmt, visit};
+use crate::passes::nest::analysis::form::{Form, first_store, peel};
+use crate::passes::nest::analysis::shape::{fresh_regs, substitute};
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::lanes::collapse;
+use crate::sym::{Dim, Sym};
+use std::collections::{BTreeSet, HashMap};
+
+/// Runs the pass.
+pub fn run(m: &mut Module) -> Result<()> {
+    for k in visit::calls(&m.driver) {
+        if let Some(extent) = extent(m, k) {
+            specialize(m, k, extent);
+        }
+    }
+    Ok(())
+}
+
+/// The innermost extent of a kernel's result: a symbol of the module that may be one. `None` if the next extent
+/// is contiguous whatever this one is, or if nothing else can fill vectors.
+fn extent(m: &mut Module, k: Kernel) -> Option<Sym> {
+    let body = &m.kernels[k].body;
+    if m.kernels[k].scheduled || visit::has_opaque(m, body) || !is_suitable(body.form()) {
+        return None;
+    }
+    let mut nest = peel(body);
+    let (out, at) = first_store(&nest.body)?;
+    let (var, extent) = nest.loops.iter().copied().find(|l| stride(m, out, &at, l.0) == Some(1))?;
+    let symbol = extent.as_sym()?;
+    let may_be_one = m.syms.range(extent).lo.is_none_or(|lo| lo <= 1);
+    if !may_be_one || !are_row_major(m, &nest.body, symbol) {
+        return None;
+    }
+    nest.loops.sort_by_key(|l| l.0 == var);
+    collapse(m, &mut nest, var).is_none().then_some(symbol)
+}
+
+/// Forms whose vectors run along the result. Images are left alone: their rows are long.
+fn is_suitable(form: &Form) -> bool {
+    match form {
+        Form::Contraction(c) => c.is_plain() && c.reduction.len() == 1,
+        Form::Map(_) | Form::RowReduction(_) | Form::Scan(_) => true,
+        Form::Window(w) => w.taps.len() == 1,
+        _ => false,
+    }
+}
+
+/// True if the order in memory of all buffers with this extent is known.
+fn are_row_major(m: &Module, body: &[Stmt], symbol: Sym) -> bool {
+    let mut all = true;
+    visit::accesses(body, &mut |buf, _| {
+        let d = &m.bufs[buf];
+        all &= d.layout == Layout::RowMajor || d.dims.iter().all(|n| !n.contains(symbol));
+    });
+    all
+}
+
+/// Adds the version of a kernel for `symbol` = 1, and the choice of it to the driver.
+fn specialize(m: &mut Module, k: Kernel, symbol: Sym) {
+    let one = |s: Sym| (s == symbol).then(|| Dim::constant(1));
+    let body: Vec<Stmt> = m.kernels[k].body.to_vec();
+    let body = fresh_regs(m, &body);
+    let mut views: HashMap<Buf, Buf> = HashMap::new();
+    for buf in accessed(&body) {
+        let dims = m.bufs[buf].dims.clone();
+        if dims.iter().any(|d| d.contains(symbol)) {
+            let dims: Vec<Dim> = dims.iter().map(|d| d.subst(&mut |s| one(s))).collect();
+            views.insert(buf, m.view(buf, dims));
+        }
+    }
+    let viewed = |buf: Buf, at: &[Dim]| Some((*views.get(&buf)?, at.to_vec()));
+    let body = substitute(m, body, &one).into_iter().map(|s| s.map_accesses(&viewed)).collect();
+    let body = without_unit_loops(m, body);
+    let data = &m.kernels[k];
+    let unit = KernelData { name: format!("{}_unit", data.name), body: body.into(), ..data.clone() };
+    let unit = m.kernels.push(unit);
+    let choice = Stmt::If {
+        cond: Expr::cmp_index(BinOp::Eq, Dim::sym(symbol), 1),
+        then: vec![Stmt::Call(unit)],
+        els: vec![Stmt::Call(k)],
+    };
+    visit::splice_call(&mut m.driver, k, false, vec![choice]);
+}
+
+/// The buffers of a body, in their order.
+fn accessed(body: &[Stmt]) -> BTreeSet<Buf> {
+    let mut all = BTreeSet::new();
+    visit::accesses(body, &mut |buf, _| {
+        all.insert(buf);
+    });
+    all
+}
+
+/// The body without parallel loops of a single iteration.
+fn without_unit_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut out = vec![];
+    for s in body {
+        match s {
+            Stmt::For { kind: LoopKind::Par, var, lo, hi, body } => {
+                let body = without_unit_loops(m, body);
+                if (hi - lo).as_const() == Some(1) {
+                    out.extend(substitute(m, body, &|s| (s == var).then_some(lo)));
+                } else {
+                    out.push(Stmt::For { kind: LoopKind::Par, var, lo, hi, body });
+                }
+            }
+            s => out.push(s),
+        }
+    }
+    out
+}
