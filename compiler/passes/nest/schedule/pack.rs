@@ -5,7 +5,7 @@
 //! reduction, blocks as wide as a vector are transposed in registers.
 
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{BinOp, Body, Buf, Expr, Kernel, KernelData, Module, Stmt, visit};
+use crate::nest::{BinOp, Body, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::shape::{Map, Uses, fresh_regs, instance, is_temp, through_view, wrap};
@@ -14,6 +14,7 @@ use crate::passes::nest::schedule::contract::Columns;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
 use crate::passes::nest::schedule::rows;
 use crate::passes::nest::schedule::tiles::multiplies_halves;
+use crate::passes::nest::schedule::transpose::LEAST;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
@@ -229,10 +230,9 @@ impl Packer<'_> {
     /// A panel of an operand that is contiguous along the reduction.
     fn transposed(&self, m: &mut Module) -> Option<Vec<Stmt>> {
         let Packer { columns: Columns { extent, nr, .. }, facts, panel, .. } = *self;
-        let (packed, outer) = &self.packed;
         let [(k, depth)] = self.reduction[..] else { return None };
         let (zero, width) = (Dim::constant(0), i64::from(facts.lanes));
-        if !facts.caps.shuffles || nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
+        if !facts.caps.shuffles || nr % width != 0 || depth.as_const().is_some_and(|d| d < width.min(LEAST)) {
             return None;
         }
         // One load is contiguous along the reduction; the others are uniform, or contiguous along the
@@ -254,49 +254,117 @@ impl Packer<'_> {
         let squares = Dim::constant(nr / width);
         let square = m.syms.loop_var("c", zero, squares);
         let first = panel * nr + Dim::sym(square) * width;
-        let store = |m: &mut Module, k: Dim, value: &dyn Fn(&mut Module, Dim) -> Expr| {
-            let lane = m.syms.loop_var("l", zero, Dim::constant(width));
-            let at: Vec<Dim> = outer.iter().copied().chain([k, Dim::sym(square) * width + lane]).collect();
-            let value = value(m, first + lane);
-            Stmt::vector(width, lane, width, vec![Stmt::Store { buf: *packed, at, value }])
-        };
-        let along = |at: Dim| -> Vec<(Sym, Dim)> {
-            self.of.iter().map(|(v, d)| (*v, if *d == Dim::sym(k) { at } else { *d })).collect()
-        };
-        // Whole blocks.
-        let blocks = depth.floor_div(width);
-        let (b, u) = (m.syms.loop_var("k", zero, blocks), m.syms.loop_var("u", zero, Dim::constant(width)));
-        let at = Dim::sym(b) * width + u;
-        let here = along(at);
-        let body = store(m, at, &|m, col| self.element(m, &here, col));
-        let body = vec![Stmt::unroll(u, width, vec![body])];
-        let whole = vec![Stmt::seq(b, blocks, body)];
+        let block = Block { packer: self, k, depth, at: Dim::sym(square) * width, first, width };
+        let whole = block.rows(m, width);
         let body = if extent.modulo(nr).as_const() == Some(0) {
             whole
         } else {
-            // The remaining columns, and the padding after them.
-            let part = {
-                let v = m.syms.loop_var("k", zero, depth);
-                let here = along(v.into());
-                let body = store(m, v.into(), &|m, col| {
-                    Expr::select(
-                        Expr::cmp_index(BinOp::Lt, col, extent),
-                        self.element(m, &here, col),
-                        Expr::num(m.bufs[self.p.b.0].ty.compute(), 0.0),
-                    )
-                });
-                vec![Stmt::seq(v, depth, vec![body])]
-            };
-            let nothing = {
-                let v = m.syms.loop_var("k", zero, depth);
-                let body = store(m, v.into(), &|m, _| Expr::num(m.bufs[self.p.b.0].ty.compute(), 0.0));
-                vec![Stmt::seq(v, depth, vec![body])]
-            };
+            let part = block.last_columns(m);
+            let nothing = block.each_row(m, zero, &|m, k| block.zeros(m, k, 0));
             let rest =
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, first, extent), then: part, els: nothing }];
             vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + width, extent), then: whole, els: rest }]
         };
         Some(vec![Stmt::seq(square, squares, body)])
+    }
+}
+
+/// Columns of a panel, as many as a vector has lanes, of an operand that is contiguous along the reduction.
+struct Block<'a> {
+    packer: &'a Packer<'a>,
+    /// The loop of the reduction, and its extent.
+    k: Sym,
+    depth: Dim,
+    /// The first column, in the panel and in the operand.
+    at: Dim,
+    first: Dim,
+    width: i64,
+}
+
+impl Block<'_> {
+    /// A row of the panel from column `from` of the block on, `columns` of them.
+    fn store(
+        &self,
+        m: &mut Module,
+        k: Dim,
+        (from, columns): (i64, i64),
+        value: &dyn Fn(&mut Module, Dim) -> Expr,
+    ) -> Stmt {
+        let (packed, outer) = &self.packer.packed;
+        let lane = m.syms.loop_var("l", Dim::constant(0), Dim::constant(columns));
+        let at: Vec<Dim> = outer.iter().copied().chain([k, self.at + from + lane]).collect();
+        let value = value(m, self.first + from + lane);
+        Stmt::vector(self.width, lane, columns, vec![Stmt::Store { buf: *packed, at, value }])
+    }
+    /// The operand's element in row `k`.
+    fn element(&self, m: &mut Module, k: Dim, col: Dim) -> Expr {
+        let of = &self.packer.of;
+        let of: Vec<(Sym, Dim)> =
+            of.iter().map(|(v, d)| (*v, if *d == Dim::sym(self.k) { k } else { *d })).collect();
+        self.packer.element(m, &of, col)
+    }
+    /// Zeros from column `from` on.
+    fn zeros(&self, m: &mut Module, k: Dim, from: i64) -> Stmt {
+        let zero = Expr::num(m.bufs[self.packer.p.b.0].ty.compute(), 0.0);
+        self.store(m, k, (from, self.width - from), &|_, _| zero.clone())
+    }
+    /// A loop over all rows from `lo` on.
+    fn each_row(&self, m: &mut Module, lo: Dim, row: &dyn Fn(&mut Module, Dim) -> Stmt) -> Vec<Stmt> {
+        let v = m.syms.loop_var("k", lo, self.depth);
+        let body = vec![row(m, v.into())];
+        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo, hi: self.depth, body }]
+    }
+    /// `rows` rows from `first` on, transposed in registers.
+    fn square(&self, m: &mut Module, first: Dim, rows: i64, columns: i64) -> Stmt {
+        let u = m.syms.loop_var("u", Dim::constant(0), Dim::constant(rows));
+        let at = first + u;
+        let body = self.store(m, at, (0, columns), &|m, col| self.element(m, at, col));
+        Stmt::unroll(u, rows, vec![body])
+    }
+    /// All rows of the first `columns` columns. The last square of a known number of rows overlaps the one
+    /// before it.
+    fn rows(&self, m: &mut Module, columns: i64) -> Vec<Stmt> {
+        let (zero, width) = (Dim::constant(0), self.width);
+        let blocks = self.depth.floor_div(width);
+        let mut out = vec![];
+        if blocks.as_const() != Some(0) {
+            let b = m.syms.loop_var("k", zero, blocks);
+            let body = self.square(m, Dim::sym(b) * width, width, columns);
+            out.push(Stmt::seq(b, blocks, vec![body]));
+        }
+        match (self.depth.as_const(), self.depth.modulo(width).as_const()) {
+            (_, Some(0)) => {}
+            (Some(d), _) => {
+                out.push(self.square(m, Dim::constant((d - width).max(0)), d.min(width), columns));
+            }
+            (None, _) => out.extend(self.each_row(m, blocks * width, &|m, k| {
+                self.store(m, k, (0, columns), &|m, col| self.element(m, k, col))
+            })),
+        }
+        out
+    }
+    /// The last columns, fewer than a block has, and zeros after them.
+    fn last_columns(&self, m: &mut Module) -> Vec<Stmt> {
+        let extent = self.packer.columns.extent;
+        let zero = Dim::constant(0);
+        if let Some(columns) = extent.modulo(self.width).as_const() {
+            let mut out = self.each_row(m, zero, &|m, k| self.zeros(m, k, columns));
+            out.extend(self.rows(m, columns));
+            return out;
+        }
+        let nothing = Expr::num(m.bufs[self.packer.p.b.0].ty.compute(), 0.0);
+        let els = self.each_row(m, zero, &|m, k| {
+            self.store(m, k, (0, self.width), &|m, col| {
+                let inside = Expr::cmp_index(BinOp::Lt, col, extent);
+                Expr::select(inside, self.element(m, k, col), nothing.clone())
+            })
+        });
+        // After another block of the panel: the block of the last columns overlaps it.
+        let back = self.first + self.width - extent;
+        let shifted = Block { at: self.at - back, first: extent - self.width, ..*self };
+        let mut then = self.each_row(m, zero, &|m, k| self.zeros(m, k, 0));
+        then.extend(shifted.rows(m, self.width));
+        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, self.at, self.width), then, els }]
     }
 }
 

@@ -20,7 +20,7 @@ use crate::tensor::ElemType;
 const UNROLLED: i64 = 512;
 
 /// Minimum rows or columns of a partial square.
-const LEAST: i64 = 5;
+pub(super) const LEAST: i64 = 5;
 
 /// Minimum rows or columns of a partial square if a side may be shorter at run time.
 const PART: i64 = 4;
