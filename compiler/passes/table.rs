@@ -400,10 +400,10 @@ pub const NEST_PASSES: &[NestPass] = &[
     },
     NestPass {
         name: "unit_extents",
-        group: Group::Schedule,
+        group: Group::Algorithm,
         holds: "Kernels whose innermost extent only run time knows have a version for an extent of one.",
         why: "Right before schedule, which chooses for each version by its own shape.",
-        run: |m, _| nest::schedule::unit_extents::run(m),
+        run: |m, _| nest::algorithm::unit_extents::run(m),
         ..PER_LEVEL
     },
     NestPass {

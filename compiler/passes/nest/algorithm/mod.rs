@@ -5,4 +5,5 @@ pub mod fuse_products;
 pub mod separable_pooling;
 pub mod simplify_erf;
 pub mod strassen;
+pub mod unit_extents;
 pub mod winograd;

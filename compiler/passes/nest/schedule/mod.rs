@@ -21,7 +21,6 @@ pub mod rows;
 pub mod split_div_mod;
 pub mod tiles;
 pub mod transpose;
-pub mod unit_extents;
 
 use crate::diag::Result;
 use crate::nest::schedule::{Schedule, tasks};

@@ -40,7 +40,7 @@ fn extent(m: &mut Module, k: Kernel) -> Option<Sym> {
     let (var, extent) = nest.loops.iter().copied().find(|l| stride(m, out, &at, l.0) == Some(1))?;
     let symbol = extent.as_sym()?;
     let may_be_one = m.syms.range(extent).lo.is_none_or(|lo| lo <= 1);
-    if !may_be_one || !are_row_major(m, &nest.body, symbol) {
+    if !may_be_one || !can_be_viewed(m, &nest.body, symbol) || !gains(m, body.form(), body, symbol) {
         return None;
     }
     nest.loops.sort_by_key(|l| l.0 == var);
@@ -57,14 +57,45 @@ fn is_suitable(form: &Form) -> bool {
     }
 }
 
-/// True if the order in memory of all buffers with this extent is known.
-fn are_row_major(m: &Module, body: &[Stmt], symbol: Sym) -> bool {
+/// True if all buffers with this extent have a known order in memory, and their storage has as many elements as
+/// they have. A part of a storage that grows at run time has not.
+fn can_be_viewed(m: &Module, body: &[Stmt], symbol: Sym) -> bool {
+    let has = |b: Buf| m.bufs[b].dims.iter().any(|n| n.contains(symbol));
     let mut all = true;
     visit::accesses(body, &mut |buf, _| {
-        let d = &m.bufs[buf];
-        all &= d.layout == Layout::RowMajor || d.dims.iter().all(|n| !n.contains(symbol));
+        all &= !has(buf) || m.bufs[buf].layout == Layout::RowMajor && has(m.storage(buf));
     });
     all
+}
+
+/// Least extent of a loop that is worth vectors.
+const LEAST: i64 = 4;
+
+/// True if a version for an extent of one has a loop for vectors: an access is contiguous along a loop whose stride
+/// depends on the symbol. In a map, it must be the store.
+fn gains(m: &Module, form: &Form, body: &[Stmt], symbol: Sym) -> bool {
+    let mut loops = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { var, lo, hi, .. } = s {
+            let long = (*hi - *lo).as_const().is_none_or(|n| n >= LEAST) && *hi - *lo != Dim::sym(symbol);
+            loops.extend(long.then_some(*var));
+        }
+    });
+    let mut any = false;
+    let mut access = |buf: Buf, at: &[Dim]| {
+        let offset = m.linear(buf, at);
+        let stride = |v: Sym| offset.linear_in(v).map(|l| l.0);
+        let one = |d: Dim| d.subst(&mut |s| (s == symbol).then(|| Dim::constant(1)));
+        any |= loops
+            .iter()
+            .filter_map(|v| stride(*v))
+            .any(|d| d.contains(symbol) && one(d).as_const() == Some(1));
+    };
+    match form {
+        Form::Map(_) => visit::each_store(body, &mut access),
+        _ => visit::accesses(body, &mut access),
+    }
+    any
 }
 
 /// Adds the version of a kernel for `symbol` = 1, and the choice of it to the driver.
