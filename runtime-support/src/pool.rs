@@ -372,8 +372,9 @@ unsafe impl Sync for Exec<'_> {}
 impl Exec<'_> {
     /// An exec with callbacks of the user.
     ///
-    /// # Safety During the lifetime of the result, the callbacks may be called with `user` as the header
-    /// describes, from any thread.
+    /// # Safety
+    /// During the lifetime of the result, the callbacks may be called with `user` as the header describes,
+    /// from any thread.
     pub unsafe fn from_raw(raw: onnxc_exec) -> Self {
         Exec { raw, pool: PhantomData }
     }
