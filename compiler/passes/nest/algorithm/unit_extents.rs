@@ -39,6 +39,10 @@ fn extent(m: &mut Module, k: Kernel) -> Option<Sym> {
     let (out, at) = first_store(&nest.body)?;
     let (var, extent) = nest.loops.iter().copied().find(|l| stride(m, out, &at, l.0) == Some(1))?;
     let symbol = extent.as_sym()?;
+    // Iterations that store to one element exist only in kernels that sizes of zero keep from running.
+    if !nest.loops.iter().all(|l| at.iter().any(|d| d.contains(l.0))) {
+        return None;
+    }
     let may_be_one = m.syms.range(extent).lo.is_none_or(|lo| lo <= 1);
     if !may_be_one || !can_be_viewed(m, &nest.body, symbol) || !gains(m, body.form(), body, symbol) {
         return None;
