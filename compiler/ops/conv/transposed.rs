@@ -16,8 +16,8 @@ impl Conv {
     /// y[o] = sum over k of x[(o + before - k * dilation) / stride] where that divides and is inside.
     ///
     /// With o + before = stride * q + phase only the taps k = phase + stride * j contribute: each phase is a
-    /// convolution of stride 1 with a part of the kernel, and all of them are one contraction. It fills a
-    /// buffer of whole strides, from which the result is cut unless it is aligned to strides. An axis with
+    /// convolution of stride 1 with a part of the kernel, and all of them are one contraction. Strides begin
+    /// with the result; if it ends within one, it is cut from a buffer of whole strides. An axis with
     /// stride and dilation, or with pads known only at run time, is instead expanded with zeros and convolved
     /// with the mirrored kernel.
     pub(super) fn lower_transpose(&self, cx: &mut LowerCx, axes: &[Axis]) -> Result<()> {
@@ -34,7 +34,8 @@ impl Conv {
                     dilation: a.dilation,
                     first: Dim::constant(0),
                     count: *d,
-                    cut: Dim::constant(0),
+                    cut: 0,
+                    strides: *d,
                 })
                 .collect();
             let spread = spread(cx, x, axes, &dy, elem);
@@ -54,46 +55,33 @@ impl Conv {
             })
             .collect();
         let dw = cx.dims(w);
-        // Adding up the parts costs as much as a few steps of the product, so the product must be deep. The
-        // parts must not be rounded when they are stored.
-        let deep = dx[1].as_const().is_some_and(|c| c >= LANES) && elem.compute() == elem;
-        if deep && self.has_few_channels(&dw, &split) && wastes(axes, &split) {
+        // The parts must not be rounded when they are stored.
+        if elem.compute() == elem && self.sums_taps(&dw, axes, &split) {
             self.columns(cx, (x, w), axes, &split);
             return Ok(());
         }
-        let src = padded(cx, x, &reach, None);
         if self.has_few_channels(&dw, &split) {
+            let src = padded(cx, x, &reach, None);
             self.phases_as_channels(cx, src, w, &split);
             return Ok(());
         }
+        let reach: Vec<Axis> =
+            reach.into_iter().zip(&split).map(|(r, p)| Axis { after: r.after + p.beyond(), ..r }).collect();
+        let src = padded(cx, x, &reach, None);
+        let whole: Vec<Dim> = dy[..2].iter().copied().chain(split.iter().map(|p| p.size())).collect();
+        let direct = whole == dy;
+        let out = if direct { y } else { cx.temp("strides", elem, whole) };
         if let Some(parts) = ragged(&dw[1..], axes, &split) {
-            let whole: Vec<Dim> =
-                dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
-            let out = cx.temp("strides", elem, whole);
             parts.iter().for_each(|part| self.phase(cx, src, w, out, part));
-            cut(cx, out, y, &split);
+            if !direct {
+                cut(cx, out, y);
+            }
             return Ok(());
         }
-        // Taps beyond the kernel are 0.
-        let ends: Vec<Axis> = split
-            .iter()
-            .zip(axes)
-            .map(|(p, a)| Axis {
-                kernel: 1,
-                stride: 1,
-                dilation: 1,
-                before: Dim::constant(0),
-                after: Dim::constant(p.taps * p.stride - a.kernel),
-            })
-            .collect();
-        let w = if dw.len() == dy.len() { padded(cx, w, &ends, None) } else { w };
-        let whole: Vec<Dim> =
-            dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
-        let direct = split.iter().all(|p| p.cut == Dim::constant(0)) && whole == dy;
-        let out = if direct { y } else { cx.temp("strides", elem, whole) };
+        let w = if dw.len() == dy.len() { in_phases(cx, w, axes, &split) } else { w };
         self.phases(cx, src, w, out, &split);
         if !direct {
-            cut(cx, out, y, &split);
+            cut(cx, out, y);
         }
         Ok(())
     }
@@ -101,10 +89,21 @@ impl Conv {
     /// as well.
     fn has_few_channels(&self, dw: &[Dim], axes: &[Phases]) -> bool {
         let strides: i64 = axes.iter().map(|a| a.stride).product();
-        self.group == 1
-            && strides > 1
-            && dw.len() == axes.len() + 2
-            && dw[1].as_const().is_some_and(|c| c < LANES)
+        self.has_channels(dw, axes, LANES - 1) && strides > 1
+    }
+    /// True if the weights have the rank of the image, no groups, and at most this number of result channels.
+    fn has_channels(&self, dw: &[Dim], axes: &[Phases], most: i64) -> bool {
+        self.group == 1 && dw.len() == axes.len() + 2 && dw[1].as_const().is_some_and(|c| c <= most)
+    }
+    /// True if each tap should be a channel of a product, whose parts a map adds up: tiles of a convolution would
+    /// have at most one vector of channels, and phases taps beyond the kernel, or too few rows of pixels. Adding up
+    /// the parts costs as much as a few steps of the product, so the product must be deep.
+    fn sums_taps(&self, dw: &[Dim], axes: &[Axis], split: &[Phases]) -> bool {
+        let strided = split.iter().any(|p| p.stride > 1);
+        let plain = split.iter().all(|p| p.dilation == 1);
+        let few = if strided { wastes(axes, split) } else { plain };
+        let most = if strided { LANES } else { LANES / 4 };
+        few && self.has_channels(dw, split, most) && dw[0].as_const().is_some_and(|c| c >= LANES)
     }
     /// Computes the phases as channels of a convolution of stride 1; a map rearranges them.
     fn phases_as_channels(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Phases]) {
@@ -218,18 +217,22 @@ impl Conv {
                 k.store(own, &[channel, ic], v);
             });
         });
-        let loops: Vec<Dim> = [&[dx[0], channels], &dx[2..]].concat();
-        let product = cx.temp("columns", elem, loops.clone());
+        // The pixels are one dimension: a tile of columns may contain the end of a row and the beginning of the next.
+        let pixels = Dim::product(dx[2..].iter().copied());
+        let image = cx.m.view(x, [dx[0], dx[1], pixels]);
+        let loops = [dx[0], channels, pixels];
+        let sums = cx.temp("columns", elem, loops);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &loops, |k, o| {
                 let acc = k.acc(Expr::num(ty, 0.0));
                 k.range(LoopKind::Seq, "k", 0, dx[1], |k, ic| {
-                    let (a, b) = (k.load(x, &[&[o[0], ic], &o[2..]].concat()), k.load(own, &[o[1], ic]));
+                    let (a, b) = (k.load(image, &[o[0], ic, o[2]]), k.load(own, &[o[1], ic]));
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
-                k.store(product, o, Expr::acc(acc));
+                k.store(sums, o, Expr::acc(acc));
             });
         });
+        let product = cx.m.view(sums, [&[dx[0], channels], &dx[2..]].concat());
         // Zeros for results that would read beyond the image.
         let around: Vec<Axis> = split
             .iter()
@@ -279,7 +282,7 @@ impl Conv {
                     let ic = group * ci + r[0];
                     let (mut at, mut wt) = (vec![o[0], ic], vec![ic, o[2]]);
                     for (i, a) in axes.iter().enumerate() {
-                        at.push(o[3 + i] + (r[1 + i] + a.skip));
+                        at.push(o[3 + i] + (r[1 + i] + a.from));
                         wt.push((Dim::constant(a.taps - 1) - r[1 + i]) * a.stride + a.phase);
                     }
                     let (a, b) = (k.load(src, &at), k.load(w, &wt));
@@ -288,7 +291,7 @@ impl Conv {
                 let v = with_bias(k, Expr::acc(acc), bias, oc);
                 let to: Vec<Dim> = [o[0], oc]
                     .into_iter()
-                    .chain(axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + a.phase))
+                    .chain(axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + a.first))
                     .collect();
                 k.store(out, &to, v);
             });
@@ -305,7 +308,7 @@ impl Conv {
         // Batch, group, channel, then phase and position of each axis.
         let mut loops = vec![dy[0], Dim::constant(g), co];
         loops.extend(axes.iter().map(|a| Dim::constant(a.stride)));
-        loops.extend(axes.iter().map(|a| a.count));
+        loops.extend(axes.iter().map(|a| a.strides));
         let depth: Vec<Dim> = std::iter::once(ci).chain(axes.iter().map(|a| Dim::constant(a.taps))).collect();
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &loops, |k, o| {
@@ -316,7 +319,7 @@ impl Conv {
                     let ic = group * ci + r[0];
                     let (mut at, mut wt) = (vec![o[0], ic], vec![ic, o[2]]);
                     for (i, a) in axes.iter().enumerate() {
-                        at.push(place[i] + r[1 + i] * a.dilation);
+                        at.push(place[i] + a.phase_of(phase[i]).0 + r[1 + i] * a.dilation);
                         wt.push(phase[i] + (Dim::constant(a.taps - 1) - r[1 + i]) * a.stride);
                     }
                     let (a, b) = (k.load(src, &at), k.load(w, &wt));
@@ -373,24 +376,46 @@ fn wastes(axes: &[Axis], split: &[Phases]) -> bool {
 const LANES: i64 = 16;
 const VECTORS: i64 = 4;
 
-/// Copies the result from its offset in whole strides.
-fn cut(cx: &mut LowerCx, whole: Buf, y: Buf, axes: &[Phases]) {
-    cx.map(y, |k, at| {
-        let from: Vec<Dim> =
-            at[..2].iter().copied().chain(at[2..].iter().zip(axes).map(|(o, p)| *o + p.cut)).collect();
-        k.load(whole, &from)
+/// The kernel in strides that begin with the phase of the result's first element, taps beyond its end 0.
+fn in_phases(cx: &mut LowerCx, w: Buf, axes: &[Axis], split: &[Phases]) -> Buf {
+    let (dw, elem) = (cx.dims(w), cx.elem(w));
+    let whole: Vec<Dim> =
+        dw[..2].iter().copied().chain(split.iter().map(|p| Dim::constant(p.taps * p.stride))).collect();
+    if whole == dw && split.iter().all(|p| p.cut == 0) {
+        return w;
+    }
+    let own = cx.temp("phases", elem, whole);
+    cx.map(own, |k, at| {
+        let (mut from, mut inside) = (at[..2].to_vec(), Expr::bool(true));
+        for ((o, p), a) in at[2..].iter().zip(split).zip(axes) {
+            let tap = p.phase_of(o.modulo(p.stride)).1 + o.floor_div(p.stride) * p.stride;
+            inside = inside.and(Expr::cmp_index(BinOp::Lt, tap, a.kernel));
+            from.push(tap);
+        }
+        let v = k.load(w, &from);
+        let zero = Expr::num(k.m.type_of(&v), 0.0);
+        Expr::select(inside, v, zero)
     });
+    own
+}
+
+/// Copies the result from a buffer of whole strides.
+fn cut(cx: &mut LowerCx, whole: Buf, y: Buf) {
+    cx.map(y, |k, at| k.load(whole, at));
 }
 
 /// A single phase of an axis.
 #[derive(Clone, Copy)]
 struct Part {
     stride: i64,
+    /// First element of the result.
+    first: i64,
+    /// First tap of the kernel.
     phase: i64,
     /// Taps of the kernel in this phase.
     taps: i64,
-    /// Missing taps before these, compared with the other phases.
-    skip: i64,
+    /// First input element that the first result reads.
+    from: i64,
     count: Dim,
 }
 
@@ -411,10 +436,13 @@ fn ragged(dw: &[Dim], axes: &[Axis], split: &[Phases]) -> Option<Vec<Vec<Part>>>
     }
     let mut all: Vec<Vec<Part>> = vec![vec![]];
     for (p, a) in split.iter().zip(axes) {
-        let parts: Vec<Part> = (0..p.stride)
-            .map(|phase| (phase, (a.kernel - phase + p.stride - 1) / p.stride))
-            .map(|(phase, taps)| Part { stride: p.stride, phase, taps, skip: p.taps - taps, count: p.count })
-            .collect();
+        let part = |first: i64| {
+            let (from, phase) = ((first + p.cut) / p.stride, (first + p.cut) % p.stride);
+            let taps = (a.kernel - phase + p.stride - 1) / p.stride;
+            // Missing taps come before the others.
+            Part { stride: p.stride, first, phase, taps, from: from + p.taps - taps, count: p.strides }
+        };
+        let parts: Vec<Part> = (0..p.stride).map(part).collect();
         all = all
             .iter()
             .flat_map(|head| parts.iter().map(|x| head.iter().copied().chain([*x]).collect::<Vec<_>>()))
@@ -431,10 +459,12 @@ struct Phases {
     dilation: i64,
     /// First input element q that the last tap of the first stride reads.
     first: Dim,
-    /// Number of whole strides that cover the result.
+    /// Number of whole strides that cover the result, the first of which begins `cut` elements before it.
     count: Dim,
-    /// Offset of the result in the first of them.
-    cut: Dim,
+    /// Offset of the result in the first of them: element o has phase (o + cut) mod stride.
+    cut: i64,
+    /// Number of strides that cover the result if the first begins with it.
+    strides: Dim,
 }
 
 impl Phases {
@@ -452,8 +482,24 @@ impl Phases {
             dilation: if s == 1 { a.dilation } else { 1 },
             first,
             count,
-            cut: a.before - first * s,
+            cut: (a.before - first * s).as_const()?,
+            strides: size.ceil_div(s),
         })
+    }
+    /// Strides, and the phase of the kernel, at element `o` of the first stride of the result.
+    fn phase_of(&self, o: Dim) -> (Dim, Dim) {
+        match self.cut {
+            0 => (Dim::constant(0), o),
+            c => ((o + c).floor_div(self.stride), (o + c).modulo(self.stride)),
+        }
+    }
+    /// Elements of the result in whole strides.
+    fn size(&self) -> Dim {
+        self.strides * self.stride
+    }
+    /// Input elements that strides of the result read beyond those of `count` strides.
+    fn beyond(&self) -> Dim {
+        self.strides + i64::from(self.cut > 0) - self.count
     }
 }
 
