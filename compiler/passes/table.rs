@@ -265,6 +265,14 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..SHARED
     },
     NestPass {
+        name: "fuse_channel_blocks",
+        group: Group::Fuse,
+        holds: "A depthwise convolution between planes is one kernel, which runs a few channels at a time.",
+        why: "After fuse_depthwise, which leaves the images that no convolution makes.",
+        run: |m, l| nest::fuse::fuse_channel_blocks::run(m, l.facts.lanes),
+        ..SHARED
+    },
+    NestPass {
         name: "fill_vectors",
         group: Group::Layout,
         holds: "Convolutions of few output channels compute several neighbouring results as channels.",

@@ -180,13 +180,25 @@ fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
         .collect()
 }
 
+/// The loops without those of one iteration, and the body in these.
+fn repeated(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> (Vec<(Sym, Dim)>, Vec<Stmt>) {
+    let (ones, loops): (Vec<(Sym, Dim)>, Vec<_>) = loops.iter().partition(|l| l.1.as_const() == Some(1));
+    let first = |s: Sym| ones.iter().any(|l| l.0 == s).then_some(Dim::constant(0));
+    (loops, substitute(m, body, &first))
+}
+
+/// `par` loops around a part of a larger kernel, which has no tasks of its own: none is fused, since that
+/// costs divisions.
+pub(crate) fn nested(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    let (loops, body) = repeated(m, loops, body);
+    wrap(&loops, body)
+}
+
 /// `par` loops around a body, fused until there are enough iterations for all threads.
 pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
     let zero = Dim::constant(0);
-    let ones: Vec<Sym> = loops.iter().filter(|l| l.1.as_const() == Some(1)).map(|l| l.0).collect();
-    let mut body = substitute(m, body, &|s| ones.contains(&s).then_some(zero));
-    let loops: Vec<(Sym, Dim)> = loops.iter().copied().filter(|l| l.1.as_const() != Some(1)).collect();
+    let (loops, mut body) = repeated(m, loops, body);
     if loops.is_empty() {
         return body;
     }

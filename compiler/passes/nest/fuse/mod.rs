@@ -2,6 +2,7 @@
 
 pub mod drop_dead_kernels;
 pub mod fold_constants;
+pub mod fuse_channel_blocks;
 pub mod fuse_conv_pool;
 pub mod fuse_depthwise;
 pub mod fuse_epilogues;

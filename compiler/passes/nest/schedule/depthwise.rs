@@ -10,12 +10,12 @@ use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depends};
 use crate::passes::nest::analysis::machine::{L1, LINE, SETS};
-use crate::passes::nest::analysis::shape::{fresh_regs, parallel, substitute};
+use crate::passes::nest::analysis::shape::{fresh_regs, nested, parallel, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::contract::loops::joined;
 use crate::passes::nest::schedule::lanes::Relayout;
 use crate::passes::nest::schedule::lanes::permuted_loads::is_near_from;
-use crate::passes::nest::schedule::{Plan, Request, rows, tiles};
+use crate::passes::nest::schedule::{Plan, Request, Within, rows, tiles};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -43,6 +43,8 @@ struct Window {
 enum Rows {
     /// All channels of one or several rows.
     Whole,
+    /// All rows: a part of a larger kernel has no tasks of its own.
+    All,
     /// All channels of some blocks of a signal.
     Pieces,
     /// Some channels of successive rows: the loop over them, and the partition.
@@ -137,6 +139,7 @@ fn window(
             outer.retain(|l| l.0 != y.0);
             Rows::Some(y, cut)
         }
+        None if matches!(request.within, Within::Loop(_)) => Rows::All,
         None if outer.len() <= 1 && x.1.as_const().is_none_or(|e| e >= 2 * PIECE * width) => Rows::Pieces,
         None => Rows::Whole,
     };
@@ -175,7 +178,7 @@ impl Plan for Window {
             b.taps
         };
         let blocks = match &self.rows {
-            Rows::Whole => vec![],
+            Rows::Whole | Rows::All => vec![],
             Rows::Pieces => vec![("results of a piece", Dim::constant(PIECE * b.width))],
             Rows::Some(_, cut) => {
                 vec![("rows", cut.rows.into()), ("channels", (cut.vectors * b.lanes).into())]
@@ -198,6 +201,10 @@ impl Plan for Window {
             Rows::Pieces => {
                 let body = b.columns(m, &p, None);
                 b.pieces(m, &p, &outer, body)
+            }
+            Rows::All => {
+                let body = b.columns(m, &p, None);
+                nested(m, &outer, body)
             }
             Rows::Whole => {
                 let body = b.columns(m, &p, None);

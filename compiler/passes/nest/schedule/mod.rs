@@ -30,6 +30,7 @@ use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::Form;
 use crate::passes::nest::analysis::form::compound::{self, Part};
 use crate::passes::nest::analysis::machine::L2;
+use crate::passes::nest::analysis::shape::{nested, parallel};
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level, Tiles};
@@ -77,6 +78,16 @@ pub(crate) enum Within {
     Kernel,
     /// It is part of a larger kernel; the loop around it, if any.
     Loop(Option<Sym>),
+}
+
+impl Within {
+    /// `par` loops around a body: the tasks of a kernel, or loops of a part of one.
+    fn around(self, m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+        match self {
+            Within::Kernel => parallel(m, loops, body),
+            Within::Loop(_) => nested(m, loops, body),
+        }
+    }
 }
 
 /// A schedule that was chosen for a nest, with the normalised nest.

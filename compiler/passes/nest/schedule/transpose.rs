@@ -10,7 +10,7 @@ use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::lanes64;
-use crate::passes::nest::analysis::shape::{Map, in_one, instance, loop_like, parallel};
+use crate::passes::nest::analysis::shape::{Map, in_one, instance, loop_like};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::{Plan, Request, Within};
 use crate::sym::{Dim, Sym};
@@ -58,12 +58,13 @@ struct Blocks {
     lanes: i64,
     /// The result is contiguous along the side of the operand.
     line: bool,
+    within: Within,
     work: Dim,
 }
 
 /// Chooses blocks for a map whose result and operands are contiguous along different dimensions.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
-    if !request.facts.caps.shuffles || request.within != Within::Kernel {
+    if !request.facts.caps.shuffles {
         return None;
     }
     let map = request.form.map()?.clone();
@@ -72,7 +73,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let line = m.linear(map.buf, &map.at).linear_in(from.var).is_some();
     let work = cost::work(m, request.body);
     (line || from.extent.as_const().is_some())
-        .then(|| Box::new(Blocks { map, to, from, lanes, line, work }) as _)
+        .then(|| Box::new(Blocks { map, to, from, lanes, line, within: request.within, work }) as _)
 }
 
 impl Plan for Blocks {
@@ -254,7 +255,7 @@ impl Blocks {
         let body = rows.flat_map(|row| self.square(m, (column, row), size)).collect();
         let versions = vec![(self.at_least((lanes, lanes)), body)];
         let body = self.by_length(m, [(from, None), (to, Some(c))], versions);
-        parallel(m, &loops, body)
+        self.within.around(m, &loops, body)
     }
     /// All squares; if a side of run-time length is shorter than a square, partial squares.
     fn squares_of_all(&self, m: &mut Module) -> Vec<Stmt> {
@@ -274,7 +275,7 @@ impl Blocks {
         let mut versions = vec![(self.at_least((lanes, lanes)), self.squares(m, place, (lanes, lanes)))];
         versions.extend(self.parts(m, place));
         let body = self.by_length(m, [(from, Some(b)), (to, c.map(|c| c.0))], versions);
-        parallel(m, &loops, body)
+        self.within.around(m, &loops, body)
     }
     /// The first version whose run-time condition on the lengths holds; if none does, the elements of this
     /// iteration's squares one by one, clipped at the end of a side. Each side comes with the loop over its
