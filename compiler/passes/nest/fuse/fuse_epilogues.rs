@@ -282,7 +282,8 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
         ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => {
             copies::users(uses, *t, c)
         }
-        ([_, ..], Place::Temp) if at.len() >= 3 && m.storage(*t) == *t => vec![],
+        ([_, ..], Place::Temp) if at.len() >= 3 => vec![],
+        ([], Place::View(_)) if at.len() >= 3 && !m.is_recast(*t) => vec![],
         ([], Place::Input(_)) => vec![],
         _ => return None,
     };
