@@ -11,13 +11,14 @@
 //!
 //! Channels do not depend on each other. A group has as many as a cache line, innermost in scratch of the
 //! task (`nest`, rule 12), which stays in a cache of the core: images of all channels would be written to
-//! memory and read again twice.
+//! memory and read again twice. Images that fit the first-level cache with all channels stay as they are: a
+//! loop over all channels starts fewer small loops.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{depends, loop_or_zero, par_loops, peel, wrap};
-use crate::passes::nest::analysis::machine::{L2, LINE, THREADS};
+use crate::passes::nest::analysis::machine::{L1, L2, LINE, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, in_slots, is_temp};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
@@ -29,7 +30,6 @@ const SLOTS: i64 = 32;
 const WIDTH: i64 = LINE / 4;
 /// Largest image of all channels that few tasks may share: other threads would find no work worth waking for.
 const SMALL: i64 = L2 / 2;
-
 /// Rows and columns that an image of run-time size is assumed to have.
 const ASSUMED: i64 = 32 * 32;
 
@@ -159,13 +159,15 @@ impl Chain {
     fn groups(&self) -> i64 {
         (self.channels() + self.width() - 1) / self.width()
     }
-    /// True if groups stay in the cache, and are enough for several threads where several are worth it.
+    /// True if the images are larger than the first-level cache, and groups are several and enough for several
+    /// threads where several are worth it. Sizes of run time are assumed to be large.
     fn pays(&self, m: &Module) -> bool {
         let plane = |i: &Own| i.plane(m).as_const().unwrap_or(ASSUMED);
-        let bytes = 4 * self.images.iter().map(plane).sum::<i64>();
-        let batch = self.batch.as_const().unwrap_or(1);
-        let small = bytes * self.channels() * batch <= SMALL;
-        bytes * self.width() <= L2 && (small || batch * self.groups() >= THREADS)
+        let bytes = 4 * self.images.iter().map(plane).sum::<i64>() * self.channels();
+        let batch = self.batch.as_const();
+        let (all, groups) = (bytes * batch.unwrap_or(1), batch.unwrap_or(1) * self.groups());
+        let several = groups > 1 || batch.is_none();
+        all > L1 && several && (all <= SMALL || groups >= THREADS)
     }
     fn rewrite(&self, m: &mut Module, uses: &mut Uses) {
         let Some(last) = self.members.last().map(|x| x.kernel) else { return };
