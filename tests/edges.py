@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Values and sizes at the edges: no elements, scalars, NaN, infinities, what overflows, positions from the end; against
+"""Values and sizes at the edges: no elements, scalars, NaN, infinities, what overflows, positions from the end, ties; against
 ONNX Runtime.
 
     edges.py ONNXC [--only PART] [-O LEVEL]
@@ -133,5 +133,26 @@ def positions():
             check("CumSum", {"x": f(3, 4)}, {"a": np.array(-1, np.int64)}, exclusive=exclusive, reverse=reverse, rtol=1e-5)
 
 
+def orders():
+    """TopK as in onnx.reference: NaN is the largest, the first of equal elements comes first."""
+    rng = np.random.default_rng(1)
+    draw = {
+        "few": lambda dt, n: rng.integers(0, 4, (3, n)).astype(dt),
+        "many": lambda dt, n: rng.integers(0, 100, (3, n)).astype(dt),
+        "one": lambda dt, n: np.zeros((3, n), dt),
+        "ends": lambda dt, n: rng.choice(np.array([np.iinfo(dt).min, np.iinfo(dt).max, 0], dt), (3, n)) if np.dtype(dt).kind != "f" else rng.choice(np.array([-inf, inf, -0.0, 0.0, nan, -nan, 1], dt), (3, n)),
+    }
+    for dt in (np.float32, np.float16, np.int8, np.uint8, np.int32, np.uint32, np.int64, np.float64):
+        for n, k in ((60, 20), (100, 16), (100, 17), (300, 17), (300, 300), (1003, 5), (1003, 50), (1003, 400), (3001, 3001)):
+            for kind, values in draw.items():
+                x, largest, ordered = values(dt, n), int(rng.integers(2)), int(rng.integers(2))
+                _, rank = np.unique(x, return_inverse=True)
+                rank = rank.reshape(x.shape)
+                order = np.argsort(-rank if largest else rank, axis=-1, kind="stable")[:, :k]
+                want = [np.take_along_axis(x, order, -1), order]
+                topk = node("TopK", "x k", "v i", axis=-1, largest=largest, sorted=ordered)
+                case(f"order_{np.dtype(dt).name}_{n}_{k}_{kind}", topk, {"x": x}, {"k": I64(k)}, opset=24, want=lambda want=want, **_: want)
+
+
 if __name__ == "__main__":
-    sys.exit(quantized.main({"values": values, "sizes": sizes, "positions": positions}))
+    sys.exit(quantized.main({"values": values, "sizes": sizes, "positions": positions, "orders": orders}))

@@ -6,12 +6,15 @@
 //! | 10 | input K |
 //! | 11, 24 | `largest`, `sorted`; without `sorted` any order is valid, so results are always sorted |
 //!
-//! The first of equal elements comes first. NaN is larger than all numbers. Elements of at most 32 bits are
-//! handled in `topk/keys.rs`, short rows of them in `topk/short.rs`. For others, a few results are found one
-//! after the other, each in a pass over the row. For more results, the positions of the row are sorted in
-//! scratch memory, by digits or, if the row may be short, by merging.
+//! The first of equal elements comes first. NaN is larger than all numbers. Elements of at most 32 bits have
+//! keys (`topk/keys.rs`): a few of many are found in `topk/columns.rs`, more in `topk/narrow.rs`, those of
+//! short rows in `topk/short.rs`. For others, a few results are found one after the other, each in a pass
+//! over the row. For more results, the positions of the row are sorted in scratch memory, by digits or, if
+//! the row may be short, by merging.
 
+mod columns;
 pub mod keys;
+mod limit;
 mod narrow;
 mod short;
 
@@ -121,7 +124,7 @@ enum Method {
     Select,
     Merge(Buf, Buf),
     Digits(i64, radix::Lists),
-    Keys(keys::Scratch),
+    Keys(columns::Scratch),
 }
 
 impl Method {
@@ -129,16 +132,17 @@ impl Method {
     fn new(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Method {
         let keyed = keys::suits(cx, row);
         let few = match row.count.as_const() {
-            _ if keyed => keys::finds_few(row),
+            _ if keyed => columns::finds_few(row),
             count => count.is_some_and(|c| c <= FEW),
         };
         // A row has at least as many elements as results are requested.
-        let long = [row.n, row.count].iter().any(|n| n.as_const().is_some_and(|n| n >= radix::LEAST));
+        let least = if keyed { columns::DIGITS } else { radix::LEAST };
+        let long = [row.n, row.count].iter().any(|n| n.as_const().is_some_and(|n| n >= least));
         if let (Some(digits), true) = (radix::digits(row.ty), !few && long) {
             return Method::Digits(digits, radix::Lists::new(cx, outer, row.n, digits));
         }
         if keyed {
-            return Method::Keys(keys::scratch(cx, row, outer));
+            return Method::Keys(columns::scratch(cx, row, outer));
         }
         if row.count.as_const().is_some_and(|c| c <= FEW) {
             return Method::Select;

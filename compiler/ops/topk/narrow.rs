@@ -9,7 +9,10 @@
 //! chain, and neither run is exhausted before the steps are done. All of this also works for sizes known only
 //! at run time.
 
-use super::keys::{extreme, packed, reaching, results, spot};
+use super::columns::results;
+use super::keys::{packed, spot};
+use super::limit::{Keys, bisect, extreme, lt, most, wide};
+use super::short::{Ranks, places};
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg};
 use crate::ops::LowerCx;
@@ -18,25 +21,18 @@ use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 /// Longest run that is sorted by counting.
-const RUN: i64 = 16;
+const RUN: i64 = 64;
 
 /// Scratch for rows.
 pub(super) struct Narrow {
-    keys: Buf,
-    limit: Buf,
-    count: Buf,
+    keys: Keys,
     /// The list that is sorted.
     pub order: Buf,
     merged: Buf,
-    ranks: Buf,
+    ranks: Ranks,
     /// Capacity of `order` and `merged`, and the number of entries that can be sorted.
     room: Dim,
     entries: Dim,
-}
-
-/// Most keys that reach the limit of a bisection.
-fn most(count: Dim) -> Dim {
-    count + count.floor_div(4) + 1
 }
 
 /// The capacity for `entries`: runs of equal length add at most an eighth, and vectors read a whole run.
@@ -50,18 +46,16 @@ impl Narrow {
         let entries = if row.count.as_const().is_some() { row.count * 2 + 4 * RUN } else { row.n };
         let entries = if row.n.as_const().is_some() { entries.min(row.n) } else { entries };
         let room = more(entries);
-        let mut buf = |name: &str, ty: ElemType, n: Dim| {
-            cx.temp(name, ty, outer.iter().copied().chain([n]).collect::<Vec<_>>())
+        let mut buf = |name: &str| {
+            cx.temp(name, ElemType::I64, outer.iter().copied().chain([room]).collect::<Vec<_>>())
         };
         Narrow {
-            keys: buf("keys", ElemType::I32, row.n),
-            limit: buf("limit", ElemType::I32, 1.into()),
-            count: buf("count", ElemType::I32, 1.into()),
-            order: buf("order", ElemType::I64, room),
-            merged: buf("merged", ElemType::I64, room),
-            ranks: buf("ranks", ElemType::I64, RUN.into()),
+            order: buf("order"),
+            merged: buf("merged"),
             room,
             entries,
+            ranks: Ranks::new(cx, outer, RUN.into()),
+            keys: Keys::new(cx, "keys", outer, row.n),
         }
     }
     /// Most entries of the list.
@@ -71,71 +65,59 @@ impl Narrow {
 }
 
 impl TopK {
-    /// Computes one row.
-    pub(super) fn narrow(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Narrow) {
+    /// Computes one row. `limit`: an i64 that at least as many keys reach as results are requested; may be
+    /// i32::MIN.
+    pub(super) fn narrow(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Narrow, limit: Option<Reg>) {
         k.range(LoopKind::Par, "i", 0, row.n, |k, i| {
             let key = self.key_at(k, row, o, i);
-            k.store(s.keys, &spot(o, i), key);
+            k.store(s.keys.keys, &spot(o, i), key);
         });
-        // Keys above `lowest` are taken, and `allowed` of those that are equal to it.
-        let lowest = k.acc(int(i32::MIN.into()));
-        let allowed = k.acc(Expr::index(row.n));
+        // Keys above `lowest` are taken, and `allowed` of those that are equal to it, or all if that is
+        // negative.
+        let (known, none) = (limit.is_some(), int(i32::MIN.into()));
+        let lowest = limit.unwrap_or_else(|| k.acc(none.clone()));
+        let (above, allowed) = (k.acc(int(0)), k.acc(int(-1)));
         if !k.m.syms.is_nonneg(most(row.count) - row.n) {
             k.if_(Expr::cmp_index(BinOp::Gt, row.n, most(row.count)), |k| {
-                bisect(k, row, o, s, (lowest, allowed));
+                let least = |k: &mut KernelBuilder| {
+                    extreme(k, o, &s.keys, s.keys.count, BinOp::Min, |_, v| v);
+                    k.set(lowest, wide(k, o, s.keys.count));
+                };
+                if known {
+                    k.if_(eq(Expr::acc(lowest), none), least)
+                } else {
+                    least(k)
+                }
+                let found = bisect(k, o, &s.keys, row.count, lowest);
+                k.set(above, Expr::acc(found.above));
+                let rest = Expr::index(row.count) - Expr::acc(above);
+                k.set(allowed, Expr::select(eq(Expr::acc(found.close), int(0)), rest, int(-1)));
             });
         }
-        let (filled, equal) = (k.acc(int(0)), k.acc(int(0)));
-        k.range(LoopKind::Seq, "i", 0, row.n, |k, i| {
-            let key = k.load(s.keys, &spot(o, i));
-            let key = k.let_(key);
-            let wide = k.let_(Expr::cast(ElemType::I32, ElemType::I64, key.clone()));
-            let same = k.let_(eq(wide.clone(), Expr::acc(lowest)));
-            let first = same.clone().and(lt(Expr::acc(equal), Expr::acc(allowed)));
-            let taken = k.let_(or(lt(Expr::acc(lowest), wide), first));
-            k.at_index(Expr::acc(filled), s.room, |k, at| k.store(s.order, &spot(o, at), packed(key, i)));
-            k.update(BinOp::Add, filled, Expr::cast(ElemType::Bool, ElemType::I64, taken));
-            k.update(BinOp::Add, equal, Expr::cast(ElemType::Bool, ElemType::I64, same));
+        let filled = k.acc(int(0));
+        let least = k.let_(Expr::acc(lowest) + Expr::select(lt(Expr::acc(allowed), int(0)), int(0), int(1)));
+        let some = or(lt(Expr::acc(allowed), int(0)), lt(int(0), Expr::acc(above)));
+        k.if_(some, |k| {
+            k.range(LoopKind::Seq, "i", 0, row.n, |k, i| {
+                let key = k.let_(k.load(s.keys.keys, &spot(o, i)));
+                let taken = le(least.clone(), Expr::cast(ElemType::I32, ElemType::I64, key.clone()));
+                k.at_index(Expr::acc(filled), s.room, |k, at| k.store(s.order, &spot(o, at), packed(key, i)));
+                k.update(BinOp::Add, filled, Expr::cast(ElemType::Bool, ElemType::I64, taken));
+            });
+        });
+        let (from, all) = (k.acc(int(0)), k.let_(Expr::acc(filled) + Expr::acc(allowed)));
+        k.while_(lt(Expr::acc(filled), all), |k| {
+            k.at_index(Expr::acc(from), row.n, |k, i| {
+                let key = k.let_(k.load(s.keys.keys, &spot(o, i)));
+                let same = eq(Expr::acc(lowest), Expr::cast(ElemType::I32, ElemType::I64, key.clone()));
+                k.at_index(Expr::acc(filled), s.room, |k, at| k.store(s.order, &spot(o, at), packed(key, i)));
+                k.update(BinOp::Add, filled, Expr::cast(ElemType::Bool, ElemType::I64, same));
+            });
+            k.update(BinOp::Add, from, int(1));
         });
         sort(k, o, filled, s);
         results(k, row, o, s.order, 0);
     }
-}
-
-fn lt(a: Expr, b: Expr) -> Expr {
-    Expr::bin(BinOp::Lt, a, b)
-}
-
-/// Bisects between the extremes of the keys: the limit, and how many keys equal to it are taken.
-fn bisect(k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Narrow, (lowest, allowed): (Reg, Reg)) {
-    let here = spot(o, 0.into());
-    for (end, op) in [(s.count, BinOp::Min), (s.limit, BinOp::Max)] {
-        extreme(k, o, row.n, (s.keys, end), op, |_, v| v);
-    }
-    let wide = |k: &KernelBuilder, b: Buf| Expr::cast(ElemType::I32, ElemType::I64, k.load(b, &here));
-    // At least the requested number of keys reach `lowest`; fewer, namely `above`, reach `beyond`.
-    let least = wide(k, s.count);
-    k.set(lowest, least);
-    let beyond = wide(k, s.limit) + int(1);
-    let (beyond, above) = (k.acc(beyond), k.acc(int(0)));
-    k.set(allowed, int(-1));
-    let going = lt(int(1), Expr::acc(beyond) - Expr::acc(lowest));
-    k.while_(going, |k| {
-        let mid = k.let_(Expr::bin(BinOp::Shr, Expr::acc(lowest) + Expr::acc(beyond), int(1)));
-        k.store(s.limit, &here, Expr::cast(ElemType::I64, ElemType::I32, mid.clone()));
-        reaching(k, o, row.n, (s.keys, s.limit, s.count));
-        let reached = wide(k, s.count);
-        let reached = k.let_(reached);
-        let many = k.let_(le(Expr::index(row.count), reached.clone()));
-        let close = k.let_(many.clone().and(le(reached.clone(), Expr::index(most(row.count)))));
-        k.set(lowest, Expr::select(many.clone(), mid.clone(), Expr::acc(lowest)));
-        k.set(above, Expr::select(many.clone(), Expr::acc(above), reached));
-        let far = Expr::select(many, Expr::acc(beyond), mid.clone());
-        k.set(beyond, Expr::select(close.clone(), mid, far));
-        k.set(allowed, Expr::select(close, Expr::index(row.n), Expr::acc(allowed)));
-    });
-    let rest = Expr::index(row.count) - Expr::acc(above);
-    k.set(allowed, Expr::select(lt(Expr::acc(allowed), int(0)), rest, Expr::acc(allowed)));
 }
 
 /// Sorts the first entries of the list, largest first.
@@ -202,23 +184,15 @@ pub(super) fn sort(k: &mut KernelBuilder, o: &[Dim], filled: Reg, s: &Narrow) {
     });
 }
 
-/// Sorts a run of `n` entries from `first` on into the other list. The vector also reads entries after the
-/// run, whose ranks are ignored.
+/// Sorts a run of `n` entries from `first` on into the other list. Entries of equal keys are in order.
 fn run(k: &mut KernelBuilder, o: &[Dim], (first, n): (Dim, Dim), s: &Narrow) {
-    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
-        k.range(LoopKind::Par, "i", 0, RUN, |k, i| {
-            let before = k.acc(int(0));
-            k.range(LoopKind::Seq, "j", 0, n, |k, j| {
-                let larger = lt(k.load(s.order, &spot(o, first + i)), k.load(s.order, &spot(o, first + j)));
-                k.update(BinOp::Add, before, Expr::select(larger, int(1), int(0)));
-            });
-            k.store(s.ranks, &spot(o, i), Expr::acc(before));
-        });
+    k.range(LoopKind::Par, "j", 0, n, |k, j| {
+        let key = Expr::bin(BinOp::Shr, k.load(s.order, &spot(o, first + j)), int(32));
+        k.store(s.ranks.keys, &spot(o, j), Expr::cast(ElemType::I64, ElemType::I32, key));
     });
-    k.range(LoopKind::Seq, "j", 0, n, |k, j| {
-        let place = k.load(s.ranks, &spot(o, j)) + Expr::index(first);
+    places(k, o, n, &s.ranks, |k, j, place| {
         let v = k.load(s.order, &spot(o, first + j));
-        k.at_index(place, s.room, |k, at| k.store(s.merged, &spot(o, at), v));
+        k.at_index(place + Expr::index(first), s.room, |k, at| k.store(s.merged, &spot(o, at), v));
     });
 }
 

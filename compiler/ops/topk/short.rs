@@ -1,9 +1,9 @@
-//! Short rows: each element counts the elements before it in the order, in vectors and without branches. The
-//! count is its place in the result. If the length of rows is known only at run time, a check decides whether
-//! they are short enough.
+//! Short rows: each element counts the elements that are larger, in vectors and without branches. If the
+//! length of rows is known only at run time, a check decides whether they are short enough.
 //!
 //! ```text
-//! place[i] = number of j with key[j] > key[i], or key[j] == key[i] and j < i
+//! larger[i] = number of j with key[j] > key[i]
+//! place[i] = larger[i] + equal[larger[i]]++, with equal = 0, 0, ...
 //! y[place[i]] = x[i]          where place[i] < k
 //! ```
 
@@ -21,10 +21,9 @@ const RATIO: i64 = 4;
 /// Least number of elements for which a check at run time is worthwhile.
 const VECTOR: i64 = 16;
 
-/// Scratch of a row: its keys, and the places of its elements.
+/// Scratch of a row.
 pub(super) struct Short {
-    keys: Buf,
-    places: Buf,
+    ranks: Ranks,
     /// Length of the row if it is short, else of its beginning.
     length: Dim,
 }
@@ -47,9 +46,7 @@ impl Short {
             return None;
         }
         let length = if when.is_some() { row.n.min(most) } else { row.n };
-        let dims: Vec<Dim> = outer.iter().copied().chain([length]).collect();
-        let mut buf = |name: &str| cx.temp(name, ElemType::I32, dims.clone());
-        Some((Short { keys: buf("keys"), places: buf("places"), length }, when))
+        Some((Short { ranks: Ranks::new(cx, outer, length), length }, when))
     }
 }
 
@@ -58,23 +55,9 @@ impl TopK {
     pub(super) fn by_counting(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Short) {
         k.range(LoopKind::Par, "j", 0, s.length, |k, j| {
             let key = self.key_at(k, row, o, j);
-            k.store(s.keys, &spot(o, j), key);
+            k.store(s.ranks.keys, &spot(o, j), key);
         });
-        k.range(LoopKind::Seq, "i", 0, s.length, |k, i| {
-            let before = k.acc(Expr::int(ElemType::I32, 0));
-            k.range(LoopKind::Seq, "j", 0, s.length, |k, j| {
-                let (other, own) = (k.load(s.keys, &spot(o, j)), k.load(s.keys, &spot(o, i)));
-                let same = Expr::bin(BinOp::Eq, other.clone(), own.clone());
-                let first = Expr::bin(BinOp::And, same, Expr::cmp_index(BinOp::Lt, j, i));
-                let hit = Expr::bin(BinOp::Or, Expr::bin(BinOp::Gt, other, own), first);
-                let one = Expr::select(hit, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0));
-                k.update(BinOp::Add, before, one);
-            });
-            k.store(s.places, &spot(o, i), Expr::acc(before));
-        });
-        k.range(LoopKind::Seq, "i", 0, s.length, |k, i| {
-            let place = Expr::cast(ElemType::I32, ElemType::I64, k.load(s.places, &spot(o, i)));
-            let place = k.let_(place);
+        places(k, o, s.length, &s.ranks, |k, i, place| {
             let put = |k: &mut KernelBuilder| {
                 k.at_index(place.clone(), row.count, |k, at| {
                     let v = k.load(row.x, &row.at(o, i));
@@ -88,4 +71,58 @@ impl TopK {
             }
         });
     }
+}
+
+/// Keys whose order is found by counting: i32, as lanes hold twice as many of them as of packed keys.
+#[derive(Clone, Copy)]
+pub(super) struct Ranks {
+    pub keys: Buf,
+    /// The number of larger keys.
+    larger: Buf,
+    /// The number of keys so far that as many keys are larger than.
+    equal: Buf,
+    /// Capacity.
+    room: Dim,
+}
+
+impl Ranks {
+    /// Scratch for `room` keys, one per index of `outer`.
+    pub fn new(cx: &mut LowerCx, outer: &[Dim], room: Dim) -> Ranks {
+        let dims: Vec<Dim> = outer.iter().copied().chain([room]).collect();
+        let mut buf = |name: &str| cx.temp(name, ElemType::I32, dims.clone());
+        Ranks { keys: buf("keys"), larger: buf("larger"), equal: buf("equal"), room }
+    }
+}
+
+/// Calls `body` with each of the first `n` positions of a list of keys and its place in the order, an i64. Of
+/// equal keys the first one comes first.
+pub(super) fn places(
+    k: &mut KernelBuilder,
+    o: &[Dim],
+    n: Dim,
+    s: &Ranks,
+    mut body: impl FnMut(&mut KernelBuilder, Dim, Expr),
+) {
+    let (none, one) = (Expr::int(ElemType::I32, 0), Expr::int(ElemType::I32, 1));
+    k.range(LoopKind::Par, "j", 0, n, |k, j| k.store(s.equal, &spot(o, j), none.clone()));
+    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+        k.range(LoopKind::Par, "i", 0, n, |k, i| {
+            let larger = k.acc(none.clone());
+            k.range(LoopKind::Seq, "j", 0, n, |k, j| {
+                let hit = Expr::bin(BinOp::Lt, k.load(s.keys, &spot(o, i)), k.load(s.keys, &spot(o, j)));
+                k.update(BinOp::Add, larger, Expr::select(hit, one.clone(), none.clone()));
+            });
+            k.store(s.larger, &spot(o, i), Expr::acc(larger));
+        });
+    });
+    k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+        let wide = |v: Expr| Expr::cast(ElemType::I32, ElemType::I64, v);
+        let larger = k.let_(wide(k.load(s.larger, &spot(o, i))));
+        k.at_index(larger.clone(), s.room, |k, at| {
+            let equal = k.let_(k.load(s.equal, &spot(o, at)));
+            k.store(s.equal, &spot(o, at), equal.clone() + one.clone());
+            let place = k.let_(larger + wide(equal));
+            body(k, i, place);
+        });
+    });
 }

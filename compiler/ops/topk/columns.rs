@@ -1,0 +1,358 @@
+//! Few results of many elements. The row is viewed as a matrix, and the largest key of each column is
+//! computed, many columns at once. At least k columns have a largest key that is not below the k-th largest
+//! of these. This limit is found by successive maxima, or approximated from below by a bisection. The
+//! elements of such columns that are not below the limit, hardly more than k, are inserted into a sorted
+//! list, or, if k is not small, collected in a list that is sorted at the end. If the list overflows because
+//! many elements are equal, or if k is a large part of the row, `narrow.rs` is used. Many results of a long
+//! row are sorted by digits.
+
+use super::keys::{packed, position, spot};
+use super::limit::{self, Keys};
+use super::narrow::{self, Narrow};
+use super::{Row, TopK};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, UnOp};
+use crate::ops::LowerCx;
+use crate::ops::support::runtime::{eq, int, le};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// Scratch for rows.
+pub(super) enum Scratch {
+    /// The largest key of each column, and the list.
+    Few(Keys, List),
+    /// Elements that reach a limit are sorted.
+    Narrow(Narrow),
+}
+
+/// The list in which packed keys are ordered.
+pub(super) enum List {
+    /// Each key is inserted at its place.
+    Ranked(Buf),
+    /// Keys are sorted when all have been collected.
+    Sorted(Narrow),
+}
+
+/// Up to this many column maxima are found one after the other; a bisection takes as many steps.
+const SUCCESSIVE: i64 = 8;
+/// Longest list into which entries are inserted in order.
+const RANKED: i64 = 16;
+/// A row is read sequentially if more than one in this many columns has candidates.
+const MANY: i64 = 4;
+/// Positions of such a row whose largest key is found at once.
+const BLOCK: i64 = 64;
+
+/// Length from which a whole row is sorted faster by digits than by merging runs.
+pub(super) const DIGITS: i64 = 2048;
+
+/// The number of columns that minimizes the cost of finding `count` (not 0) of `n` elements: each column
+/// costs a look at its maximum, each candidate column a look at its elements. Hardly fewer columns than
+/// elements means one element per column.
+fn columns(count: i64, n: i64) -> i64 {
+    let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
+    let m = (m + 63) / 64 * 64;
+    if 2 * m <= n && m >= 2 * count { m } else { n }
+}
+
+/// The number of columns for a row, if that is cheaper than looking at all elements in each step of a
+/// bisection. If the length of the row is known only at run time, several columns per result.
+fn columns_of(row: &Row) -> Option<i64> {
+    // More results, and more columns, would not fit a near cache together with the row.
+    const MOST: i64 = 512;
+    const COLUMNS: i64 = 4032;
+    match (row.count.as_const(), row.n.as_const()) {
+        (Some(c), Some(n)) => Some(columns(c, n)).filter(|m| *m < n || c <= RANKED),
+        (Some(c @ ..=MOST), None) => Some(((8 * c + 63) / 64 * 64).min(COLUMNS)),
+        _ => None,
+    }
+}
+
+/// True if a bisection and merging the candidates are faster than sorting the whole row by digits.
+pub(super) fn finds_few(row: &Row) -> bool {
+    // The number of results for which merging costs as much as the digits: each digit costs as much as
+    // merging twice.
+    const MERGED: i64 = 2048;
+    let part = |c: i64| row.n.as_const().is_none_or(|n| n < DIGITS || 2 * c <= n);
+    row.count.as_const().is_none_or(|c| c < MERGED && part(c))
+}
+
+/// Scratch for rows, one per index of `outer`.
+pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
+    let Some(columns) = columns_of(row) else { return Scratch::Narrow(Narrow::new(cx, row, outer)) };
+    let tops = Keys::new(cx, "tops", outer, columns.into());
+    let list = match row.count.as_const() {
+        Some(..=RANKED) => {
+            let dims: Vec<Dim> = outer.iter().copied().chain([row.count + 1]).collect();
+            List::Ranked(cx.temp("list", ElemType::I64, dims))
+        }
+        _ => List::Sorted(Narrow::new(cx, row, outer)),
+    };
+    Scratch::Few(tops, list)
+}
+
+impl TopK {
+    /// Computes one row.
+    pub(super) fn by_keys(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Scratch) {
+        match s {
+            Scratch::Narrow(narrow) => self.narrow(k, row, o, narrow, None),
+            Scratch::Few(tops, List::Sorted(narrow)) => self.by_list(k, row, o, tops, narrow),
+            Scratch::Few(tops, List::Ranked(list)) => self.by_rank(k, row, o, tops, *list),
+        }
+    }
+    /// Sorts the candidates, if not too many are equal.
+    fn by_list(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], tops: &Keys, narrow: &Narrow) {
+        let wanted = row.count.as_const().unwrap_or(0);
+        let entries = narrow.entries();
+        // A number beyond the capacity means that the list is not used.
+        let filled = k.acc(Expr::index(entries + 1));
+        let limit = k.acc(int(i32::MIN.into()));
+        k.if_(Expr::cmp_index(BinOp::Ge, row.n, tops.n * 2), |k| {
+            let lowest = self.tops(k, row, o, tops);
+            let lowest = k.let_(lowest);
+            k.set(limit, Expr::cast(ElemType::I32, ElemType::I64, lowest.clone()));
+            let reached = reached(k, o, tops, &lowest);
+            k.if_(Expr::bin(BinOp::Le, reached, Expr::int(ElemType::I32, 2 * wanted)), |k| {
+                k.set(filled, int(0));
+                self.collect(k, row, o, (tops, lowest), (narrow, filled));
+            });
+        });
+        let fits = k.let_(le(Expr::acc(filled), Expr::index(entries)));
+        k.if_(fits.clone(), |k| {
+            narrow::sort(k, o, filled, narrow);
+            results(k, row, o, narrow.order, 0);
+        });
+        k.if_(Expr::un(UnOp::Not, fits), |k| self.narrow(k, row, o, narrow, Some(limit)));
+    }
+    /// Inserts the candidates into a list.
+    fn by_rank(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], tops: &Keys, list: Buf) {
+        let lowest = self.tops(k, row, o, tops);
+        let lowest = k.let_(lowest);
+        let columns = tops.n.as_const().unwrap_or(0);
+        let by_column = |k: &mut KernelBuilder| {
+            self.pick(k, row, o, list, |k, f| {
+                self.candidates(k, row, o, (tops, lowest.clone()), &mut |k, new| drop(f(k, new)))
+            })
+        };
+        if tops.n == row.n {
+            return by_column(k);
+        }
+        // If elements are equal, many columns have candidates. Such rows are read sequentially.
+        let reached = reached(k, o, tops, &lowest);
+        let many = k.let_(Expr::bin(BinOp::Gt, reached, Expr::int(ElemType::I32, columns / MANY)));
+        k.if_(many.clone(), |k| {
+            self.pick(k, row, o, list, |k, f| self.in_turn(k, row, o, (lowest.clone(), tops.limit), f))
+        });
+        k.if_(Expr::un(UnOp::Not, many), by_column);
+    }
+    /// A limit, an i32, that is reached by at least as many column maxima as results are requested, and by
+    /// hardly more.
+    fn tops(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Keys) -> Expr {
+        let (full, rest) = (row.n.floor_div(s.n), row.n.modulo(s.n));
+        k.range(LoopKind::Par, "j", 0, s.n, |k, j| {
+            let top = k.acc(Scalar::lowest(ElemType::I32).into());
+            k.range(LoopKind::Seq, "r", 0, full, |k, r| {
+                let key = self.key_at(k, row, o, r * s.n + j);
+                k.update(BinOp::Max, top, key);
+            });
+            k.store(s.keys, &spot(o, j), Expr::acc(top));
+        });
+        if rest.as_const() != Some(0) {
+            k.range(LoopKind::Par, "j", 0, rest, |k, j| {
+                let key = self.key_at(k, row, o, full * s.n + j);
+                let top = k.load(s.keys, &spot(o, j));
+                k.store(s.keys, &spot(o, j), key.max(top));
+            });
+        }
+        if let Some(n @ ..=SUCCESSIVE) = row.count.as_const() {
+            return limit::successive(k, o, s, n);
+        }
+        limit::extreme(k, o, s, s.count, BinOp::Min, |_, v| v);
+        let lowest = k.acc(limit::wide(k, o, s.count));
+        limit::bisect(k, o, s, row.count, lowest);
+        Expr::cast(ElemType::I64, ElemType::I32, Expr::acc(lowest))
+    }
+    /// Inserts the keys with which `candidates` calls its function into the list. The function returns the
+    /// last entry of the list.
+    fn pick(
+        &self,
+        k: &mut KernelBuilder,
+        row: &Row,
+        o: &[Dim],
+        list: Buf,
+        candidates: impl FnOnce(&mut KernelBuilder, &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr),
+    ) {
+        // A sentinel before the first entry.
+        k.store(list, &spot(o, 0.into()), int(i64::MAX));
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+        candidates(k, &mut |k, new| {
+            rank(k, o, row.count, list, new);
+            k.load(list, &spot(o, row.count))
+        });
+        results(k, row, o, list, 1);
+    }
+    /// Calls `f` with packed keys that are not below the limit, in row order. `f` returns the last relevant
+    /// entry, or i64::MIN if the list is not full. Later elements must be larger than it, because the first
+    /// of equal ones comes first. Most blocks therefore have no candidate, which their largest key shows.
+    /// `top` is a word of scratch.
+    fn in_turn(
+        &self,
+        k: &mut KernelBuilder,
+        row: &Row,
+        o: &[Dim],
+        (lowest, top): (Expr, Buf),
+        f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr,
+    ) {
+        let least = k.acc(Expr::cast(ElemType::I32, ElemType::I64, lowest));
+        let reaches =
+            |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key), Expr::acc(least));
+        let mut consider = |k: &mut KernelBuilder, i: Dim| {
+            let key = self.key_at(k, row, o, i);
+            let key = k.let_(key);
+            k.if_(reaches(key.clone()), |k| {
+                let new = k.let_(packed(key, i));
+                let last = f(k, new);
+                let last = k.let_(last);
+                let more = Expr::bin(BinOp::Shr, last.clone(), int(32)) + int(1);
+                k.set(
+                    least,
+                    Expr::select(
+                        eq(last, int(i64::MIN)),
+                        Expr::acc(least),
+                        more.max(Expr::acc(least)),
+                    ),
+                );
+            });
+        };
+        let blocks = row.n.floor_div(BLOCK);
+        k.range(LoopKind::Seq, "b", 0, blocks, |k, b| {
+            self.block_top(k, row, o, b * BLOCK, top);
+            let most = k.load(top, &spot(o, 0.into()));
+            k.if_(reaches(most), |k| {
+                k.range(LoopKind::Seq, "i", 0, BLOCK, |k, i| consider(k, b * BLOCK + i))
+            });
+        });
+        if row.n.modulo(BLOCK).as_const() != Some(0) {
+            k.range(LoopKind::Seq, "i", 0, row.n.modulo(BLOCK), |k, i| consider(k, blocks * BLOCK + i));
+        }
+    }
+    /// The largest key of a block. The loop is in a separate statement list, because a list is vectorized
+    /// only if all of its statements are.
+    fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], first: Dim, to: Buf) {
+        k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+            let found = k.acc(Scalar::lowest(ElemType::I32).into());
+            k.range(LoopKind::Seq, "j", 0, BLOCK, |k, j| {
+                let key = self.key_at(k, row, o, first + j);
+                k.update(BinOp::Max, found, key);
+            });
+            k.store(to, &spot(o, Dim::constant(0)), Expr::acc(found));
+        });
+    }
+    /// Collects the packed keys that are not below the limit, in row order and without branches. Entries that
+    /// do not fit are only counted.
+    fn collect(
+        &self,
+        k: &mut KernelBuilder,
+        row: &Row,
+        o: &[Dim],
+        (tops, lowest): (&Keys, Expr),
+        (list, filled): (&Narrow, Reg),
+    ) {
+        let one = |c: Expr| Expr::cast(ElemType::Bool, ElemType::I64, c);
+        let hits = k.acc(int(0));
+        k.range(LoopKind::Seq, "j", 0, tops.n, |k, j| {
+            let hit = Expr::bin(BinOp::Ge, k.load(tops.keys, &spot(o, j)), lowest.clone());
+            let hit = k.let_(hit);
+            k.at_index(Expr::acc(hits), tops.n, |k, at| {
+                k.store(tops.keys, &spot(o, at), Expr::cast(ElemType::I64, ElemType::I32, Expr::index(j)))
+            });
+            k.update(BinOp::Add, hits, one(hit));
+        });
+        let entries = list.entries();
+        let rows = if row.n.modulo(tops.n).as_const() == Some(0) {
+            row.n.floor_div(tops.n)
+        } else {
+            row.n.floor_div(tops.n) + 1
+        };
+        k.at_index(Expr::acc(hits), tops.n + 1, |k, hits| {
+            k.nest(LoopKind::Seq, &[rows, hits], |k, at| {
+                let j = Expr::cast(ElemType::I32, ElemType::I64, k.load(tops.keys, &spot(o, at[1])));
+                let i = k.let_(j + Expr::index(at[0] * tops.n));
+                let last = i.clone().min(Expr::index(row.n - 1));
+                k.at_index(last, row.n, |k, p| {
+                    let key = self.key_at(k, row, o, p);
+                    let key = k.let_(key);
+                    let taken = Expr::bin(BinOp::Ge, key.clone(), lowest.clone());
+                    let taken = k.let_(taken.and(Expr::bin(BinOp::Lt, i, Expr::index(row.n))));
+                    let to = Expr::acc(filled).min(Expr::index(entries));
+                    k.at_index(to, entries + 1, |k, to| k.store(list.order, &spot(o, to), packed(key, p)));
+                    k.update(BinOp::Add, filled, one(taken));
+                });
+            });
+        });
+    }
+    /// Calls `f` with each packed key that is not below the limit, by column.
+    fn candidates(
+        &self,
+        k: &mut KernelBuilder,
+        row: &Row,
+        o: &[Dim],
+        (tops, lowest): (&Keys, Expr),
+        f: &mut dyn FnMut(&mut KernelBuilder, Expr),
+    ) {
+        let (full, rest) = (row.n.floor_div(tops.n), row.n.modulo(tops.n));
+        let mut consider = |k: &mut KernelBuilder, i: Dim| {
+            let key = self.key_at(k, row, o, i);
+            let key = k.let_(key);
+            k.if_(Expr::bin(BinOp::Ge, key.clone(), lowest.clone()), |k| {
+                let new = k.let_(packed(key, i));
+                f(k, new);
+            });
+        };
+        let whole = rest.as_const() == Some(0);
+        k.range(LoopKind::Seq, "j", 0, tops.n, |k, j| {
+            let top = k.load(tops.keys, &spot(o, j));
+            k.if_(Expr::bin(BinOp::Ge, top, lowest.clone()), |k| {
+                k.range(LoopKind::Seq, "r", 0, if whole { full } else { full + 1 }, |k, r| {
+                    let i = r * tops.n + j;
+                    if whole {
+                        consider(k, i)
+                    } else {
+                        k.if_(Expr::cmp_index(BinOp::Lt, i, row.n), |k| consider(k, i))
+                    }
+                });
+            });
+        });
+    }
+}
+
+/// The number of columns whose largest key is not below the limit, an i32.
+fn reached(k: &mut KernelBuilder, o: &[Dim], tops: &Keys, lowest: &Expr) -> Expr {
+    k.store(tops.limit, &spot(o, 0.into()), lowest.clone());
+    limit::reaching(k, o, tops);
+    k.load(tops.count, &spot(o, 0.into()))
+}
+
+/// Stores the entries of a list from `first` on as results.
+pub(super) fn results(k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
+    k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
+        let p = k.load(list, &spot(o, j + first));
+        row.take(k, o, j, position(p));
+    });
+}
+
+/// Inserts an entry into a sorted list of `count` entries after a sentinel, unless it is smaller than all of
+/// them.
+fn rank(k: &mut KernelBuilder, o: &[Dim], count: Dim, list: Buf, new: Expr) {
+    let extent = count + 1;
+    let entry = |k: &mut KernelBuilder, at: Expr| k.with_index(at, extent, |k, i| k.load(list, &spot(o, i)));
+    let last = k.load(list, &spot(o, count));
+    k.if_(Expr::bin(BinOp::Lt, last, new.clone()), |k| {
+        let at = k.acc(Expr::index(count));
+        let before = entry(k, Expr::acc(at) - int(1));
+        k.while_(Expr::bin(BinOp::Lt, before, new.clone()), |k| {
+            let before = entry(k, Expr::acc(at) - int(1));
+            k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), before));
+            k.set(at, Expr::acc(at) - int(1));
+        });
+        k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), new));
+    });
+}
