@@ -16,7 +16,7 @@ pub(super) fn at_nodes(f: &Func, block: usize, constant: &dyn Fn(&Value) -> bool
 }
 
 /// The vectors that are live at the end of each block.
-fn at_ends(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<Vec<bool>> {
+pub(super) fn at_ends(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<Vec<bool>> {
     let none = vec![false; f.classes.len()];
     let mut live_in: Vec<Vec<bool>> = vec![none.clone(); f.blocks.len()];
     let mut live_out = live_in.clone();
@@ -41,7 +41,7 @@ fn at_ends(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<Vec<bool>> {
 
 /// The number of live vectors at each instruction of a block, including its results and operands, and the
 /// vectors that are live at its entry, given those at its end.
-fn along(
+pub(super) fn along(
     f: &Func,
     b: &Block,
     mut live: Vec<bool>,

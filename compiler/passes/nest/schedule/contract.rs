@@ -127,7 +127,7 @@ impl Axes {
             && !several.is_some_and(joins)
             && let (Some(rows), columns @ Some(_)) = (known, extent.as_const())
         {
-            nr = Plane { rows, columns, halves_eights: false }.panel(unit, facts);
+            nr = Plane { rows, columns, halves_eights: false }.panel(unit_by_lane(m, &p, facts), facts);
         }
         let columns = Columns { n, extent, nr };
         let facts = facts_of_tiles(p.product, facts);
@@ -214,6 +214,17 @@ impl Plan for Tiled {
             then: body,
             els: back,
         }]
+    }
+}
+
+/// The unit of panel widths where elements of rows are lanes of vectors. All levels of such a machine have
+/// vectors of one length, so panels may be as wide as any tile, without columns of zeros. Panels that some
+/// level reads in longer units keep those.
+fn unit_by_lane(m: &Module, p: &Contraction, facts: Facts) -> i64 {
+    let halves = m.math == Math::Fast && m.bufs[p.b.0].ty == ElemType::F16;
+    match p.product {
+        ProductKind::Fma if !halves => i64::from(facts.lanes),
+        product => product.unit(facts.lanes),
     }
 }
 

@@ -6,6 +6,7 @@ mod halves;
 mod instructions;
 mod matrix;
 mod memory;
+mod order;
 mod quads;
 mod registers;
 mod select;
@@ -36,7 +37,7 @@ impl Machine for Aarch64 {
         if f.halves {
             halves::sums(f);
         }
-        select::forms(&mut f.blocks, f.in_order);
+        select::forms(f);
     }
     fn class(&self, c: Class) -> RegClass {
         registers::class(c)

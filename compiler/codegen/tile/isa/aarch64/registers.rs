@@ -39,6 +39,22 @@ pub(super) fn env() -> MachineEnv {
     }
 }
 
+/// The argument that an instruction overwrites with its result.
+pub(super) fn overwrites(op: Op) -> Option<usize> {
+    match op {
+        Op::Fma231 { .. }
+        | Op::FmaLane { .. }
+        | Op::FmaHalves { .. }
+        | Op::Dot(_)
+        | Op::DotLane { .. }
+        | Op::AddMulBytes { .. }
+        | Op::AddPairs(_)
+        | Op::MatrixDot { .. } => Some(0),
+        Op::SelectInto(_, k) => Some(usize::from(k)),
+        _ => None,
+    }
+}
+
 /// The operands of an instruction, in the order in which `encode` reads their registers: arguments, base and
 /// index of the memory operand, result.
 pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
@@ -71,17 +87,9 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
         }
     }
     if let Some(d) = n.def {
-        o.push(match n.op {
-            Op::Fma231 { .. }
-            | Op::FmaLane { .. }
-            | Op::FmaHalves { .. }
-            | Op::Dot(_)
-            | Op::DotLane { .. }
-            | Op::AddMulBytes { .. }
-            | Op::AddPairs(_)
-            | Op::MatrixDot { .. } => Operand::reg_reuse_def(reg(d), 0),
-            Op::SelectInto(_, k) => Operand::reg_reuse_def(reg(d), usize::from(k)),
-            _ => Operand::reg_def(reg(d)),
+        o.push(match overwrites(n.op) {
+            Some(k) => Operand::reg_reuse_def(reg(d), k),
+            None => Operand::reg_def(reg(d)),
         });
     }
     o

@@ -2,7 +2,8 @@
 //! loaded into, products of rows and columns are scheduled so that few loads are live at once, and selects
 //! overwrite dead operands.
 
-use crate::codegen::tile::ir::{Block, Form, Mem, Node, Op, Value};
+use super::order;
+use crate::codegen::tile::ir::{Block, Form, Func, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
 /// Vector registers.
@@ -11,6 +12,9 @@ const REGISTERS: usize = 32;
 const ENOUGH_ROWS: usize = 4;
 /// Products with a column that are left when the next ones are taken apart, so that these are ready in time.
 const LATE: usize = 4;
+/// Products between the load of a row's elements and their first use, where the core reorders: it takes a
+/// load and products in one cycle, but not two loads.
+const ELEMENTS_AHEAD: usize = 2;
 /// Instructions over which a load moves up to its neighbour.
 const FAR: usize = 128;
 
@@ -57,24 +61,28 @@ impl Uses {
     }
 }
 
-/// Selects instruction forms, for in-order or out-of-order cores.
-pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
-    for n in blocks.iter_mut().flat_map(|b| &mut b.nodes) {
+/// Selects instruction forms and their order, for in-order or out-of-order cores.
+pub(super) fn forms(f: &mut Func) {
+    let in_order = f.in_order;
+    for n in f.blocks.iter_mut().flat_map(|b| &mut b.nodes) {
         if let (Op::Fma { neg, bits }, &[a, b, c]) = (n.op, n.args.as_slice()) {
             (n.op, n.args) = (Op::Fma231 { neg, bits }, vec![c, a, b]);
         }
     }
-    let elements = elements(blocks);
-    for b in blocks.iter_mut() {
+    let elements = elements(&f.blocks);
+    let mut others = vec![];
+    for b in f.blocks.iter_mut() {
         let held = hold(b, &elements);
         by_lane(b, &held);
-        if !in_columns(b, in_order) {
+        others.push(!in_columns(b, in_order));
+        if others.ends_with(&[true]) && !in_order {
             in_pairs(b);
         }
     }
-    let uses = Uses::of(blocks);
+    order::blocks(f, &others);
+    let uses = Uses::of(&f.blocks);
     let mut at = 0;
-    for (i, b) in blocks.iter_mut().enumerate() {
+    for (i, b) in f.blocks.iter_mut().enumerate() {
         for n in &mut b.nodes {
             if let Op::Select(bits) = n.op {
                 // Prefer to overwrite a dying mask, which usually has no other use.
@@ -363,10 +371,11 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let (mut at, mut late) = (usize::MAX, 0);
     for (i, (rank, n)) in ordered.iter().enumerate() {
         let rest = ordered[i..].iter().take_while(|o| o.0 == *rank).count();
+        let early = if in_order { rest } else { rest.min(ELEMENTS_AHEAD + 1) };
+        for (_, n) in &ordered[i..i + early] {
+            out.extend(n.args.get(2).and_then(|v| elements.remove(v)));
+        }
         if *rank != at {
-            for (_, n) in &ordered[i..i + rest] {
-                out.extend(n.args.get(2).and_then(|v| elements.remove(v)));
-            }
             if i == 0 {
                 out.extend(load(0, true));
             }
@@ -413,6 +422,6 @@ fn in_pairs(b: &mut Block) {
 }
 
 /// True for adjacent vectors.
-fn next_to(a: &Mem, b: &Mem) -> bool {
+pub(super) fn next_to(a: &Mem, b: &Mem) -> bool {
     a.base == b.base && a.index == b.index && matches!(a.disp.wrapping_sub(b.disp), 16 | -16)
 }
