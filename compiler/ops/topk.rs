@@ -136,7 +136,7 @@ impl Method {
             count => count.is_some_and(|c| c <= FEW),
         };
         // A row has at least as many elements as results are requested.
-        let least = if keyed { columns::DIGITS } else { radix::LEAST };
+        let least = if keyed { columns::least_sorted(row) } else { radix::LEAST };
         let long = [row.n, row.count].iter().any(|n| n.as_const().is_some_and(|n| n >= least));
         if let (Some(digits), true) = (radix::digits(row.ty), !few && long) {
             return Method::Digits(digits, radix::Lists::new(cx, outer, row.n, digits));

@@ -117,10 +117,12 @@ pub fn positions(
     k.nest(LoopKind::Seq, &[Dim::constant(digits), DIGIT.into()], |k, at| {
         k.store(counts, &count(at[0], at[1]), int(0))
     });
+    let last = k.acc(int(0));
     k.range(LoopKind::Seq, "i", 0, n, |k, i| {
         k.store(order, &spot(i), Expr::index(i));
         let key = key(k, i);
         let key = k.let_(key);
+        k.set(last, key.clone());
         for d in (0..digits).map(Dim::constant) {
             k.at_index(digit(key.clone(), d), DIGIT.into(), |k, g| {
                 let c = k.load(counts, &count(d, g));
@@ -129,16 +131,17 @@ pub fn positions(
         }
     });
     k.range(LoopKind::Seq, "d", 0, digits, |k, d| {
-        let (most, sum) = (k.acc(int(0)), k.acc(int(0)));
-        k.range(LoopKind::Seq, "g", 0, DIGIT, |k, g| {
-            let c = k.load(counts, &count(d, g));
-            let c = k.let_(c);
-            k.update(BinOp::Max, most, c.clone());
-            // The destination of the first number with this digit.
-            k.store(counts, &count(d, g), Expr::acc(sum));
-            k.update(BinOp::Add, sum, c);
-        });
-        k.if_(Expr::un(UnOp::Not, eq(Expr::acc(most), Expr::index(n))), |k| {
+        let of_last =
+            k.with_index(digit(Expr::acc(last), d), DIGIT.into(), |k, g| k.load(counts, &count(d, g)));
+        k.if_(Expr::un(UnOp::Not, eq(of_last, Expr::index(n))), |k| {
+            let sum = k.acc(int(0));
+            k.range(LoopKind::Seq, "g", 0, DIGIT, |k, g| {
+                let c = k.load(counts, &count(d, g));
+                let c = k.let_(c);
+                // The destination of the first number with this digit.
+                k.store(counts, &count(d, g), Expr::acc(sum));
+                k.update(BinOp::Add, sum, c);
+            });
             k.range(LoopKind::Seq, "i", 0, n, |k, i| {
                 let e = k.load(order, &spot(i));
                 k.at_index(e, n, |k, e| {

@@ -12,6 +12,7 @@ use super::narrow::{self, Narrow};
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, UnOp};
 use crate::ops::LowerCx;
+use crate::ops::support::radix;
 use crate::ops::support::runtime::{eq, int, le};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -41,9 +42,6 @@ const MANY: i64 = 4;
 /// Positions of such a row whose largest key is found at once.
 const BLOCK: i64 = 64;
 
-/// Length from which a whole row is sorted faster by digits than by merging runs.
-pub(super) const DIGITS: i64 = 2048;
-
 /// The number of columns that minimizes the cost of finding `count` (not 0) of `n` elements: each column
 /// costs a look at its maximum, each candidate column a look at its elements. Hardly fewer columns than
 /// elements means one element per column.
@@ -66,12 +64,18 @@ fn columns_of(row: &Row) -> Option<i64> {
     }
 }
 
+/// Length from which a whole row is sorted faster by digits than by merging runs. If all elements are
+/// results, no limit reduces the number of equal ones, which take fewer digits.
+pub(super) fn least_sorted(row: &Row) -> i64 {
+    if row.count == row.n { radix::LEAST } else { 2048 }
+}
+
 /// True if a bisection and merging the candidates are faster than sorting the whole row by digits.
 pub(super) fn finds_few(row: &Row) -> bool {
     // The number of results for which merging costs as much as the digits: each digit costs as much as
     // merging twice.
     const MERGED: i64 = 2048;
-    let part = |c: i64| row.n.as_const().is_none_or(|n| n < DIGITS || 2 * c <= n);
+    let part = |c: i64| row.n.as_const().is_none_or(|n| n < least_sorted(row) || 2 * c <= n);
     row.count.as_const().is_none_or(|c| c < MERGED && part(c))
 }
 
@@ -214,32 +218,27 @@ impl TopK {
                 let more = Expr::bin(BinOp::Shr, last.clone(), int(32)) + int(1);
                 k.set(
                     least,
-                    Expr::select(
-                        eq(last, int(i64::MIN)),
-                        Expr::acc(least),
-                        more.max(Expr::acc(least)),
-                    ),
+                    Expr::select(eq(last, int(i64::MIN)), Expr::acc(least), more.max(Expr::acc(least))),
                 );
             });
         };
-        let blocks = row.n.floor_div(BLOCK);
-        k.range(LoopKind::Seq, "b", 0, blocks, |k, b| {
-            self.block_top(k, row, o, b * BLOCK, top);
+        let mut block = |k: &mut KernelBuilder, first: Dim, n: Dim| {
+            self.block_top(k, row, o, (first, n), top);
             let most = k.load(top, &spot(o, 0.into()));
-            k.if_(reaches(most), |k| {
-                k.range(LoopKind::Seq, "i", 0, BLOCK, |k, i| consider(k, b * BLOCK + i))
-            });
-        });
-        if row.n.modulo(BLOCK).as_const() != Some(0) {
-            k.range(LoopKind::Seq, "i", 0, row.n.modulo(BLOCK), |k, i| consider(k, blocks * BLOCK + i));
+            k.if_(reaches(most), |k| k.range(LoopKind::Seq, "i", 0, n, |k, i| consider(k, first + i)));
+        };
+        let (blocks, rest) = (row.n.floor_div(BLOCK), row.n.modulo(BLOCK));
+        k.range(LoopKind::Seq, "b", 0, blocks, |k, b| block(k, b * BLOCK, BLOCK.into()));
+        if rest.as_const() != Some(0) {
+            block(k, blocks * BLOCK, rest);
         }
     }
     /// The largest key of a block. The loop is in a separate statement list, because a list is vectorized
     /// only if all of its statements are.
-    fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], first: Dim, to: Buf) {
+    fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (first, n): (Dim, Dim), to: Buf) {
         k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
             let found = k.acc(Scalar::lowest(ElemType::I32).into());
-            k.range(LoopKind::Seq, "j", 0, BLOCK, |k, j| {
+            k.range(LoopKind::Seq, "j", 0, n, |k, j| {
                 let key = self.key_at(k, row, o, first + j);
                 k.update(BinOp::Max, found, key);
             });
