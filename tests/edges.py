@@ -54,6 +54,8 @@ def values():
     a, b = np.array([-7, 7, -7, 7, 5, -5], np.int32), np.array([3, 3, -3, -3, -5, 5], np.int32)
     for fmod in (0, 1):
         check("Mod", {"a": a, "b": b}, fmod=fmod)
+    for dt in (np.int8, np.int16, np.int32, np.int64):
+        quotients(dt)
     # NaN is one value, behind all others, as numpy has it.
     known("Unique", {"x": np.array([3, nan, 1, nan, 1], np.float32)}, [np.array([1, 3, nan], np.float32), I64(2, 0, 1), I64(1, 2, 0, 2, 0), I64(2, 1, 2)])
     x = f(2, 5, 3, 3)
@@ -131,6 +133,30 @@ def positions():
     for exclusive in (0, 1):
         for reverse in (0, 1):
             check("CumSum", {"x": f(3, 4)}, {"a": np.array(-1, np.int64)}, exclusive=exclusive, reverse=reverse, rtol=1e-5)
+
+
+def quotients(dt):
+    """All pairs of numbers at the ends, around powers of two and at random, by rows and by columns; quotients wrap."""
+    rng, low, high = np.random.default_rng(2), int(np.iinfo(dt).min), int(np.iinfo(dt).max)
+    bits = high.bit_length() + 1
+    near = {s * (1 << k) + d for k in range(bits) for s in (-1, 1) for d in (-1, 0, 1)} | {low, high, low + 1, high - 1}
+    near |= {int(x) >> int(rng.integers(bits)) for x in rng.integers(low, high, 60)}
+    a = sorted(x for x in near if low <= x <= high)
+    b = [x for x in a if x]
+    wrap = lambda x: (x - low) % (1 << bits) + low
+    quotient = lambda x, y: abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+    rules = {"Div": (quotient, {}), "Mod": (lambda x, y: x % y, {}), "Rem": (lambda x, y: x - quotient(x, y) * y, {"fmod": 1})}
+    for name, (rule, attributes) in rules.items():
+        want = np.array([[wrap(rule(x, y)) for y in b] for x in a], dt)
+        op, x, y = name.replace("Rem", "Mod"), np.array(a, dt)[:, None], np.array(b, dt)[None]
+        by_7 = np.array([[wrap(rule(v, 7))] * 40 for v in a], dt)
+        forms = {
+            "rows": (x, y, want),
+            "columns": (np.repeat(x, len(b), 1).T.copy(), y.T.copy(), want.T),
+            "scalar": (np.repeat(x, 40, 1), np.array(7, dt), by_7),
+        }
+        for form, (x, y, want) in forms.items():
+            case(f"{name.lower()}_{np.dtype(dt).name}_{form}", node(op, "a b", **attributes), {"a": x, "b": y}, opset=22, want=lambda want=want, **_: [want])
 
 
 def orders():

@@ -127,7 +127,7 @@ pub fn function<B: Floats>(b: &mut B, op: UnOp, ty: ElemType, x: B::V) -> B::V {
     }
 }
 
-/// x^p for the exponents of [`crate::nest::visit::constant_power`].
+/// x^p for the exponents of [`crate::nest::patterns::constant_power`].
 pub fn power<B: Floats>(b: &mut B, x: B::V, p: f64) -> B::V {
     if p < 0.0 {
         let (one, y) = (b.num(x, 1.0), power(b, x, -p));

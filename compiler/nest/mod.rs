@@ -89,6 +89,7 @@ mod modes;
 mod operation;
 pub mod overflow;
 pub mod parse;
+pub mod patterns;
 pub mod print;
 pub mod reach;
 pub mod reasons;

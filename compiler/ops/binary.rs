@@ -12,7 +12,7 @@
 
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, visit};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, patterns};
 use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::ElemType;
 
@@ -219,7 +219,7 @@ fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> E
             p if tx == ElemType::F32
                 && p.is_finite()
                 && (p.fract() != 0.0 || p % 2.0 == 0.0)
-                && visit::constant_power(&Expr::bin(
+                && patterns::constant_power(&Expr::bin(
                     BinOp::Pow,
                     x.clone(),
                     Expr::cast(ty, tx, y.clone()),

@@ -9,7 +9,7 @@ use super::func::{Emit, Slot};
 use super::lanes::shift;
 use crate::codegen::math;
 use crate::diag::Result;
-use crate::nest::{BinOp, Expr, Reg, Scalar, Status, visit};
+use crate::nest::{BinOp, Expr, Reg, Scalar, Status, patterns};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -30,7 +30,7 @@ impl Emit<'_, '_> {
         if in_vec && self.varying(e) && !self.has_vector_form(e) {
             return self.by_lanes(e);
         }
-        if let Some((base, p)) = visit::constant_power(e) {
+        if let Some((base, p)) = patterns::constant_power(e) {
             let x = self.value(base)?;
             return Ok(math::power(self, x, p));
         }
@@ -83,7 +83,7 @@ impl Emit<'_, '_> {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
                 Ok(self.dot(*g, a, b, c))
             }
-            e if let Some((x, limit)) = visit::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) => {
+            e if let Some((x, limit)) = patterns::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) => {
                 let x = self.value(x)?;
                 Ok(math::exp_or_zero(self, x, limit))
             }

@@ -5,7 +5,7 @@ use super::expr::{Val, has_memory};
 use super::func::{Emit, Slot};
 use super::memory::Stride;
 use crate::diag::Result;
-use crate::nest::{BinOp, DotKind, Expr, Reg, UnOp, visit};
+use crate::nest::{BinOp, DotKind, Expr, Reg, UnOp, patterns};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32X4, I32, I32X4};
@@ -66,7 +66,7 @@ impl Emit<'_, '_> {
             Expr::Bin(op, a, b) => {
                 ok(a)
                     && ok(b)
-                    && (vector_binary(*op, self.m.type_of(a)) || visit::constant_power(e).is_some())
+                    && (vector_binary(*op, self.m.type_of(a)) || patterns::constant_power(e).is_some())
             }
             Expr::Fma(a, b, c) | Expr::Dot(DotKind::Words, a, b, c) => ok(a) && ok(b) && ok(c),
             Expr::Dot(..) | Expr::Text(..) => false,

@@ -92,7 +92,7 @@ impl Emit<'_, '_> {
             .collect::<Result<Vec<_>>>()?;
         let mut sig = Signature::new(CallConv::SystemV);
         sig.params = vec![AbiParam::new(I64); args.len()];
-        if tile.checks {
+        if tile.checks.is_some() {
             sig.returns = vec![AbiParam::new(I32)];
         }
         let signature = self.b.import_signature(sig);
@@ -109,7 +109,9 @@ impl Emit<'_, '_> {
         let call = self.b.ins().call(f, &args);
         if let Some(outside) = self.b.inst_results(call).first().copied() {
             let ok = self.b.ins().icmp_imm_s(IntCC::Equal, outside, 0);
-            self.require(ok, Status::Index);
+            let status =
+                if tile.checks == Some(tile::Check::Divisor) { Status::Value } else { Status::Index };
+            self.require(ok, status);
         }
         crate::nest::visit::stores(body).into_iter().for_each(|b| self.forget_loads(b));
         Ok(true)

@@ -22,7 +22,7 @@ use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
 pub(in crate::codegen) use isa::{aarch64, riscv64};
-pub use translate::{Arg, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, translate};
+pub use translate::{Arg, Check, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, translate};
 
 /// The machine code of a tile, position-independent, without relocations.
 pub struct Code {

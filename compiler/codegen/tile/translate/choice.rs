@@ -4,7 +4,7 @@ use super::expr::{bits_of, form};
 use super::{Fit, Translate, Val};
 use crate::codegen::tile::ir::{Form, Op, Value};
 use crate::codegen::tile::isa;
-use crate::nest::{Buf, Expr};
+use crate::nest::{Buf, Expr, patterns};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -45,13 +45,13 @@ impl Translate<'_> {
         }
         self.under(c, a).map(Some)
     }
-    /// An expression whose accesses happen only in the lanes of a condition, since others might be out of
-    /// bounds.
+    /// An expression whose accesses and checks happen only in the lanes of a condition, since others might be
+    /// out of bounds.
     fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
         let leaves = e.any(&mut |e| match e {
             Expr::Load { buf, at } => self.may_leave(*buf, at),
             Expr::With { .. } => true,
-            _ => false,
+            e => patterns::may_divide_by_zero(self.m, e),
         });
         if !leaves {
             return self.value(e);

@@ -4,7 +4,7 @@ use super::floats::Lanes;
 use super::{Fit, NOT_INSIDE, Translate, Val};
 use crate::codegen::math::{self, Floats};
 use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value};
-use crate::nest::{BinOp, Expr, Reg, Scalar, UnOp, visit};
+use crate::nest::{BinOp, Expr, Reg, Scalar, UnOp, patterns};
 use crate::tensor::ElemType;
 
 pub(super) const NO_TYPE: &str = "an element type without vectors";
@@ -110,17 +110,17 @@ impl Translate<'_> {
     }
     /// Expressions of several operations that have a shorter form of their own.
     fn compound(&mut self, e: &Expr) -> Fit<Option<Val>> {
-        if let Some((x, limit)) = visit::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) {
+        if let Some((x, limit)) = patterns::exp_or_zero(e).filter(|x| x.1 >= math::NORMAL) {
             let x = self.value(x)?;
             let v = math::exp_or_zero(&mut Lanes { b: &mut self.b, bits: Bits::B32 }, x.v, limit);
             return Ok(Some(Val { v, ..x }));
         }
-        if let Some((base, p)) = visit::constant_power(e) {
+        if let Some((base, p)) = patterns::constant_power(e) {
             let x = self.value(base)?;
             let v = math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p);
             return Ok(Some(Val { v, ..x }));
         }
-        if let Some((op, x, by)) = visit::constant_divisor(e) {
+        if let Some((op, x, by)) = patterns::constant_divisor(e) {
             let x = self.value(x)?;
             return self.quotient(op, x, by).map(Some);
         }
@@ -280,6 +280,9 @@ impl Translate<'_> {
         }
         let bits = bits_of(a.ty);
         let v = match a.ty {
+            t if !t.is_float() && matches!(op, BinOp::Div | BinOp::Rem | BinOp::Mod) => {
+                return self.division(op, a, b);
+            }
             ElemType::F32 | ElemType::F64 => match (float_op(op), op) {
                 (Some(op), _) => self.b.bin_of(op, a.v, b.v, bits),
                 (None, BinOp::Min) => self.extreme([Bin::Least, Bin::Min], (a.v, b.v), bits, known),

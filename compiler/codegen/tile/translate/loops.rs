@@ -7,7 +7,7 @@ use super::{Arg, Fit, Lane, Place, Translate, outside};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Form, Value};
 use crate::codegen::tile::isa;
-use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, patterns, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -348,8 +348,8 @@ impl Translate<'_> {
                 v.push(*reg);
             }
         });
-        let reads = visit::any_expr(body, &mut |e| matches!(e, Expr::With { .. }));
-        if reads && self.accs.contains_key(&outside()) {
+        let checks = |e: &Expr| matches!(e, Expr::With { .. }) || patterns::may_divide_by_zero(self.m, e);
+        if visit::any_expr(body, &mut |e| checks(e)) && self.accs.contains_key(&outside()) {
             v.push(outside());
         }
         v

@@ -9,6 +9,7 @@
 mod access;
 mod choice;
 mod convert;
+mod division;
 mod dot;
 mod entries;
 mod expr;
@@ -35,7 +36,7 @@ use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
 use crate::nest::print::Lines;
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Stmt, patterns, visit};
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::Dot;
 use crate::tensor::ElemType;
@@ -73,8 +74,17 @@ pub struct Tile {
     pub func: Func,
     /// Its arguments in order.
     pub args: Vec<Arg>,
-    /// True if it loads indices and returns, as 32 bits, whether one of them was out of range.
-    pub checks: bool,
+    /// What it checks, if anything; it returns, as 32 bits, whether a check failed.
+    pub checks: Option<Check>,
+}
+
+/// A run-time check in lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Loaded indices are in range.
+    Index,
+    /// Divisors are not 0.
+    Divisor,
 }
 
 /// An argument of a tile, computed by the surrounding kernel.
@@ -100,7 +110,7 @@ pub type Misfit = &'static str;
 /// it.
 pub const NOT_INSIDE: Misfit = "a value of another nest";
 
-/// The pseudo accumulator of lanes with an index out of range.
+/// The pseudo accumulator of lanes in which a check failed.
 fn outside() -> Reg {
     Reg::from_u32(u32::MAX - 1)
 }
@@ -201,13 +211,14 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         t.b.allow_halves();
     }
     t.b.rounds_to_bf16 = m.math == Math::Fast && vectors.caps.bf16 && t.b.has(Op::Un(Un::Brain, Bits::B32));
-    let (mut checks, mut bytes, mut eights) = (false, false, false);
+    let (mut indices, mut divisors, mut bytes, mut eights) = (false, false, false, false);
     visit::walk_exprs(body, &mut |e| match e {
-        Expr::With { value, extent, .. } => checks |= !t.is_inside(value, *extent),
+        Expr::With { value, extent, .. } => indices |= !t.is_inside(value, *extent),
         Expr::Dot(g, ..) => {
             bytes |= g.is_bytes();
             eights |= g.is_long();
         }
+        e if patterns::may_divide_by_zero(m, e) => divisors = true,
         _ => {}
     });
     // Levels share functions that do not depend on it.
@@ -217,7 +228,13 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     if eights && !vectors.caps.dot.has_matrices() {
         t.b.halve_eights();
     }
-    if checks {
+    let checks = match (indices, divisors) {
+        (true, true) => return Err("checks of indices and of divisors"),
+        (true, false) => Some(Check::Index),
+        (false, true) => Some(Check::Divisor),
+        (false, false) => None,
+    };
+    if checks.is_some() {
         let none = t.b.all_lanes(false);
         t.accs.insert(outside(), Acc { values: vec![none], shape: vec![], lanes: 1, ty: ElemType::Bool });
     }

@@ -3,7 +3,7 @@
 //! A first quotient is wrong in its last bits only, so that its remainder is small and exact in floats. The
 //! second step is exact: `floor((rest + 1/2) / by)` of integers is at least `1/2 / by` from both neighbours,
 //! and the rounding errors of the reciprocal and of one fused operation are smaller within the limits of
-//! [`constant_divisor`](crate::nest::visit::constant_divisor).
+//! [`constant_divisor`](crate::nest::patterns::constant_divisor).
 
 use super::expr::{bits_of, is_long};
 use super::{Fit, Translate, Val};

@@ -1,7 +1,7 @@
 //! 64-bit elements: nests that contain any are scheduled for vectors of half as many lanes, including their
 //! other elements.
 
-use crate::nest::{BinOp, Expr, Module, Stmt, UnOp, visit};
+use crate::nest::{BinOp, Expr, Module, Stmt, UnOp, patterns, visit};
 use crate::sym::{Dim, Sym, SymKind};
 use crate::tensor::ElemType;
 
@@ -82,8 +82,8 @@ pub(crate) fn suit(m: &Module, body: &[Stmt]) -> bool {
             Expr::Un(op, a) => unary(*op, m.type_of(a)),
             Expr::Bin(op, a, _) => {
                 binary(*op, m.type_of(a))
-                    || visit::constant_power(e).is_some()
-                    || visit::constant_divisor(e).is_some()
+                    || patterns::constant_power(e).is_some()
+                    || patterns::constant_divisor(e).is_some()
             }
             Expr::Text(..) | Expr::Address(_) => false,
             _ => true,
@@ -122,8 +122,9 @@ fn unary(op: UnOp, t: ElemType) -> bool {
 
 fn binary(op: BinOp, t: ElemType) -> bool {
     match op {
-        BinOp::Div => t.is_float(),
-        BinOp::Rem | BinOp::Mod | BinOp::Pow | BinOp::Atan2 => false,
+        BinOp::Div if t.is_float() => true,
+        BinOp::Div | BinOp::Rem | BinOp::Mod => !(t.is_float() || matches!(t, ElemType::U32 | ElemType::U64)),
+        BinOp::Pow | BinOp::Atan2 => false,
         _ => true,
     }
 }

@@ -1,0 +1,55 @@
+//! Expressions with a shorter form than their operations one by one, and divisions that may fail.
+
+use super::{BinOp, Expr, Module, UnOp};
+use crate::tensor::ElemType;
+
+/// Base and exponent of a power with a constant exponent for which a few operations do.
+pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
+    let Expr::Bin(BinOp::Pow, base, exponent) = e else { return None };
+    match **exponent {
+        Expr::Const(c)
+            if matches!(c.ty, ElemType::F32 | ElemType::F64)
+                && [-1.0, -0.5, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0].contains(&c.to_f64()) =>
+        {
+            Some((base, c.to_f64()))
+        }
+        _ => None,
+    }
+}
+
+/// Operand and limit of `select(x < limit, 0, exp(x))` in f32: e^x that is 0 below a limit.
+pub fn exp_or_zero(e: &Expr) -> Option<(&Expr, f64)> {
+    let Expr::Select(below, zero, exp) = e else { return None };
+    let (Expr::Bin(BinOp::Lt, x, limit), Expr::Un(UnOp::Exp, operand)) = (&**below, &**exp) else {
+        return None;
+    };
+    let (Expr::Const(limit), Expr::Const(zero)) = (&**limit, &**zero) else { return None };
+    let zero = zero.ty == ElemType::F32 && zero.bits == 0;
+    (x == operand && zero && limit.ty == ElemType::F32).then(|| (&**x, limit.to_f64()))
+}
+
+/// True for a quotient or remainder of integers whose divisor may be 0, which is an error.
+pub fn may_divide_by_zero(m: &Module, e: &Expr) -> bool {
+    let Expr::Bin(BinOp::Div | BinOp::Rem | BinOp::Mod, _, by) = e else { return false };
+    match &**by {
+        Expr::Const(c) => !c.ty.is_float() && c.bits == 0,
+        by => !m.type_of(by).is_float(),
+    }
+}
+
+/// A quotient of integers by a number, or its rest, that products with the number's reciprocal give exactly:
+/// what is divided by what. Numbers whose reciprocal is exact or of no use (0, 1, -1) are none of these, nor
+/// are large ones.
+pub fn constant_divisor(e: &Expr) -> Option<(BinOp, &Expr, i64)> {
+    let Expr::Bin(op @ (BinOp::Div | BinOp::Rem | BinOp::Mod), a, by) = e else { return None };
+    let Expr::Const(c) = **by else { return None };
+    let limit = match c.ty {
+        ElemType::I64 | ElemType::U64 => 1i64 << 50,
+        ElemType::I32 | ElemType::U32 | ElemType::I16 | ElemType::U16 | ElemType::I8 | ElemType::U8 => {
+            1 << 21
+        }
+        _ => return None,
+    };
+    let by = if c.ty == ElemType::U64 { i64::try_from(c.bits).ok()? } else { c.to_i64() };
+    ((2..limit).contains(&by.checked_abs()?)).then_some((*op, &**a, by))
+}
