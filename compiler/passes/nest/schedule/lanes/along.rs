@@ -94,7 +94,11 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     let lanes = vectors.lanes;
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     // Two or three elements are worth a vector if it can be masked.
-    let least = if plain && vectors.caps.masks { 2 } else { 4 };
+    let least = match vectors.caps.masks {
+        true if plain => 2,
+        true if !waits(&nest.body) => 3,
+        _ => 4,
+    };
     let told = if plain && vectors.caps.shuffles { Some(extent) } else { None };
     if extent.as_const().is_some_and(|c| c < least) || !suits(m, &needs, var, vectors, told) {
         return None;
