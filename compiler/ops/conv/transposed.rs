@@ -95,9 +95,9 @@ impl Conv {
     fn has_channels(&self, dw: &[Dim], axes: &[Phases], most: i64) -> bool {
         self.group == 1 && dw.len() == axes.len() + 2 && dw[1].as_const().is_some_and(|c| c <= most)
     }
-    /// True if each tap should be a channel of a product, whose parts a map adds up: tiles of a convolution would
-    /// have at most one vector of channels, and phases taps beyond the kernel, or too few rows of pixels. Adding up
-    /// the parts costs as much as a few steps of the product, so the product must be deep.
+    /// True if each tap should be a channel of a product, whose parts a map adds up: tiles of a convolution
+    /// would have at most one vector of channels, and phases taps beyond the kernel, or too few rows of
+    /// pixels. Adding up the parts costs as much as a few steps of the product, so the product must be deep.
     fn sums_taps(&self, dw: &[Dim], axes: &[Axis], split: &[Phases]) -> bool {
         let strided = split.iter().any(|p| p.stride > 1);
         let plain = split.iter().all(|p| p.dilation == 1);
@@ -217,7 +217,8 @@ impl Conv {
                 k.store(own, &[channel, ic], v);
             });
         });
-        // The pixels are one dimension: a tile of columns may contain the end of a row and the beginning of the next.
+        // The pixels are one dimension: a tile of columns may contain the end of a row and the beginning of
+        // the next.
         let pixels = Dim::product(dx[2..].iter().copied());
         let image = cx.m.view(x, [dx[0], dx[1], pixels]);
         let loops = [dx[0], channels, pixels];
