@@ -79,8 +79,9 @@ pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn
     let both = |s: Sym| depends(&p.a.1, s) && depends(&p.b.1, s);
     let g = p.loops.iter().copied().find(|l| both(l.0) && stride(m, out, &at, l.0) == Some(channels))?;
     let all = (g.1 * channels).as_const()?;
-    // A vector of several groups requires a shuffle per multiplication.
-    if g.1.as_const()? < 2 * ((all + lanes - 1) / lanes) {
+    // A vector of several groups requires a shuffle per multiplication, the same one for all vectors: groups
+    // begin at the same lanes of each.
+    if g.1.as_const()? < 2 * ((all + lanes - 1) / lanes) || all > lanes && lanes % channels != 0 {
         return None;
     }
     let mut p = (**p).clone();
