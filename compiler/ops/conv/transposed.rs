@@ -73,13 +73,10 @@ impl Conv {
         let out = if direct { y } else { cx.temp("strides", elem, whole) };
         if let Some(parts) = ragged(&dw[1..], axes, &split) {
             parts.iter().for_each(|part| self.phase(cx, src, w, out, part));
-            if !direct {
-                cut(cx, out, y);
-            }
-            return Ok(());
+        } else {
+            let w = if dw.len() == dy.len() { in_phases(cx, w, axes, &split) } else { w };
+            self.phases(cx, src, w, out, &split);
         }
-        let w = if dw.len() == dy.len() { in_phases(cx, w, axes, &split) } else { w };
-        self.phases(cx, src, w, out, &split);
         if !direct {
             cut(cx, out, y);
         }

@@ -74,6 +74,14 @@ fn node(op: Op, args: Vec<Value>, def: Option<Value>, line: Line) -> Node {
     Node { op, args, mem: None, literal: None, def, line }
 }
 
+/// True for stores.
+fn stores(n: &Node) -> bool {
+    matches!(
+        n.op,
+        Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_) | Op::StoreStrided(_)
+    )
+}
+
 /// Values with a use that `as_wanted` does not accept.
 fn used_otherwise(blocks: &[Block], as_wanted: &dyn Fn(&Node, usize) -> bool) -> Set<Value> {
     let mut out = Set::default();

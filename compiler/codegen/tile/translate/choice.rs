@@ -1,7 +1,7 @@
 //! `select`, and accesses under a condition.
 
 use super::expr::{bits_of, form};
-use super::{Fit, Translate, Val};
+use super::{Fit, Translate, Val, outside};
 use crate::codegen::tile::ir::{Form, Op, Value};
 use crate::codegen::tile::isa;
 use crate::nest::{Buf, Expr, patterns};
@@ -57,15 +57,27 @@ impl Translate<'_> {
             return self.value(e);
         }
         let outer = self.mask;
-        let k = match outer {
-            Some(m) => self.b.masks(Op::MaskAnd, m, c),
-            None => c,
-        };
+        let k = self.in_mask(c);
         let k = self.b.condition(k);
         self.mask = Some(k);
         let r = self.value(e);
         self.mask = outer;
         r
+    }
+    /// The lanes of a condition that are active.
+    pub(super) fn in_mask(&mut self, c: Value) -> Value {
+        match self.mask {
+            Some(k) => self.b.masks(Op::MaskAnd, k, c),
+            None => c,
+        }
+    }
+    /// Reports a failed check in those of the lanes that are active.
+    pub(super) fn report(&mut self, failed: Value) {
+        let failed = self.in_mask(failed);
+        if let Some(v) = self.accs.get(&outside()).and_then(|a| a.values.first().copied()) {
+            let v = self.b.masks(Op::MaskOr, v, failed);
+            self.accs.entry(outside()).and_modify(|a| a.values = vec![v]);
+        }
     }
     /// True unless all iterations of the loops around access an existing element.
     fn may_leave(&self, buf: Buf, at: &[Dim]) -> bool {

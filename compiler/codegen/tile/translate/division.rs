@@ -10,7 +10,7 @@
 //! Division by 0 is an error: such lanes divide by 1 and are reported.
 
 use super::expr::bits_of;
-use super::{Fit, Translate, Val, outside};
+use super::{Fit, Translate, Val};
 use crate::codegen::tile::ir::{Bin, Bits, Op, Pred, Un, Value};
 use crate::nest::BinOp;
 use crate::tensor::ElemType;
@@ -26,7 +26,7 @@ impl Translate<'_> {
             return self.short_division(op, a, b);
         }
         let bits = bits_of(a.ty);
-        let one = self.real_of(1.0, bits);
+        let one = self.real(1.0, bits);
         let inverse = self.to_real(b, bits);
         let inverse = self.b.bin_of(Bin::Div, one, inverse, bits);
         let x = self.to_real(a.v, bits);
@@ -35,10 +35,10 @@ impl Translate<'_> {
         let rest = self.less(a.v, first, b, bits);
         let x = self.to_real(rest, bits);
         // The errors of conversions and products are below 2^-37 or 2^-12.
-        let bias = self.real_of(2f64.powi(if bits == Bits::B64 { -30 } else { -8 }), bits);
+        let bias = self.real(2f64.powi(if bits == Bits::B64 { -30 } else { -8 }), bits);
         let x = self.b.fma_of(x, inverse, bias, bits);
         let x = self.b.un_of(Un::Floor, x, bits);
-        let second = if bits == Bits::B64 { self.b.small_to_long(x) } else { self.b.un(Un::TruncInt, x) };
+        let second = self.whole(x, bits);
         let rest = self.less(rest, second, b, bits);
         let v = if op == BinOp::Div {
             let q = self.b.bin_of(Bin::IAdd, first, second, bits);
@@ -52,14 +52,7 @@ impl Translate<'_> {
     fn divisor(&mut self, b: Val) -> Value {
         let (bits, zero, one) = (bits_of(b.ty), self.number(0.0, b.ty), self.number(1.0, b.ty));
         let none = self.b.icmp(Pred::Eq, b.v, zero, bits);
-        let reported = match self.mask {
-            Some(k) => self.b.masks(Op::MaskAnd, k, none),
-            None => none,
-        };
-        if let Some(v) = self.accs.get(&outside()).and_then(|a| a.values.first().copied()) {
-            let v = self.b.masks(Op::MaskOr, v, reported);
-            self.accs.entry(outside()).and_modify(|a| a.values = vec![v]);
-        }
+        self.report(none);
         self.b.select(none, one, b.v, bits)
     }
     /// Integers of at most 16 bits: the quotient of floats is never rounded across an integer.
@@ -107,7 +100,7 @@ impl Translate<'_> {
         self.b.masks(Op::MaskAnd, some, opposite)
     }
     /// `a - q * b`.
-    fn less(&mut self, a: Value, q: Value, b: Value, bits: Bits) -> Value {
+    pub(super) fn less(&mut self, a: Value, q: Value, b: Value, bits: Bits) -> Value {
         let product =
             if bits == Bits::B64 { self.b.long(Bin::IMul, q, b) } else { self.b.bin(Bin::IMul, q, b) };
         self.b.bin_of(Bin::ISub, a, product, bits)
@@ -118,10 +111,14 @@ impl Translate<'_> {
     fn to_whole(&mut self, x: Value, bits: Bits) -> Value {
         if bits == Bits::B64 { self.b.near_long(x) } else { self.b.un(Un::TruncInt, x) }
     }
-    fn real_of(&mut self, x: f64, bits: Bits) -> Value {
+    /// Converts a whole number that is exact in floats to an integer.
+    pub(super) fn whole(&mut self, x: Value, bits: Bits) -> Value {
+        if bits == Bits::B64 { self.b.small_to_long(x) } else { self.b.un(Un::TruncInt, x) }
+    }
+    pub(super) fn real(&mut self, x: f64, bits: Bits) -> Value {
         if bits == Bits::B64 { self.b.f64(x) } else { self.b.f32(x as f32) }
     }
-    fn whole_of(&mut self, x: i64, bits: Bits) -> Value {
+    pub(super) fn whole_of(&mut self, x: i64, bits: Bits) -> Value {
         if bits == Bits::B64 { self.b.bits64(x as u64) } else { self.b.bits(x as u32) }
     }
 }

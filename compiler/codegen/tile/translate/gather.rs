@@ -5,7 +5,7 @@
 
 use super::access::Access;
 use super::near::Near;
-use super::{Arg, Fit, Translate, Val, outside};
+use super::{Arg, Fit, Translate, Val};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Un, Value};
 use crate::nest::{BinOp, Expr, Module, Reg};
@@ -51,14 +51,7 @@ impl Translate<'_> {
         let out = self.b.ucmp(Pred::Le, limit, read, bits);
         let zero = self.index_number(0);
         let value = self.b.select(out, zero, read, bits);
-        let out = match self.mask {
-            Some(k) => self.b.masks(Op::MaskAnd, k, out),
-            None => out,
-        };
-        if let Some(v) = self.accs.get(&outside()).and_then(|a| a.values.first().copied()) {
-            let v = self.b.masks(Op::MaskOr, v, out);
-            self.accs.entry(outside()).and_modify(|a| a.values = vec![v]);
-        }
+        self.report(out);
         let first = uniform.then(|| self.b.first(value));
         let mut near = self.near_of(sym, (raw, extent, limit), clamped, body).filter(|_| !uniform);
         // Loads at the previous index are invalid.
@@ -67,10 +60,7 @@ impl Translate<'_> {
         if !some {
             // There may be no element 0 to read for indices out of range.
             let inside = self.b.ucmp(Pred::Lt, read, limit, bits);
-            let inside = match outer {
-                Some(k) => self.b.masks(Op::MaskAnd, k, inside),
-                None => inside,
-            };
+            let inside = self.in_mask(inside);
             self.mask = Some(self.b.condition(inside));
         }
         if let Some(near) = &mut near {

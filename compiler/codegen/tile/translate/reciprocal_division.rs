@@ -7,7 +7,7 @@
 
 use super::expr::{bits_of, is_long};
 use super::{Fit, Translate, Val};
-use crate::codegen::tile::ir::{Bin, Bits, Op, Pred, Un, Value};
+use crate::codegen::tile::ir::{Bin, Op, Pred, Un, Value};
 use crate::nest::BinOp;
 use crate::tensor::ElemType;
 
@@ -31,7 +31,7 @@ impl Translate<'_> {
         let mut left = self.b.fma_of(k, minus, rest, bits);
         if op != BinOp::Mod && signed {
             // Rounding towards zero: negative numbers take the next quotient.
-            let (none, zero, one) = (self.zero_of(bits), self.real(0.0, bits), self.real(1.0, bits));
+            let (none, zero, one) = (self.whole_of(0, bits), self.real(0.0, bits), self.real(1.0, bits));
             let (below, some) =
                 (self.b.icmp(Pred::Lt, a.v, none, bits), self.b.cmp(Pred::Lt, zero, left, bits));
             let moved = self.b.masks(Op::MaskAnd, below, some);
@@ -51,7 +51,7 @@ impl Translate<'_> {
             q = self.b.bin_of(Bin::IAdd, first, q, bits);
         }
         if by < 0 {
-            let none = self.zero_of(bits);
+            let none = self.whole_of(0, bits);
             q = self.b.bin_of(Bin::ISub, none, q, bits);
         }
         Ok(Val { v: q, ..a })
@@ -84,21 +84,9 @@ impl Translate<'_> {
                 self.b.un(Un::TruncInt, x)
             }
         };
-        let by = if is_long(a.ty) { self.b.bits64(size) } else { self.b.bits(size as u32) };
-        let product =
-            if is_long(a.ty) { self.b.long(Bin::IMul, q, by) } else { self.b.bin(Bin::IMul, q, by) };
-        let rest = self.b.bin_of(Bin::ISub, a.v, product, bits);
+        let by = self.whole_of(size as i64, bits);
+        let rest = self.less(a.v, q, by, bits);
         let rest = if is_long(a.ty) { self.b.small_to_double(rest) } else { self.b.un(Un::ToFloat, rest) };
         (Some(q), rest)
-    }
-    /// Converts a whole number that is exact in floats to an integer.
-    fn whole(&mut self, x: Value, bits: Bits) -> Value {
-        if bits == Bits::B64 { self.b.small_to_long(x) } else { self.b.un(Un::TruncInt, x) }
-    }
-    fn real(&mut self, x: f64, bits: Bits) -> Value {
-        if bits == Bits::B64 { self.b.f64(x) } else { self.b.f32(x as f32) }
-    }
-    fn zero_of(&mut self, bits: Bits) -> Value {
-        if bits == Bits::B64 { self.b.bits64(0) } else { self.b.bits(0) }
     }
 }

@@ -1,18 +1,18 @@
 //! unit_extents: a version of kernels for an innermost extent of one.
 //!
-//! Vectors run along the innermost extent of a result. If only run time knows this extent, and it is one, each
-//! vector has a single element, although the next extent is contiguous in memory. The driver calls a version
-//! of the kernel in this case. Its buffers are views with an extent of one in place of the symbol, so that
-//! strides are known, and the schedule is the one for this shape.
+//! Vectors run along the innermost extent of a result. If only run time knows this extent, and it is one,
+//! each vector has a single element, although the next extent is contiguous in memory. The driver calls a
+//! version of the kernel in this case. Its buffers are views with an extent of one in place of the symbol, so
+//! that strides are known, and the schedule is the one for this shape.
 //!
 //! ```text
 //! call k                    if T == 1 { call k_unit } else { call k }
 //! ```
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Layout, LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Layout, Module, Stmt, visit};
 use crate::passes::nest::analysis::form::{Form, first_store, peel};
-use crate::passes::nest::analysis::shape::{fresh_regs, substitute};
+use crate::passes::nest::analysis::shape::{fresh_regs, nested, substitute};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::lanes::collapse;
 use crate::sym::{Dim, Sym};
@@ -20,16 +20,31 @@ use std::collections::{BTreeSet, HashMap};
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
+    let mut units: HashMap<Kernel, (Kernel, Sym)> = HashMap::new();
     for k in visit::calls(&m.driver) {
-        if let Some(extent) = extent(m, k) {
-            specialize(m, k, extent);
+        if !units.contains_key(&k)
+            && let Some(symbol) = extent(m, k)
+        {
+            units.insert(k, (specialize(m, k, symbol), symbol));
         }
     }
+    let mut choose = |s: Stmt| match &s {
+        Stmt::Call(k) => match units.get(k) {
+            Some((unit, symbol)) => Stmt::If {
+                cond: Expr::cmp_index(BinOp::Eq, Dim::sym(*symbol), 1),
+                then: vec![Stmt::Call(*unit)],
+                els: vec![s],
+            },
+            None => s,
+        },
+        _ => s,
+    };
+    m.driver = std::mem::take(&mut m.driver).into_iter().map(|s| s.rewrite(&mut choose)).collect();
     Ok(())
 }
 
-/// The innermost extent of a kernel's result: a symbol of the module that may be one. `None` if the next extent
-/// is contiguous whatever this one is, or if nothing else can fill vectors.
+/// The innermost extent of a kernel's result: a symbol of the module that may be one. `None` if the next
+/// extent is contiguous whatever this one is, or if nothing else can fill vectors.
 fn extent(m: &mut Module, k: Kernel) -> Option<Sym> {
     let body = &m.kernels[k].body;
     if m.kernels[k].scheduled || visit::has_opaque(m, body) || !is_suitable(body.form()) {
@@ -61,8 +76,8 @@ fn is_suitable(form: &Form) -> bool {
     }
 }
 
-/// True if all buffers with this extent have a known order in memory, and their storage has as many elements as
-/// they have. A part of a storage that grows at run time has not.
+/// True if all buffers with this extent have a known order in memory, and their storage has as many elements
+/// as they have. A part of a storage that grows at run time has not.
 fn can_be_viewed(m: &Module, body: &[Stmt], symbol: Sym) -> bool {
     let has = |b: Buf| m.bufs[b].dims.iter().any(|n| n.contains(symbol));
     let mut all = true;
@@ -75,8 +90,8 @@ fn can_be_viewed(m: &Module, body: &[Stmt], symbol: Sym) -> bool {
 /// Least extent of a loop that is worth vectors.
 const LEAST: i64 = 4;
 
-/// True if a version for an extent of one has a loop for vectors: an access is contiguous along a loop whose stride
-/// depends on the symbol. In a map, it must be the store.
+/// True if a version for an extent of one has a loop for vectors: an access is contiguous along a loop whose
+/// stride depends on the symbol. In a map, it must be the store.
 fn gains(m: &Module, form: &Form, body: &[Stmt], symbol: Sym) -> bool {
     let mut loops = vec![];
     visit::walk(body, &mut |s| {
@@ -102,13 +117,14 @@ fn gains(m: &Module, form: &Form, body: &[Stmt], symbol: Sym) -> bool {
     any
 }
 
-/// Adds the version of a kernel for `symbol` = 1, and the choice of it to the driver.
-fn specialize(m: &mut Module, k: Kernel, symbol: Sym) {
+/// Adds the version of a kernel for `symbol` = 1.
+fn specialize(m: &mut Module, k: Kernel, symbol: Sym) -> Kernel {
     let one = |s: Sym| (s == symbol).then(|| Dim::constant(1));
     let body: Vec<Stmt> = m.kernels[k].body.to_vec();
     let body = fresh_regs(m, &body);
     let mut views: HashMap<Buf, Buf> = HashMap::new();
-    for buf in accessed(&body) {
+    let accessed: BTreeSet<Buf> = visit::loads(&body).into_iter().chain(visit::stores(&body)).collect();
+    for buf in accessed {
         let dims = m.bufs[buf].dims.clone();
         if dims.iter().any(|d| d.contains(symbol)) {
             let dims: Vec<Dim> = dims.iter().map(|d| d.subst(&mut |s| one(s))).collect();
@@ -116,43 +132,10 @@ fn specialize(m: &mut Module, k: Kernel, symbol: Sym) {
         }
     }
     let viewed = |buf: Buf, at: &[Dim]| Some((*views.get(&buf)?, at.to_vec()));
-    let body = substitute(m, body, &one).into_iter().map(|s| s.map_accesses(&viewed)).collect();
-    let body = without_unit_loops(m, body);
+    let body: Vec<Stmt> = substitute(m, body, &one).into_iter().map(|s| s.map_accesses(&viewed)).collect();
+    let nest = peel(&body);
+    let body = nested(m, &nest.loops, nest.body);
     let data = &m.kernels[k];
     let unit = KernelData { name: format!("{}_unit", data.name), body: body.into(), ..data.clone() };
-    let unit = m.kernels.push(unit);
-    let choice = Stmt::If {
-        cond: Expr::cmp_index(BinOp::Eq, Dim::sym(symbol), 1),
-        then: vec![Stmt::Call(unit)],
-        els: vec![Stmt::Call(k)],
-    };
-    visit::splice_call(&mut m.driver, k, false, vec![choice]);
-}
-
-/// The buffers of a body, in their order.
-fn accessed(body: &[Stmt]) -> BTreeSet<Buf> {
-    let mut all = BTreeSet::new();
-    visit::accesses(body, &mut |buf, _| {
-        all.insert(buf);
-    });
-    all
-}
-
-/// The body without parallel loops of a single iteration.
-fn without_unit_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
-    let mut out = vec![];
-    for s in body {
-        match s {
-            Stmt::For { kind: LoopKind::Par, var, lo, hi, body } => {
-                let body = without_unit_loops(m, body);
-                if (hi - lo).as_const() == Some(1) {
-                    out.extend(substitute(m, body, &|s| (s == var).then_some(lo)));
-                } else {
-                    out.push(Stmt::For { kind: LoopKind::Par, var, lo, hi, body });
-                }
-            }
-            s => out.push(s),
-        }
-    }
-    out
+    m.kernels.push(unit)
 }

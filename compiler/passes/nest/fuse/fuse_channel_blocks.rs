@@ -15,7 +15,7 @@
 //! loop over all channels starts fewer small loops.
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, Module, Stmt, visit};
+use crate::nest::{Buf, Kernel, KernelBuilder, Layout, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{depends, loop_or_zero, par_loops, peel, wrap};
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, THREADS};
@@ -159,8 +159,8 @@ impl Chain {
     fn groups(&self) -> i64 {
         (self.channels() + self.width() - 1) / self.width()
     }
-    /// True if the images are larger than the first-level cache, and groups are several and enough for several
-    /// threads where several are worth it. Sizes of run time are assumed to be large.
+    /// True if the images are larger than the first-level cache, and groups are several and enough for
+    /// several threads where several are worth it. Sizes of run time are assumed to be large.
     fn pays(&self, m: &Module) -> bool {
         let plane = |i: &Own| i.plane(m).as_const().unwrap_or(ASSUMED);
         let bytes = 4 * self.images.iter().map(plane).sum::<i64>() * self.channels();
@@ -233,23 +233,12 @@ impl Group<'_> {
             let at = [self.slot].into_iter().chain(at[2..].iter().copied()).chain([l.into()]);
             Some((*scratch, at.collect::<Vec<Dim>>()))
         };
-        let load = |e: Expr| match &e {
-            Expr::Load { buf, at } => own(*buf, at).map_or(e, |(buf, at)| Expr::Load { buf, at }),
-            _ => e,
-        };
-        let store = |s: Stmt| match s {
-            Stmt::Store { buf, at, value } => match own(buf, &at) {
-                Some((buf, at)) => Stmt::Store { buf, at, value },
-                None => Stmt::Store { buf, at, value },
-            },
-            s => s,
-        };
         let put = |s: Sym| match s {
             s if s == member.c => Some(self.first + l),
             s if Some(s) == member.n => Some(self.n),
             _ => None,
         };
-        let body = nest.body.into_iter().map(|s| store(s.rewrite_exprs(&mut |e| load(e))).subst(&|s| put(s)));
+        let body = nest.body.into_iter().map(|s| s.map_accesses(&own).subst(&put));
         let body = body.collect();
         wrap(&loops, body).into_iter().for_each(|s| kb.push(s));
     }

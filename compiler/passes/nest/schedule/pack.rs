@@ -260,7 +260,7 @@ impl Packer<'_> {
             whole
         } else {
             let part = block.last_columns(m);
-            let nothing = block.each_row(m, zero, &|m, k| block.zeros(m, k, 0));
+            let nothing = block.zeros(m, 0);
             let rest =
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, first, extent), then: part, els: nothing }];
             vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + width, extent), then: whole, els: rest }]
@@ -303,10 +303,15 @@ impl Block<'_> {
             of.iter().map(|(v, d)| (*v, if *d == Dim::sym(self.k) { k } else { *d })).collect();
         self.packer.element(m, &of, col)
     }
-    /// Zeros from column `from` on.
-    fn zeros(&self, m: &mut Module, k: Dim, from: i64) -> Stmt {
-        let zero = Expr::num(m.bufs[self.packer.p.b.0].ty.compute(), 0.0);
-        self.store(m, k, (from, self.width - from), &|_, _| zero.clone())
+    fn zero(&self, m: &Module) -> Expr {
+        Expr::num(m.bufs[self.packer.p.b.0].ty.compute(), 0.0)
+    }
+    /// Zeros in all rows from column `from` on.
+    fn zeros(&self, m: &mut Module, from: i64) -> Vec<Stmt> {
+        let zero = self.zero(m);
+        self.each_row(m, Dim::constant(0), &|m, k| {
+            self.store(m, k, (from, self.width - from), &|_, _| zero.clone())
+        })
     }
     /// A loop over all rows from `lo` on.
     fn each_row(&self, m: &mut Module, lo: Dim, row: &dyn Fn(&mut Module, Dim) -> Stmt) -> Vec<Stmt> {
@@ -346,14 +351,13 @@ impl Block<'_> {
     /// The last columns, fewer than a block has, and zeros after them.
     fn last_columns(&self, m: &mut Module) -> Vec<Stmt> {
         let extent = self.packer.columns.extent;
-        let zero = Dim::constant(0);
         if let Some(columns) = extent.modulo(self.width).as_const() {
-            let mut out = self.each_row(m, zero, &|m, k| self.zeros(m, k, columns));
+            let mut out = self.zeros(m, columns);
             out.extend(self.rows(m, columns));
             return out;
         }
-        let nothing = Expr::num(m.bufs[self.packer.p.b.0].ty.compute(), 0.0);
-        let els = self.each_row(m, zero, &|m, k| {
+        let nothing = self.zero(m);
+        let els = self.each_row(m, Dim::constant(0), &|m, k| {
             self.store(m, k, (0, self.width), &|m, col| {
                 let inside = Expr::cmp_index(BinOp::Lt, col, extent);
                 Expr::select(inside, self.element(m, k, col), nothing.clone())
@@ -362,7 +366,7 @@ impl Block<'_> {
         // After another block of the panel: the block of the last columns overlaps it.
         let back = self.first + self.width - extent;
         let shifted = Block { at: self.at - back, first: extent - self.width, ..*self };
-        let mut then = self.each_row(m, zero, &|m, k| self.zeros(m, k, 0));
+        let mut then = self.zeros(m, 0);
         then.extend(shifted.rows(m, self.width));
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, self.at, self.width), then, els }]
     }

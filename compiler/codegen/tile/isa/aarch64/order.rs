@@ -7,6 +7,7 @@
 use super::registers;
 use super::select::next_to;
 use crate::codegen::tile::ir::{Bin, Block, Class, Func, Mem, Node, Op, Un, Value};
+use crate::codegen::tile::isa::stores;
 use crate::codegen::tile::live;
 use crate::codegen::{Map, Set};
 
@@ -25,11 +26,6 @@ fn latency(n: &Node) -> usize {
         Op::Bin(Bin::Div, _) | Op::Un(Un::Sqrt, _) => 12,
         _ => 4,
     }
-}
-
-/// True for stores.
-fn stores(n: &Node) -> bool {
-    matches!(n.op, Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_))
 }
 
 /// True for nodes that keep their place: entry, exits, and what is neither arithmetic nor a plain access.

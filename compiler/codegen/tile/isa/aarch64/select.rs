@@ -4,6 +4,7 @@
 
 use super::order;
 use crate::codegen::tile::ir::{Block, Form, Func, Mem, Node, Op, Value};
+use crate::codegen::tile::isa::stores;
 use crate::codegen::{Map, Set};
 
 /// Vector registers.
@@ -401,11 +402,8 @@ fn in_pairs(b: &mut Block) {
     let mut i = 0;
     while i + 1 < b.nodes.len() {
         if let Some((form, m)) = whole(&b.nodes[i]) {
-            let ends = |n: &Node| {
-                matches!(n.op, Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_))
-            };
             let rest = &b.nodes[i + 1..];
-            let other = rest.iter().take_while(|n| !ends(n)).position(|n| {
+            let other = rest.iter().take_while(|n| !stores(n)).position(|n| {
                 whole(n).is_some_and(|(f, o)| {
                     f == form && o.base == m.base && o.index == m.index && o.disp.wrapping_sub(m.disp) == 16
                 })

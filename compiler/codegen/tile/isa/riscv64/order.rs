@@ -3,6 +3,7 @@
 //! a few elements in addition to the accumulators.
 
 use crate::codegen::tile::ir::{Block, Node, Op, Value};
+use crate::codegen::tile::isa::stores;
 use crate::codegen::{Map, Set};
 
 /// Products between the load of an element and its use.
@@ -42,7 +43,6 @@ fn ordered(b: &Block, elements: &Set<Value>) -> Option<Vec<Node>> {
     let is_product = |n: &Node| factors(n, elements).is_some();
     let last = b.nodes.iter().rposition(is_product)?;
     let body = &b.nodes[..=last];
-    let stores = |n: &Node| matches!(n.op, Op::Store(_) | Op::StoreStrided(_) | Op::StoreScalar(_));
     if body.iter().any(stores) {
         return None;
     }
