@@ -91,6 +91,9 @@ def run_case(a, pool, family, index, work):
                 row["errors"][f"{kind} {form}"] = error
                 continue
             outputs[kind] = read_results(job["results"])
+            if kind == "openvino" and any(f.dtype == np.float64 for f in b.feeds.values()):
+                # OpenVINO computes f64 in f32: it gives the shapes only.
+                continue
             running.append((kind, form))
             if reference is None:
                 reference = outputs[kind]
