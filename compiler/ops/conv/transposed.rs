@@ -195,7 +195,7 @@ impl Conv {
     }
     /// Computes every tap of every channel at each element of the image as a channel of a 1x1 convolution,
     /// and adds up the taps of each result in a map. Unlike with phases, the product has no taps beyond the
-    /// kernel.
+    /// kernel. The channels of a tap are adjacent, as in a result with channels innermost.
     ///
     /// y[o] = sum over j of z[tap phase + stride * j][q - j], o + before = stride * q + phase.
     fn columns(&self, cx: &mut LowerCx, (x, w): (Buf, Buf), axes: &[Axis], split: &[Phases]) {
@@ -206,11 +206,11 @@ impl Conv {
         let channels = dw[1] * taps;
         let own = cx.temp("taps", cx.elem(w), vec![channels, dw[0]]);
         cx.kernel(|k| {
-            let loops = [&[dw[1]], &dw[2..], &[dw[0]]].concat();
+            let loops = [&dw[2..], &[dw[1], dw[0]]].concat();
             k.nest(LoopKind::Par, &loops, |k, o| {
-                let (tap, ic) = (&o[1..1 + n], o[1 + n]);
-                let channel = tap.iter().zip(axes).fold(o[0], |c, (t, a)| c * a.kernel + *t);
-                let v = k.load(w, &[&[ic, o[0]], tap].concat());
+                let (tap, oc, ic) = (&o[..n], o[n], o[1 + n]);
+                let channel = tap_channel(tap, axes) * dw[1] + oc;
+                let v = k.load(w, &[&[ic, oc], tap].concat());
                 k.store(own, &[channel, ic], v);
             });
         });
@@ -255,7 +255,7 @@ impl Conv {
             }
             let mut sum: Option<Expr> = None;
             for step in steps {
-                let v = tap_of_phase(k, product, (at, &places), &step, (axes, split));
+                let v = tap_of_phase(k, (product, y), (at, &places), &step, (axes, split));
                 sum = Some(match sum {
                     None => v,
                     Some(s) => s + v,
@@ -336,12 +336,12 @@ impl Conv {
 /// kernel has fewer.
 fn tap_of_phase(
     k: &mut KernelBuilder,
-    product: Buf,
+    (product, out): (Buf, Buf),
     (at, places): (&[Dim], &[Dim]),
     step: &[i64],
     (axes, split): (&[Axis], &[Phases]),
 ) -> Expr {
-    let (mut channel, mut from, mut inside) = (at[1], vec![], None::<Expr>);
+    let (mut taps, mut from, mut inside) = (vec![], vec![], None::<Expr>);
     for (((place, j), a), p) in places.iter().zip(step).zip(axes).zip(split) {
         let tap = place.modulo(p.stride) + p.stride * j;
         if p.stride * (j + 1) > a.kernel {
@@ -351,15 +351,21 @@ fn tap_of_phase(
                 Some(i) => i.and(c),
             });
         }
-        channel = channel * a.kernel + tap.min(Dim::constant(a.kernel - 1));
+        taps.push(tap.min(Dim::constant(a.kernel - 1)));
         from.push(place.floor_div(p.stride) + (p.taps - 1 - j));
     }
+    let channel = tap_channel(&taps, axes) * k.m.bufs[out].dims[1] + at[1];
     let (v, ty) = (k.load(product, &[&[at[0], channel], &from[..]].concat()), k.m.bufs[product].ty.compute());
     match inside {
         // The element that is read is not a tap of this phase, but it exists.
         Some(c) => k.shared(v, |_, v| Expr::select(c, v, Expr::num(ty, 0.0))),
         None => v,
     }
+}
+
+/// The number of a tap among all taps of the kernel.
+fn tap_channel(tap: &[Dim], axes: &[Axis]) -> Dim {
+    tap.iter().zip(axes).fold(Dim::constant(0), |c, (t, a)| c * a.kernel + *t)
 }
 
 /// True if phases with equal numbers of taps would have many more taps than the kernel.

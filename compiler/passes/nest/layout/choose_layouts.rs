@@ -67,10 +67,11 @@ pub fn run(m: &mut Module) -> Result<()> {
     chosen.retain(|b| {
         !comes_channels_first(m, &uses, *b)
             && !stays_channels_first(m, &uses, *b)
-            && !is_interleaved(m, &uses, *b)
             && !has_few_channels_each(m, &uses, *b)
             && !planes.contains(b)
     });
+    let others = chosen.clone();
+    chosen.retain(|b| !is_interleaved(m, &uses, *b, &others));
     // Choosing an image may decide about its neighbours, so iterate.
     while let Some(b) = chosen.iter().copied().find(|b| comes_from_planes(m, &uses, *b, &chosen)) {
         chosen.remove(&b);

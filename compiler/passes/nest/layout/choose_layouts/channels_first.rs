@@ -82,8 +82,8 @@ pub(super) fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
 
 /// True for an image whose channels and positions are interleaved by maps along rows of their results (the
 /// phases of a transposed convolution): lanes then read from a few rows of planes, but from pixels only if a
-/// few vectors hold all of the pixels.
-pub(super) fn is_interleaved(m: &Module, uses: &Uses, b: Buf) -> bool {
+/// few vectors hold all of the pixels. Results with channels innermost read adjacent channels.
+pub(super) fn is_interleaved(m: &Module, uses: &Uses, b: Buf, chosen: &HashSet<Buf>) -> bool {
     // Rows that fill half of a vector, and the maximum number of vectors that lanes can select from.
     const ROW: i64 = 8;
     const VECTORS: i64 = 4;
@@ -92,17 +92,22 @@ pub(super) fn is_interleaved(m: &Module, uses: &Uses, b: Buf) -> bool {
     // Result positions per image position.
     let steps = |k: &Kernel| {
         let map = m.kernels[*k].body.form().map()?;
+        let innermost = map.at.get(1).and_then(|d| d.as_sym()).filter(|_| chosen.contains(&map.buf));
         let along = unit_stride_var(m, map.buf, &map.at, &map.loops)?;
         let (mut step, mut read): (Option<i64>, Vec<Dim>) = (None, vec![]);
+        let mut adjacent = true;
         map.value.each_load(&mut |buf, at| {
-            if buf == b
-                && let Some(d) = at.last().filter(|d| d.contains(along))
-            {
+            if buf != b {
+                return;
+            }
+            let one = |c| at[1].linear_in(c).is_some_and(|l| l.0.as_const() == Some(1));
+            adjacent &= innermost.is_some_and(one);
+            if let Some(d) = at.last().filter(|d| d.contains(along)) {
                 d.divisions(&mut |x, y| step = y.as_const().filter(|_| x.contains(along)).or(step));
                 read.extend(Some(at[1]).filter(|c| !read.contains(c)));
             }
         });
-        step.filter(|_| read.len() > 1 || read.iter().any(|c| c.contains(along)))
+        step.filter(|_| !adjacent && (read.len() > 1 || read.iter().any(|c| c.contains(along))))
     };
     let readers = uses.readers(b);
     let Some(step) = readers.iter().map(steps).try_fold(i64::MAX, |n, s| Some(n.min(s?))) else {
