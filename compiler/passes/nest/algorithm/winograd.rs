@@ -240,14 +240,7 @@ fn plan(l: &Layer) -> Plan {
     // V and M of a group in a second-level cache.
     let most = ((512 << 10) / (36 * 4 * (l.c.1 + l.k.1.min(64)))).clamp(16, 49);
     let size = match tiles.as_const() {
-        // A group of a small image would consist mostly of repetitions of its last tile.
-        None => {
-            if l.c.1 * l.k.1 > 64 * 64 {
-                most.min(28)
-            } else {
-                14
-            }
-        }
+        None => most.min(28),
         Some(t) => {
             let groups = (t + most - 1) / most;
             (t + groups - 1) / groups
@@ -288,19 +281,35 @@ fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
     Some(((t + g - 1) / g, l.k.1 / width))
 }
 
+/// The first tile of group `g` in its image. Groups of an image of run-time size differ by at most one tile.
+fn first_tile(l: &Layer, p: &Plan, g: Dim) -> Dim {
+    match tiles(l).as_const() {
+        Some(_) => g * p.tiles,
+        None => (g * tiles(l)).floor_div(p.groups),
+    }
+}
+
 /// The images of group `g`, and their tiles: loops over both visit all tiles of the group.
 fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
     match p.whole {
-        // If the image size is a run-time value, the last group, often the only one, may have far fewer
-        // tiles.
         None if tiles(l).as_const().is_none() => {
-            (Dim::constant(1), (tiles(l) - g.modulo(p.groups) * p.tiles).min(Dim::constant(p.tiles)))
+            let g = g.modulo(p.groups);
+            let count = first_tile(l, p, g + 1) - first_tile(l, p, g);
+            (Dim::constant(1), count.min(Dim::constant(p.tiles)))
         }
         None => (Dim::constant(1), Dim::constant(p.tiles)),
         Some(n) => {
             let even = m.syms.simplify(p.images.modulo(n)).as_const() == Some(0);
             (if even { Dim::constant(n) } else { (p.images - g * n).min(Dim::constant(n)) }, tiles(l))
         }
+    }
+}
+
+/// Runs `f` with the value as a loop variable if it is not known: expressions would repeat it.
+fn named(kb: &mut KernelBuilder, value: Dim, f: &mut dyn FnMut(&mut KernelBuilder, Dim)) {
+    match value.as_const() {
+        Some(_) => f(kb, value),
+        None => kb.range(LoopKind::Seq, "n", value, value + 1, f),
     }
 }
 
@@ -317,7 +326,7 @@ fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
     let (image, t) = match p.whole {
         Some(n) => (g * n + i, t),
         None => {
-            let t = g.modulo(p.groups) * p.tiles + t;
+            let t = first_tile(l, p, g.modulo(p.groups)) + t;
             (
                 g.floor_div(p.groups),
                 if (p.groups * p.tiles - all).as_const() == Some(0) { t } else { t.min(all - 1) },
@@ -397,52 +406,56 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let (slice, g) = (i.floor_div(p.total), i.modulo(p.total));
             let (images, tiles) = members(kb.m, l, &p, g);
-            let each = |kb: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, At, Dim)| {
-                kb.nest(LoopKind::Seq, &[images, tiles], |kb, at| {
-                    let from = tile_at(l, &p, g, (at[0], at[1]));
-                    f(kb, from, at[0] * tiles + at[1]);
-                });
-            };
-            if !shared {
-                each(kb, &mut |kb, at, t| input(kb, l, &at, (p.block, blocks), v, [slot, t]));
-            }
-            let from = if shared { g } else { slot };
-            let part = |kb: &mut KernelBuilder, b: Dim, more: bool| {
-                if p.fresh {
-                    weights(kb, (w, slice, b * p.block), (p.block, width), u, slot);
-                }
-                let products = |kb: &mut KernelBuilder, e: Dim, at: &[Dim]| {
-                    let (t, k) = (at[0] * tiles + at[1], at[2]);
-                    let acc = kb.acc(Expr::f32(0.0));
-                    kb.range(LoopKind::Seq, "c", 0, p.block, |kb, c| {
-                        let (x, y) = (
-                            kb.load(v, &[from, b, e, t, c]),
-                            kb.load(u, &[if p.fresh { slot } else { slice }, e, c, k]),
-                        );
-                        kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
+            named(kb, tiles, &mut |kb, tiles| {
+                let each = |kb: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, At, Dim)| {
+                    kb.nest(LoopKind::Seq, &[images, tiles], |kb, at| {
+                        let from = tile_at(l, &p, g, (at[0], at[1]));
+                        f(kb, from, at[0] * tiles + at[1]);
                     });
-                    let at = [slot, e, t, k];
-                    let sum = if more { Expr::acc(acc) + kb.load(mm, &at) } else { Expr::acc(acc) };
-                    kb.store(mm, &at, sum);
                 };
-                if p.fresh {
-                    kb.range(LoopKind::Seq, "e", 0, 36, |kb, e| {
-                        kb.nest(LoopKind::Par, &[images, tiles, constant(width)], |kb, o| products(kb, e, o));
-                        prefetch_weights(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
-                    });
-                } else {
-                    kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| {
-                        products(kb, o[0], &o[1..])
-                    });
+                if !shared {
+                    each(kb, &mut |kb, at, t| input(kb, l, &at, (p.block, blocks), v, [slot, t]));
                 }
-            };
-            part(kb, constant(0), false);
-            if blocks > 1 {
-                kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
-            }
-            each(kb, &mut |kb, at, t| {
-                kb.range(LoopKind::Par, "k", 0, width, |kb, k| {
-                    output(kb, l, &at, p.fresh, mm, (slot, t, k), slice * width + k)
+                let from = if shared { g } else { slot };
+                let part = |kb: &mut KernelBuilder, b: Dim, more: bool| {
+                    if p.fresh {
+                        weights(kb, (w, slice, b * p.block), (p.block, width), u, slot);
+                    }
+                    let products = |kb: &mut KernelBuilder, e: Dim, at: &[Dim]| {
+                        let (t, k) = (at[0] * tiles + at[1], at[2]);
+                        let acc = kb.acc(Expr::f32(0.0));
+                        kb.range(LoopKind::Seq, "c", 0, p.block, |kb, c| {
+                            let (x, y) = (
+                                kb.load(v, &[from, b, e, t, c]),
+                                kb.load(u, &[if p.fresh { slot } else { slice }, e, c, k]),
+                            );
+                            kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
+                        });
+                        let at = [slot, e, t, k];
+                        let sum = if more { Expr::acc(acc) + kb.load(mm, &at) } else { Expr::acc(acc) };
+                        kb.store(mm, &at, sum);
+                    };
+                    if p.fresh {
+                        kb.range(LoopKind::Seq, "e", 0, 36, |kb, e| {
+                            kb.nest(LoopKind::Par, &[images, tiles, constant(width)], |kb, o| {
+                                products(kb, e, o)
+                            });
+                            prefetch_weights(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
+                        });
+                    } else {
+                        kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| {
+                            products(kb, o[0], &o[1..])
+                        });
+                    }
+                };
+                part(kb, constant(0), false);
+                if blocks > 1 {
+                    kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
+                }
+                each(kb, &mut |kb, at, t| {
+                    kb.range(LoopKind::Par, "k", 0, width, |kb, k| {
+                        output(kb, l, &at, p.fresh, mm, (slot, t, k), slice * width + k)
+                    });
                 });
             });
         });

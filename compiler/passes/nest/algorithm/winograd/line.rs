@@ -33,8 +33,8 @@ const MORE_ROWS: i64 = 24;
 const LARGE: i64 = L2 / 4;
 /// Assumed number of tiles if it is a run-time value.
 const MANY: i64 = 1 << 20;
-/// Groups of several tiles that are profitable, if their number is a run-time value.
-const GROUPS: i64 = 2;
+/// Minimum share of the rows of all groups that exist, in images of ordinary run-time size.
+const USED: f64 = 0.8;
 /// Lanes of the longest vectors.
 const LANES: i64 = 16;
 
@@ -57,6 +57,8 @@ pub(super) struct Line {
     /// The weights and their shape.
     weights: Arc<ConstData>,
     shape: Vec<i64>,
+    /// Minimum speedup of the transform.
+    least: f64,
 }
 
 /// The convolution in this form, along the dimension and with the tile size of the least time; `None` if the
@@ -64,7 +66,8 @@ pub(super) struct Line {
 pub(super) fn layer(m: &Module, p: &Contraction, speed: f64) -> Option<Line> {
     (2..p.a.1.len())
         .flat_map(|axis| Form::all(taps(p, axis)).filter_map(move |form| along(m, p, axis, form)))
-        .filter(|l| l.gain(m) >= GAIN * speed)
+        .map(|l| Line { least: GAIN * speed, ..l })
+        .filter(|l| l.gain(m) >= l.least)
         .max_by(|a, b| a.gain(m).total_cmp(&b.gain(m)))
 }
 
@@ -107,6 +110,7 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
         others: conv.positions.iter().copied().filter(|l| l.0 != y.0).collect(),
         weights: weights.clone(),
         shape,
+        least: GAIN,
     })
 }
 
@@ -143,11 +147,11 @@ impl Line {
     fn gain(&self, m: &Module) -> f64 {
         let Some(depth) = self.depth() else { return 0.0 };
         let (n, r) = (self.products(), self.results());
-        // Existing rows, as a share of the rows of all groups; an estimate if their number is a run-time
-        // value.
+        // Existing rows, as a share of the rows of all groups; all of them if their number is a run-time value
+        // (`pays`).
         let size = r * self.tiles(m);
         let used =
-            self.y.1.as_const().map_or(0.8, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
+            self.y.1.as_const().map_or(1.0, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
         if self.k.1 < LANES || self.bytes() > MOST_WEIGHTS {
             return 0.0;
         }
@@ -163,6 +167,18 @@ impl Line {
         let input = read / LANES as f64 * (3.0 * n + 2.0 * n);
         let output = vectors * (2.0 * n + n * r / 2.0);
         direct / (n * depth * vectors + input + output)
+    }
+    /// The condition on a run-time number of rows under which the transform is faster; `None` if it is in
+    /// all images of ordinary size.
+    fn pays(&self, m: &Module) -> Option<Expr> {
+        let (rows, tiles, gain) = (self.y.1, self.tiles(m), self.gain(m));
+        if rows.as_const().is_some() || tiles == 1 && gain * USED >= self.least {
+            return None;
+        }
+        // `gain` for the share of rows that exist, in percent.
+        let all = rows.ceil_div(self.results() * tiles) * (self.results() * tiles);
+        let percent = |x: f64| (x * 100.0) as i64;
+        Some(Expr::cmp_index(BinOp::Ge, rows * percent(gain), all * percent(self.least)))
     }
     /// Image elements per result along a dimension: those of the channels, and the stride.
     fn steps(&self, at: Dim) -> i64 {
@@ -259,14 +275,9 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     });
     m.kernels[id].work = (sums * l.products()).floor_div(4 * l.results());
     m.driver.truncate(m.driver.len() - 1);
-    // With few rows, groups of several tiles would consist mostly of repetitions of the last one.
-    let asks = l.y.1.as_const().is_none() && size > 1;
-    let call = match asks {
-        true => {
-            let cond = Expr::cmp_index(BinOp::Ge, l.y.1, GROUPS * size * l.results());
-            Stmt::If { cond, then: vec![Stmt::Call(id)], els: vec![Stmt::Call(k)] }
-        }
-        false => Stmt::Call(id),
+    let call = match l.pays(m) {
+        Some(cond) => Stmt::If { cond, then: vec![Stmt::Call(id)], els: vec![Stmt::Call(k)] },
+        None => Stmt::Call(id),
     };
     visit::splice_call(&mut m.driver, k, false, vec![call]);
 }
