@@ -103,6 +103,15 @@ impl Module {
         let whole = count.unsigned_abs() == data.count();
         (whole && owner.layout == Layout::RowMajor && !self.is_recast(b)).then_some(data)
     }
+    /// The same with the shape of the buffer or view.
+    pub fn constant_as_read(&self, b: Buf) -> Option<Arc<ConstData>> {
+        let data = self.constant_data(b)?;
+        if self.storage(b) == b {
+            return Some(data.clone());
+        }
+        let dims: Option<Vec<i64>> = self.bufs[b].dims.iter().map(|d| d.as_const()).collect();
+        data.reshaped(dims?).map(Arc::new)
+    }
     /// True if a view shows its memory as another type than the buffer that owns it has.
     pub fn is_recast(&self, b: Buf) -> bool {
         self.bufs[b].ty != self.bufs[self.storage(b)].ty

@@ -119,13 +119,6 @@ struct Pair {
     rows: i64,
 }
 
-/// A constant with the shape in which it is read.
-fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
-    let data = m.constant_data(b)?;
-    let dims: Option<Vec<i64>> = m.bufs[b].dims.iter().map(|d| d.as_const()).collect();
-    if m.storage(b) == b { Some(data.clone()) } else { data.reshaped(dims?).map(Arc::new) }
-}
-
 impl Follower {
     /// Kernel `k` as a depthwise convolution, if its image is a temporary that no other kernel reads.
     fn of(m: &Module, uses: &Uses, k: Kernel) -> Option<Follower> {
@@ -169,7 +162,8 @@ impl Maker {
         let (c, (y, top), (x, left)) = (loop_or_zero(&p.loops, *c)??, shifted(y)?, shifted(x)?);
         let vars = Vars::of(p, loop_or_zero(&p.loops, *n)?, [c, y, x])?;
         let along: Vec<usize> = (0..p.b.1.len()).filter(|i| p.b.1[*i].contains(c.0)).collect();
-        let ([along], weights, channels) = (along.as_slice(), constant(m, p.b.0)?, c.1.as_const()?) else {
+        let ([along], weights, channels) = (along.as_slice(), m.constant_as_read(p.b.0)?, c.1.as_const()?)
+        else {
             return None;
         };
         let by_channel = p.b.1[*along].as_sym() == Some(c.0)

@@ -8,9 +8,7 @@ use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::sym::{Dim, Sym};
 
 /// Minimum share of the steps that is omitted, as 1/n: variable trip counts are harder to predict.
-const WORTH: i64 = 8;
-/// Minimum width of a border for images of run-time size.
-const WIDE: i64 = 4;
+const WORTH: i64 = 32;
 
 /// A reduction loop whose outer iterations read zeros.
 #[derive(Clone)]
@@ -36,6 +34,10 @@ impl Clip {
         (lo, hi)
     }
 
+    /// True if an image of run-time size has a border: the steps omitted in small images are a large share.
+    fn has_border(&self) -> bool {
+        self.inside.0.as_const().is_some_and(|b| b > 0)
+    }
     /// True if enough steps are omitted in tiles of `mr` rows.
     fn is_worth(&self, m: &Module, row: Option<(Sym, Dim)>, mr: i64) -> bool {
         let (from, extent) = (m.syms.simplify(self.from), self.extent.as_const());
@@ -47,7 +49,7 @@ impl Clip {
             _ => None,
         };
         let (Some(extent), Some(rows), Some((var, count))) = (extent, rows, known) else {
-            return self.inside.0.as_const().is_some_and(|b| b >= WIDE);
+            return self.has_border();
         };
         let (mut all, mut met) = (0, 0);
         for i in 0..count.min(1 << 10) {
@@ -56,7 +58,7 @@ impl Clip {
                 let at =
                     |d: Dim| m.syms.simplify(d.subst(&mut |s| (Some(s) == var).then(|| i.into()))).as_const();
                 let (Some(lo), Some(hi)) = (at(lo), at(hi)) else {
-                    return self.inside.0.as_const().is_some_and(|b| b >= WIDE);
+                    return self.has_border();
                 };
                 all += extent;
                 met += (hi - lo).max(0);

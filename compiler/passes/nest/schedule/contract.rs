@@ -18,6 +18,7 @@ use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
 pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, PAGE};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::schedule::lanes::permuted_loads::is_near;
 use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Plane, Tile, Wanted};
 use crate::passes::nest::schedule::{Plan, Request, Within, clip, pack};
 use crate::sym::{Answer, Dim, Sym};
@@ -156,11 +157,7 @@ impl Axes {
         let pairs_rows = p.product.pairs_rows() && !halves_eights;
         let wanted =
             Wanted { row, together, most, columns, batch, crowded, halves, pairs_rows, halves_eights };
-        let tile = Tile::new(wanted, packing, facts).read_once(rows.is_empty()).clipped(
-            m,
-            &p,
-            &request.program.borders,
-        );
+        let tile = Tile::new(wanted, packing, facts).clipped(m, &p, &request.program.borders);
         let loops = Loops::new(m, &p, &tile, &rows);
         let once = p.whole && loops.use_panels_once(&rows) && staged::pays(m, &p, &tile);
         let tile = if once { tile.read_from(Packing::staged) } else { tile };
@@ -187,7 +184,20 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let axes = Axes::of(m, request)?;
     let site = pack::Site { uses: &request.program.uses, k: request.k, facts: axes.facts };
     let packing = packing(m, &site, &axes.p, &axes.batch, axes.columns)?;
+    if axes.most == 1 && matches!(packing, Packing::Kernel(_)) && axes.reads_near(m) {
+        return None;
+    }
     Some(Box::new(axes.tiled(m, request, packing)))
+}
+
+impl Axes {
+    /// True if the columns of a vector lie in a few adjacent vectors of B: a single row reads each element
+    /// once, and permutes what it loads at the cost of packing it.
+    fn reads_near(&self, m: &Module) -> bool {
+        let step = stride(m, self.p.b.0, &self.p.b.1, self.columns.n);
+        // The order of sums is that of levels without shuffles.
+        m.math != Math::Strict && self.facts.caps.shuffles && step.is_some_and(|s| s > 1 && is_near(s))
+    }
 }
 
 impl Plan for Tiled {
@@ -228,12 +238,15 @@ fn unit_by_lane(m: &Module, p: &Contraction, facts: Facts) -> i64 {
     }
 }
 
+/// Minimum columns of a tile on every level.
+pub(crate) const FEWEST_COLUMNS: i64 = 4;
+
 /// Minimum columns of a tile: two if they are contiguous in the result, vectors may be partial, and no other
 /// loop is contiguous: the pixels of an image of few channels.
 fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
     let beside = p.store().is_some_and(|(out, at)| stride(m, out, &at, n) == Some(1));
     let row = p.loops.iter().any(|l| l.0 != n && stride(m, p.a.0, &p.a.1, l.0) == Some(1));
-    if beside && !row && facts.caps.masks && p.product == ProductKind::Fma { 2 } else { 4 }
+    if beside && !row && facts.caps.masks && p.product == ProductKind::Fma { 2 } else { FEWEST_COLUMNS }
 }
 
 /// The column: a loop that only B depends on, contiguous in the result if possible. The operands of a matrix
@@ -254,7 +267,7 @@ fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
 
 /// Orders the reduction loops so that the innermost has the smallest stride in A: channels of images, columns
 /// of matrices.
-fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>, borders: &Borders) {
+pub(crate) fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>, borders: &Borders) {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.reduction.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
     // Exception: a loop with the stride of the rows. Its unrolled steps would share elements of A, and keep

@@ -6,13 +6,13 @@
 //! rows.
 
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
+use crate::nest::{BinOp, Expr, Kernel, LoopKind, Math, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depends};
 use crate::passes::nest::analysis::machine::{L1, LINE, SETS};
 use crate::passes::nest::analysis::shape::{fresh_regs, nested, parallel, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::contract::loops::joined;
+use crate::passes::nest::schedule::contract::{FEWEST_COLUMNS, loops::joined, order_reduction};
 use crate::passes::nest::schedule::lanes::Relayout;
 use crate::passes::nest::schedule::lanes::permuted_loads::is_near_from;
 use crate::passes::nest::schedule::{Plan, Request, Within, rows, tiles};
@@ -61,7 +61,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     if stride(m, p.a.0, &p.a.1, c) != Some(1) {
         return None;
     }
-    window(m, request, (p, relayout), c, true)
+    let lanes = i64::from(request.facts.lanes);
+    window(m, request, (p, relayout), (c, lanes), true)
 }
 
 /// The same for a convolution in groups of so few channels that a vector contains several groups: lanes load
@@ -80,8 +81,9 @@ pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn
     let g = p.loops.iter().copied().find(|l| both(l.0) && stride(m, out, &at, l.0) == Some(channels))?;
     let all = (g.1 * channels).as_const()?;
     // A vector of several groups requires a shuffle per multiplication, the same one for all vectors: groups
-    // begin at the same lanes of each.
-    if g.1.as_const()? < 2 * ((all + lanes - 1) / lanes) || all > lanes && lanes % channels != 0 {
+    // begin at the same lanes of each, so a vector holds whole groups.
+    let full = if all > lanes { lanes / channels * channels } else { lanes };
+    if 2 * g.1.as_const()? < 3 * ((all + full - 1) / full) {
         return None;
     }
     let mut p = (**p).clone();
@@ -89,19 +91,25 @@ pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn
     p.loops.retain(|l| l.0 != g.0 && l.0 != k.0);
     p.loops.push(joined);
     let linear = m.linear(p.a.0, &p.a.1);
-    let q = m.syms.loop_var("q", Dim::constant(0), Dim::constant(all / lanes + 1));
-    if !is_near_from(&m.syms, linear, (joined.0, Dim::sym(q) * lanes), lanes.min(all), lanes) {
+    let q = m.syms.loop_var("q", Dim::constant(0), Dim::constant(all / full + 1));
+    if !is_near_from(&m.syms, linear, (joined.0, Dim::sym(q) * full), full.min(all), lanes) {
         return None;
     }
-    window(m, request, (p, Relayout::new(joined.0)), joined.0, false)
+    if m.math == Math::Strict && channels >= FEWEST_COLUMNS {
+        // The order of register tiles, which other levels may have.
+        let row = row_loop(m, &p, joined.0);
+        order_reduction(m, &mut p, row, &request.program.borders);
+    }
+    window(m, request, (p, Relayout::new(joined.0)), (joined.0, full), false)
 }
 
-/// Blocks of results with vectors along channels `c`, which may or may not be contiguous in the image.
+/// Blocks of results with vectors of at most `full` channels `c`, which may or may not be contiguous in the
+/// image.
 fn window(
     m: &mut Module,
     request: &Request,
     (mut p, mut relayout): (Contraction, Relayout),
-    c: Sym,
+    (c, full): (Sym, i64),
     linear: bool,
 ) -> Option<Box<dyn Plan>> {
     if !p.is_plain() || !matches!(p.product, ProductKind::Fma | ProductKind::Extended) {
@@ -114,16 +122,14 @@ fn window(
     if stride(m, p.b.0, &p.b.1, c) != Some(1) {
         return None;
     }
-    // The row loop: the smallest stride in the image among loops that the weights do not depend on.
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
-    let rows = p.loops.iter().copied().filter(|l| l.0 != c && !depends(&p.b.1, l.0));
-    let x = rows.filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0))?;
+    let x = row_loop(m, &p, c)?;
     let taps = p.reduction.iter().map(|d| d.1.as_const()).try_fold(1i64, |n, d| n.checked_mul(d?))?;
     if taps > 4 * UNROLLED {
         return None;
     }
     let width = width(m, &p, x, i64::from(request.facts.registers));
-    let block = Block { c, extent, x, width, lanes: i64::from(request.facts.lanes), taps };
+    let block = Block { c, extent, x, width, lanes: i64::from(request.facts.lanes), full, taps };
     // The loop over rows: the next larger stride in the image.
     let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
     outer.sort_by_key(|l| std::cmp::Reverse(stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
@@ -146,6 +152,13 @@ fn window(
     };
     let work = cost::work(m, request.body);
     Some(Box::new(Window { p, block, outer, rows, work }))
+}
+
+/// The row loop: the smallest stride in the image among loops that the weights do not depend on.
+fn row_loop(m: &Module, p: &Contraction, c: Sym) -> Option<(Sym, Dim)> {
+    let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
+    let rows = p.loops.iter().copied().filter(|l| l.0 != c && !depends(&p.b.1, l.0));
+    rows.filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0))
 }
 
 /// Adjacent results per block along row `x`: as many as have registers for their accumulators and the shared
@@ -300,6 +313,8 @@ struct Block {
     /// Adjacent results per block.
     width: i64,
     lanes: i64,
+    /// Channels of a full vector.
+    full: i64,
     taps: i64,
 }
 
@@ -421,16 +436,16 @@ impl Block {
     /// Results `from .. from + width`, all channels.
     fn channels(&self, m: &mut Module, p: &Contraction, from: Dim, width: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);
-        let whole = self.extent / self.lanes;
+        let whole = self.extent / self.full;
         let mut out = vec![];
         if whole > 0 {
             let v = m.syms.loop_var("c", zero, Dim::constant(whole));
-            let base = Dim::sym(v) * self.lanes;
-            let body = self.block(m, p, Patch { from, width, base, used: self.lanes });
+            let base = Dim::sym(v) * self.full;
+            let body = self.block(m, p, Patch { from, width, base, used: self.full });
             out.push(Stmt::seq(v, whole, body));
         }
-        if self.extent % self.lanes != 0 {
-            let (base, used) = (Dim::constant(whole * self.lanes), self.extent % self.lanes);
+        if self.extent % self.full != 0 {
+            let (base, used) = (Dim::constant(whole * self.full), self.extent % self.full);
             out.extend(self.block(m, p, Patch { from, width, base, used }));
         }
         out

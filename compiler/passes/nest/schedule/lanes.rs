@@ -18,7 +18,7 @@ pub(crate) use unroll_and_jam::interleave;
 
 use crate::nest::form::first_store;
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, in_one, peel, wrap};
@@ -284,8 +284,8 @@ impl Relayout {
     }
     /// The rewritten access, if it would be across the vectors.
     fn moved(&mut self, m: &mut Module, buf: Buf, at: &[Dim]) -> Option<(Buf, Vec<Dim>)> {
-        let Place::Const(c) = &m.bufs[buf].place else { return None };
-        if matches!(stride(m, buf, at, self.var), Some(0 | 1)) || m.bufs[buf].layout != Layout::RowMajor {
+        let beside = matches!(stride(m, buf, at, self.var), Some(0 | 1));
+        if beside || m.bufs[buf].layout != Layout::RowMajor || !m.is_constant(buf) {
             return None;
         }
         let with: Vec<usize> = (0..at.len()).filter(|i| at[*i].contains(self.var)).collect();
@@ -300,6 +300,7 @@ impl Relayout {
         if let Some(b) = self.again.get(&(buf, d, step)) {
             return Some((*b, to));
         }
+        let c = m.constant_as_read(buf)?;
         let size = |i: &usize| c.dims()[*i];
         let phases = phase.map(|_| step);
         let dims: Vec<i64> =
@@ -314,7 +315,7 @@ impl Relayout {
                     .collect()
             })
             .collect();
-        let data = ConstData::remap(c.clone(), Remap { dims, offset: vec![0; at.len()], coeff })?;
+        let data = ConstData::remap(c, Remap { dims, offset: vec![0; at.len()], coeff })?;
         let name = m.bufs[buf].name.clone();
         let b = m.constant(name, Arc::new(data));
         self.again.insert((buf, d, step), b);

@@ -195,6 +195,7 @@ impl Packer<'_> {
         let col = Dim::sym(self.outer.last().map_or(lane, |p| p.0)) * nr + lane;
         let v = self.element(m, &self.of, col);
         let inside = extent.modulo(nr).as_const() == Some(0);
+        let several = extent.floor_div(nr).as_const() != Some(0);
         let nothing = Expr::num(m.bufs[self.p.b.0].ty.compute(), 0.0);
         let inner: Vec<(Sym, Dim)> =
             self.reduction.iter().copied().chain([(lane, Dim::constant(nr))]).collect();
@@ -204,8 +205,9 @@ impl Packer<'_> {
         let cut = |v| panel(Expr::select(Expr::cmp_index(BinOp::Lt, col, extent), v, nothing));
         let body = match self.outer.last() {
             _ if inside => panel(v),
-            // All panels except the last have all columns.
-            Some(p) if extent.as_const().is_none() => {
+            // All panels except the last have all columns. Their loads are whole vectors; the select of a
+            // contiguous load is a masked load.
+            Some(p) if extent.as_const().is_none() || several && !self.is_contiguous(m) => {
                 let cond = Expr::cmp_index(BinOp::Lt, p.0, extent.floor_div(nr));
                 let els = fresh_regs(m, &cut(v.clone()));
                 vec![Stmt::If { cond, then: panel(v), els }]
@@ -214,6 +216,11 @@ impl Packer<'_> {
         };
         let body = wrap(&self.outer, body);
         lanes::schedule(m, id, &body, Vectors { lanes: i64::from(caps.bits / 32), caps })
+    }
+    /// True if the operand is contiguous along the columns.
+    fn is_contiguous(&self, m: &Module) -> bool {
+        let (buf, at) = &self.p.b;
+        stride(m, *buf, at, self.columns.n) == Some(1)
     }
     /// An element of the operand, after substitution for the contraction's variables.
     fn element(&self, m: &mut Module, of: &[(Sym, Dim)], col: Dim) -> Expr {

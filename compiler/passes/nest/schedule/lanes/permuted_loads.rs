@@ -19,7 +19,7 @@ const VECTORS: i64 = 4;
 const UNROLLED: i64 = 8;
 
 /// True for distances between lanes that shuffles support.
-pub(super) fn is_near(step: i64) -> bool {
+pub(crate) fn is_near(step: i64) -> bool {
     (-VECTORS..=VECTORS).contains(&step)
 }
 

@@ -340,16 +340,6 @@ impl<P: Source> Tile<P> {
             caps: facts.caps,
         }
     }
-    /// All rows in one tile if few rows read a B that comes from memory: its elements then arrive
-    /// continuously while they are used. `alone`: there is no outer row loop.
-    pub fn read_once(self, alone: bool) -> Tile<P> {
-        let all = self.m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
-        let few = alone && all > self.mr && all <= 16 && all + 2 <= self.registers;
-        if few && self.panels.large() && !self.caps.by_lane && all % self.together == 0 {
-            return Tile { nv: 1, mr: all, ..self };
-        }
-        self
-    }
     /// The tile without reduction steps that read only borders of zeros, see `clip`.
     pub fn clipped(self, m: &Module, p: &Contraction, borders: &Borders) -> Tile<P> {
         Tile { clips: clip::clips(m, p, borders, (self.m_row, self.mr)), ..self }
