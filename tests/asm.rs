@@ -23,10 +23,15 @@ const TARGETS: &[&str] = &[
     "aarch64-pc-windows-msvc",
 ];
 
-/// Calls libm, and has a dynamic size and weights.
+/// Calls libm, and has a dynamic size, weights, and maps that differ in constants.
 const MODEL: &str = r#"<ir_version: 8, opset_import: ["" : 17]>
-net (double[N, 4] x) => (double[N, 3] y)
-<double[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { s = Sinh (x) y = MatMul (s, w) }"#;
+net (double[N, 4] x, float[4, 64] a, float[4, 64] b) => (double[N, 3] y, float[4, 64] c, float[4, 64] d)
+<double[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> {
+  s = Sinh (x)
+  y = MatMul (s, w)
+  c = HardSigmoid <alpha = 0.3, beta = 0.4> (a)
+  d = HardSigmoid <alpha = 0.7, beta = 0.2> (b)
+}"#;
 
 /// Prefixes of symbols that assemblers add.
 const GENERATED: &[&str] = &[".", "$", "_GLOBAL_OFFSET_TABLE_", "ltmp", "Lloh", "@feat"];
@@ -132,8 +137,8 @@ fn resolve(code: &mut [u8], r: &Relocation, symbol: &Symbol, at: u64) -> bool {
             RelocationFlags::Elf { r_type: elf::R_AARCH64_CALL26 }
             | RelocationFlags::MachO { r_type: macho::ARM64_RELOC_BRANCH26, r_pcrel: true, .. }
             | RelocationFlags::Coff { typ: pe::IMAGE_REL_ARM64_BRANCH26 },
-        ) if code[3] >> 2 == 0x25 => {
-            // What stands there is an instruction, no number.
+        ) if matches!(code[3] >> 2, 0x05 | 0x25) => {
+            // What stands there is an instruction, a jump or a call, no number.
             let bits = ((distance - implicit) >> 2) as i32 & 0x3ff_ffff;
             let call = word(code) & !0x3ff_ffff | bits;
             code[..4].copy_from_slice(&call.to_le_bytes());

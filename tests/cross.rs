@@ -48,6 +48,17 @@ const LIBM: &[&str] = &[
 
 /// Small models of different kinds: name, text.
 const MODELS: &[(&str, &str)] = &[
+    // On aarch64 the same code with other literals.
+    (
+        "literals",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+literals (float[4, 64] a, float[4, 64] b, float[4, 64] c) => (float[4, 64] x, float[4, 64] y, float[4, 64] z)
+{
+  x = HardSigmoid <alpha = 0.3, beta = 0.4> (a)
+  y = HardSigmoid <alpha = 0.7, beta = 0.2> (b)
+  z = HardSigmoid <alpha = 0.9, beta = 0.2> (c)
+}"#,
+    ),
     (
         "mlp",
         r#"<ir_version: 8, opset_import: ["" : 17]>

@@ -15,6 +15,8 @@ use object::{SymbolScope, elf, macho, pe};
 use std::collections::HashMap;
 use std::io::Write;
 
+/// The opcode of jumps on aarch64.
+const B: u8 = 0b000101;
 /// Bytes per line.
 const LINE: usize = 16;
 
@@ -84,7 +86,7 @@ const FORMS: &[(BinaryFormat, Architecture, u32, &str, u64)] = {
         (Elf, Aarch64, elf::R_AARCH64_ABS64, ".quad {sum}", 8),
         (Elf, Aarch64, elf::R_AARCH64_ABS32, ".word {sum}", 4),
         (Elf, Aarch64, elf::R_AARCH64_PREL32, ".word {sum}-.", 4),
-        (Elf, Aarch64, elf::R_AARCH64_CALL26, "bl {sum}", 4),
+        (Elf, Aarch64, elf::R_AARCH64_CALL26, "{branch} {sum}", 4),
         (Elf, Aarch64, elf::R_AARCH64_ADR_PREL_PG_HI21, "adrp x{d}, {sum}", 4),
         (Elf, Aarch64, elf::R_AARCH64_ADD_ABS_LO12_NC, "add x{d}, x{n}, :lo12:{sum}", 4),
         (Elf, Aarch64, elf::R_AARCH64_ADR_GOT_PAGE, "adrp x{d}, :got:{target}", 4),
@@ -96,7 +98,7 @@ const FORMS: &[(BinaryFormat, Architecture, u32, &str, u64)] = {
         (Coff, Aarch64, pe::IMAGE_REL_ARM64_ADDR64 as u32, ".quad {sum}", 8),
         (Coff, Aarch64, pe::IMAGE_REL_ARM64_ADDR32NB as u32, ".rva {sum}", 4),
         (Coff, Aarch64, pe::IMAGE_REL_ARM64_SECREL as u32, ".secrel32 {sum}", 4),
-        (Coff, Aarch64, pe::IMAGE_REL_ARM64_BRANCH26 as u32, "bl {target}", 4),
+        (Coff, Aarch64, pe::IMAGE_REL_ARM64_BRANCH26 as u32, "{branch} {target}", 4),
         (Coff, Aarch64, pe::IMAGE_REL_ARM64_PAGEBASE_REL21 as u32, "adrp x{d}, {target}", 4),
         (Coff, Aarch64, pe::IMAGE_REL_ARM64_PAGEOFFSET_12A as u32, "add x{d}, x{n}, :lo12:{target}", 4),
         (MachO, X86_64, macho::X86_64_RELOC_UNSIGNED as u32, ".quad {sum}", 8),
@@ -105,7 +107,7 @@ const FORMS: &[(BinaryFormat, Architecture, u32, &str, u64)] = {
         (MachO, X86_64, macho::X86_64_RELOC_BRANCH as u32, "{branch} {target}", 5),
         (MachO, X86_64, macho::X86_64_RELOC_SIGNED as u32, ".long {sum}-.", 4),
         (MachO, Aarch64, macho::ARM64_RELOC_UNSIGNED as u32, ".quad {sum}", 8),
-        (MachO, Aarch64, macho::ARM64_RELOC_BRANCH26 as u32, "bl {target}", 4),
+        (MachO, Aarch64, macho::ARM64_RELOC_BRANCH26 as u32, "{branch} {target}", 4),
         (MachO, Aarch64, macho::ARM64_RELOC_PAGE21 as u32, "adrp x{d}, {target}@PAGE", 4),
         (MachO, Aarch64, macho::ARM64_RELOC_PAGEOFF12 as u32, "add x{d}, x{n}, {target}@PAGEOFF", 4),
         (MachO, Aarch64, macho::ARM64_RELOC_GOT_LOAD_PAGE21 as u32, "adrp x{d}, {target}@GOTPAGE", 4),
@@ -329,10 +331,21 @@ impl Text<'_> {
         let sum = if addend == 0 { target.clone() } else { format!("{target}{addend:+}") };
         let row = FORMS.iter().find(|row| (row.0, row.1, row.2) == (format, machine, kind));
         let (.., form, size) = row.ok_or_else(unknown)?;
+        let branch = match (machine, bytes[0], bytes[3] >> 2) {
+            (Architecture::Aarch64, _, opcode) => {
+                if opcode == B {
+                    "b"
+                } else {
+                    "bl"
+                }
+            }
+            (_, 0xe8, _) => "call",
+            _ => "jmp",
+        };
         let text = form
             .replace("{d}", &(word & 31).to_string())
             .replace("{n}", &(word >> 5 & 31).to_string())
-            .replace("{branch}", if bytes[0] == 0xe8 { "call" } else { "jmp" })
+            .replace("{branch}", branch)
             .replace("{addend}", &format!("{:+}", r.addend()))
             .replace("{target}", target)
             .replace("{sum}", &sum);

@@ -4,6 +4,7 @@
 
 mod functions;
 mod stack;
+mod wide_tiles;
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
 use super::cpu_level::{Asking, Import};
@@ -30,8 +31,9 @@ use cranelift_module::{
     DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget,
 };
 use rayon::prelude::*;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use target_lexicon::BinaryFormat;
+use wide_tiles::wide_tiles;
 
 /// The input of code generation for one model.
 pub struct Unit<'a> {
@@ -320,7 +322,9 @@ impl<'a> Unit<'a> {
                 .declare_function(&t.name, Linkage::Local, &Signature::new(CallConv::SystemV))
                 .map_err(bug)?;
             let tile::Code { bytes, steps, rows, .. } = t.code;
-            sink.define_function_bytes(id, 64, &bytes, &[]).map_err(bug)?;
+            let jump: Vec<ModuleReloc> = t.jump.iter().map(|j| j.reloc(&tiles)).collect();
+            let align = if jump.is_empty() { 64 } else { 16 };
+            sink.define_function_bytes(id, align, &bytes, &jump).map_err(bug)?;
             tiles.push(id);
             defined.push(Defined {
                 id,
@@ -458,49 +462,4 @@ impl Targets<'_> {
         };
         Ok(ModuleReloc { offset: r.offset, kind: r.kind, name, addend: r.addend })
     }
-}
-
-/// Numbers of the distinct tiles.
-type TileNumbers<'a> = HashMap<&'a tile::Func, usize>;
-
-/// A tile of the object.
-struct WideTile {
-    /// The name of the first function that calls it, with the suffix ".tile".
-    name: String,
-    /// The variant of that function.
-    variant: Option<usize>,
-    code: tile::Code,
-    /// Its operations as text, if requested.
-    listing: String,
-}
-
-/// The distinct tiles of all functions, with their code.
-fn wide_tiles(done: &[(Source, Compiled)], listing: bool) -> Result<(TileNumbers<'_>, Vec<WideTile>)> {
-    let mut names: HashSet<String> = done.iter().map(|(s, _)| s.name.clone()).collect();
-    let mut index = HashMap::new();
-    let mut order = vec![];
-    for (s, _) in done {
-        let mut number = 1;
-        for f in &s.tiles {
-            index.entry(f).or_insert_with(|| {
-                let mut name = format!("{}.tile", s.name);
-                while !names.insert(name.clone()) {
-                    number += 1;
-                    name = format!("{}.tile.{number}", s.name);
-                }
-                order.push((f, name, s));
-                order.len() - 1
-            });
-        }
-    }
-    let code = order
-        .into_par_iter()
-        .map(|(f, name, s)| {
-            let code = tile::compile(f)?;
-            let rows = debug::rows(s.line, code.rows.into_iter());
-            let listing = if listing { tile::text::print(f) } else { String::new() };
-            Ok(WideTile { name, variant: s.id.variant, code: tile::Code { rows, ..code }, listing })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    Ok((index, code))
 }

@@ -15,13 +15,8 @@ const LONG: usize = 12;
 
 /// Reorders the blocks of a function.
 pub(super) fn chains(f: &mut Func) {
-    let constants: Set<Value> = f
-        .blocks
-        .iter()
-        .flat_map(|b| &b.nodes)
-        .filter(|n| matches!(n.op, Op::Const(_)))
-        .filter_map(|n| n.def)
-        .collect();
+    let constants: Set<Value> =
+        f.blocks.iter().flat_map(|b| &b.nodes).filter(|n| n.op.is_constant()).filter_map(|n| n.def).collect();
     let is_vector = |v: Value| f.classes[v.0 as usize] == Class::Vector && !constants.contains(&v);
     let registers = f.width.registers() - CONSTANTS;
     let ordered: Vec<Option<Ordered>> = f

@@ -35,6 +35,13 @@ impl Number {
             Number::Long(_) => Bits::B64,
         }
     }
+    /// 128 bits.
+    pub(super) fn vector(self) -> [u32; 4] {
+        match self {
+            Number::Word(x) => [x; 4],
+            Number::Long(x) => [x as u32, (x >> 32) as u32, x as u32, (x >> 32) as u32],
+        }
+    }
     /// True if no bit is set.
     pub(super) fn is_zero(self) -> bool {
         matches!(self, Number::Word(0) | Number::Long(0))
@@ -260,6 +267,9 @@ pub enum Op {
     First(Bits),
     /// A constant in all lanes.
     Const(Number),
+    /// A constant in all lanes, entry k of the literals whose address the caller passes ([`super::merge`]).
+    /// aarch64 only.
+    Literal(u32, Bits),
     /// A constant per lane: the leading ones of 16.
     Table(&'static Table),
     /// A small integer per 32-bit lane.
@@ -471,6 +481,10 @@ pub enum Op {
 }
 
 impl Op {
+    /// True for constants in all lanes.
+    pub(super) fn is_constant(self) -> bool {
+        matches!(self, Op::Const(_) | Op::Literal(..))
+    }
     /// True for operations that exist on RISC-V only.
     pub(super) fn is_of_riscv(self) -> bool {
         matches!(

@@ -10,6 +10,7 @@ mod interleave;
 pub mod ir;
 mod isa;
 mod live;
+mod merge;
 mod regalloc;
 mod rematerialize;
 pub mod text;
@@ -20,8 +21,10 @@ use super::debug::Rows;
 use super::unwind::Steps;
 use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
+use cranelift_codegen::binemit::Reloc;
 pub use ir::{Func, Width};
 pub(in crate::codegen) use isa::{aarch64, riscv64};
+pub use merge::{Merged, merge};
 pub use translate::{Arg, Check, Misfit, NOT_INSIDE, Setting, Tile, told_by_constants, translate};
 
 /// The machine code of a tile, position-independent, without relocations.
@@ -34,6 +37,18 @@ pub struct Code {
     pub rows: Rows,
     /// Bytes of stack that they use, including the return address.
     pub stack: u32,
+}
+
+/// A function that passes literals to a function which others share ([`merge`]).
+pub struct Stub {
+    /// The bytes: a jump, and the literals.
+    pub bytes: Vec<u8>,
+    /// The offset of the jump's target, its relocation and the addend.
+    pub jump: u32,
+    /// See `jump`.
+    pub kind: Reloc,
+    /// See `jump`.
+    pub addend: i64,
 }
 
 /// Compiles a tile.

@@ -86,10 +86,11 @@ impl Alloc {
 
 /// Allocates registers for selected instructions.
 pub(super) fn allocate(mut f: Func, machine: &dyn Machine) -> Result<(Alloc, Output)> {
+    let env = machine.env(&f);
     let blocks = std::mem::take(&mut f.blocks);
     let alloc = operands(&f, blocks, machine);
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..Default::default() };
-    let out = regalloc2::run(&alloc, &machine.env(), &options)
+    let out = regalloc2::run(&alloc, &env, &options)
         .map_err(|e| Failure::bug("register allocation of a tile", format!("{e:?}")))?;
     Ok((alloc, out))
 }

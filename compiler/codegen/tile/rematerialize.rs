@@ -57,7 +57,7 @@ fn made(f: &Func, keep: impl Fn(&Op) -> bool) -> Map<Value, Op> {
 }
 
 fn constants(f: &Func) -> Map<Value, Op> {
-    made(f, |op| matches!(op, Op::Const(_)))
+    made(f, |op| op.is_constant())
 }
 
 /// The values of `originals` that the blocks use, in the order of their first uses.

@@ -109,6 +109,7 @@ names!(Op {
     "address" Address
     "first" First(bits)
     "const" Const(x)
+    "literal" Literal(k, bits)
     "table" Table(x)
     "lane_numbers" LaneNumbers(x)
     "some_lanes" SomeLanes(x)

@@ -213,7 +213,7 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::AddImm(_) | Op::AndImm(_) | Op::MulImm(_) => (&[I], int),
         Op::Add | Op::Lesser | Op::Greater => (&[I, I], int),
         Op::First(_) => (&[V], int),
-        Op::Const(_) | Op::Table(_) | Op::LaneNumbers(_) | Op::Iota(..) => (&[], vector),
+        Op::Const(_) | Op::Literal(..) | Op::Table(_) | Op::LaneNumbers(_) | Op::Iota(..) => (&[], vector),
         Op::SomeLanes(_) | Op::FirstLanes(_) => (&[], mask),
         Op::Splat(_) | Op::SplatFloat => (&[I], vector),
         Op::Load(_) | Op::Broadcast(_) => (&[MAYBE], vector),

@@ -4,10 +4,10 @@ pub(in crate::codegen) mod aarch64;
 pub(in crate::codegen) mod riscv64;
 mod x86_64;
 
-use super::ir::{Block, Class, Form, Func, Line, Node, Op, Value, Width};
+use super::ir::{Block, Class, Form, Func, Line, Node, Number, Op, Value, Width};
 use super::regalloc::Alloc;
 use crate::codegen::Set;
-use crate::codegen::tile::Code;
+use crate::codegen::tile::{Code, Stub};
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, PRegSet, RegClass, VReg};
 
@@ -33,8 +33,8 @@ pub(super) trait Machine {
     fn select(&self, f: &mut Func);
     /// The register class of a kind of value.
     fn class(&self, c: Class) -> RegClass;
-    /// The allocatable registers.
-    fn env(&self) -> MachineEnv;
+    /// The allocatable registers of a function.
+    fn env(&self, f: &Func) -> MachineEnv;
     /// The operands of an instruction with their constraints: arguments, memory operand, result.
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand>;
     /// Registers that an instruction clobbers besides its result.
@@ -43,6 +43,10 @@ pub(super) trait Machine {
     }
     /// The code of an allocated function.
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Code>;
+    /// A function that passes literals to a function with [`Op::Literal`]; `None` if the machine has none.
+    fn stub(&self, _: &[Number]) -> Option<Stub> {
+        None
+    }
     /// Whether the machine has an operation.
     fn has_op(&self, op: Op) -> bool;
     /// Whether vectors of a form can be loaded or stored, with or without a mask.

@@ -2,14 +2,15 @@
 //! addresses its literals, which follow it, relative to the instruction; it needs no relocation.
 
 use super::code::{Code, Label};
-use super::registers::{SAVED, SAVED_VECTORS};
+use super::registers::{LITERALS, SAVED, SAVED_VECTORS};
 use super::table;
 use crate::codegen::debug::rows;
 use crate::codegen::tile;
-use crate::codegen::tile::ir::{Form, Mem, Node, Op};
+use crate::codegen::tile::ir::{Form, Mem, Node, Number, Op};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::codegen::unwind::{Step, Steps};
 use crate::diag::Result;
+use cranelift_codegen::binemit::Reloc;
 use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 
 /// The stack pointer, as a base.
@@ -48,6 +49,15 @@ pub(super) fn encode(f: &Alloc, out: &Output) -> Result<tile::Code> {
     let labels = f.blocks.iter().map(|_| code.label()).collect();
     let frame = (out.num_spillslots as u32 * 8).next_multiple_of(16);
     Emit { code, f, out, labels, saved: [ints, vectors], frame, far: None, steps: vec![], rows: vec![] }.run()
+}
+
+/// A function that passes literals to another one, which follow its code: vectors, since one load with a
+/// displacement then fills all lanes.
+pub(super) fn stub(literals: &[Number]) -> tile::Stub {
+    let mut words = vec![table::ADR | (16 / 4) << 5 | LITERALS, table::BRANCH, 0, 0];
+    literals.iter().for_each(|x| words.extend(x.vector()));
+    let bytes = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    tile::Stub { bytes, jump: 4, kind: Reloc::Arm64Call, addend: 0 }
 }
 
 pub(super) fn number(a: Allocation) -> u32 {

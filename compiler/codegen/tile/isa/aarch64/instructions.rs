@@ -1,8 +1,9 @@
 //! Encodes the operations of a block.
 
 use super::encode::{Emit, number};
+use super::registers::LITERALS;
 use super::table;
-use crate::codegen::tile::ir::{Bin, Bits, Node, Number, Op, Pred, Un};
+use crate::codegen::tile::ir::{Bin, Bits, Node, Op, Pred, Un};
 use crate::diag::{Failure, Result};
 use regalloc2::Allocation;
 
@@ -51,6 +52,10 @@ impl Emit<'_> {
             | Op::FirstLanes(_)
             | Op::Table(_) => {
                 self.constant(n.op, d);
+                Ok(())
+            }
+            Op::Literal(k, _) => {
+                self.code.two(table::vector_access(16, false)[0] | k << 10, d, LITERALS);
                 Ok(())
             }
             _ => self.arithmetic(n.op, d, &r),
@@ -102,10 +107,7 @@ impl Emit<'_> {
             |set: &dyn Fn(u32) -> bool| std::array::from_fn(|i| if set(i as u32) { u32::MAX } else { 0 });
         let long = self.f.long;
         let data: [u32; 4] = match op {
-            Op::Const(x) => match x {
-                Number::Word(x) => [x; 4],
-                Number::Long(x) => [x as u32, (x >> 32) as u32, x as u32, (x >> 32) as u32],
-            },
+            Op::Const(x) => x.vector(),
             Op::Table(t) => std::array::from_fn(|i| t[i]),
             Op::LaneNumbers(x) => std::array::from_fn(|i| u32::from(x[i])),
             Op::SomeLanes(k) => mask(&|i| k >> i & 1 == 1),

@@ -65,7 +65,7 @@ pub(super) fn products(f: &mut Func) {
         .blocks
         .iter()
         .flat_map(|b| &b.nodes)
-        .filter_map(|n| Some((n.def?, n.op)).filter(|n| matches!(n.1, Op::Const(_))))
+        .filter_map(|n| Some((n.def?, n.op)).filter(|n| n.1.is_constant()))
         .collect();
     let params: Vec<Vec<Value>> = f.blocks.iter().map(|b| b.params.clone()).collect();
     for (b, rows) in f.blocks.iter_mut().zip(&rows) {

@@ -15,9 +15,9 @@ mod words;
 
 use super::{Machine, Reach, used_otherwise};
 use crate::codegen::Set;
-use crate::codegen::tile::Code;
-use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value};
+use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Number, Op, Value};
 use crate::codegen::tile::regalloc::Alloc;
+use crate::codegen::tile::{Code, Stub};
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 
@@ -42,14 +42,17 @@ impl Machine for Aarch64 {
     fn class(&self, c: Class) -> RegClass {
         registers::class(c)
     }
-    fn env(&self) -> MachineEnv {
-        registers::env()
+    fn env(&self, f: &Func) -> MachineEnv {
+        registers::env(f)
     }
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
         registers::operands(f, n, reg)
     }
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Code> {
         encode::encode(f, out)
+    }
+    fn stub(&self, literals: &[Number]) -> Option<Stub> {
+        Some(encode::stub(literals))
     }
     fn has_op(&self, op: Op) -> bool {
         table::has_op(op)

@@ -1,7 +1,7 @@
 //! Registers: allocatable ones, callee-saved ones, and constraints of instructions (AAPCS64).
 //!
 //! x16 and x17 are scratch registers of the encoder. x18 is reserved by the platform, x29 by the frame chain,
-//! x30 holds the return address.
+//! x30 holds the return address. x15 holds the address of the literals in functions to which they are passed.
 
 use crate::codegen::tile::ir::{Bin, Class, Func, Node, Op, Value};
 use regalloc2::{
@@ -13,6 +13,9 @@ pub(super) const SAVED: std::ops::RangeInclusive<usize> = 19..=28;
 /// v8 .. v15, whose lower halves are callee-saved.
 pub(super) const SAVED_VECTORS: std::ops::RangeInclusive<usize> = 8..=15;
 
+/// The register with the address of the literals that the caller passes.
+pub(super) const LITERALS: u32 = 15;
+
 /// The register class of a kind of value: masks are vectors.
 pub(super) fn class(c: Class) -> RegClass {
     match c {
@@ -21,15 +24,17 @@ pub(super) fn class(c: Class) -> RegClass {
     }
 }
 
-/// The allocatable registers.
-pub(super) fn env() -> MachineEnv {
+/// The allocatable registers of a function.
+pub(super) fn env(f: &Func) -> MachineEnv {
     fn set(r: impl Iterator<Item = usize>, c: RegClass) -> PRegSet {
         r.fold(PRegSet::empty(), |s, i| s.with(PReg::new(i, c)))
     }
     let none = PRegSet::empty();
+    let is_passed = f.blocks.iter().flat_map(|b| &b.nodes).any(|n| matches!(n.op, Op::Literal(..)));
+    let temporaries = LITERALS as usize + usize::from(!is_passed);
     MachineEnv {
         preferred_regs_by_class: [
-            set(0..16, RegClass::Int),
+            set(0..temporaries, RegClass::Int),
             set((0..32).filter(|r| !SAVED_VECTORS.contains(r)), RegClass::Float),
             none,
         ],

@@ -344,6 +344,8 @@ pub(super) const GT: u32 = 12;
 pub(super) const MOVZ: u32 = 0xd280_0000;
 pub(super) const MOVN: u32 = 0x9280_0000;
 pub(super) const MOVK: u32 = 0xf280_0000;
+/// The address of a literal.
+pub(super) const ADR: u32 = 0x1000_0000;
 pub(super) const BRANCH: u32 = 0x1400_0000;
 pub(super) const BRANCH_IF: u32 = 0x5400_0000;
 /// Calls: at a distance, of an address in a register.

@@ -32,7 +32,7 @@ impl Machine for Riscv64 {
     fn class(&self, c: Class) -> RegClass {
         registers::class(c)
     }
-    fn env(&self) -> MachineEnv {
+    fn env(&self, _: &Func) -> MachineEnv {
         registers::env()
     }
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {

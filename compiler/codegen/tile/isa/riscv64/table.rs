@@ -356,6 +356,7 @@ pub(super) fn has_op(op: Op) -> bool {
             !matches!(f, Form::F16 | Form::NearU8)
         }
         Op::Table(_)
+        | Op::Literal(..)
         | Op::LaneNumbers(_)
         | Op::LoadFirst(..)
         | Op::StoreFirst(..)

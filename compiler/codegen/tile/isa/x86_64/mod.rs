@@ -24,7 +24,7 @@ impl Machine for X86 {
     fn class(&self, c: Class) -> RegClass {
         registers::class(self.0, c)
     }
-    fn env(&self) -> MachineEnv {
+    fn env(&self, _: &Func) -> MachineEnv {
         registers::env(self.0)
     }
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {

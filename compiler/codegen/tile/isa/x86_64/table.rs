@@ -327,6 +327,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } => return false,
         Op::Dot8 { .. } | Op::MatrixDot { .. } | Op::Zip { .. } | Op::Unzip { .. } => return false,
         Op::MulBytes { .. } | Op::AddMulBytes { .. } | Op::AddPairs(_) | Op::BytesFrom => return false,
+        Op::Literal(..) => return false,
         Op::Dot(bytes) => return bytes == Bytes::Mixed,
         Op::Scatter(_) => return column == 1,
         Op::StoreLane(form, lane) => store_lane(form, lane).0[column],
