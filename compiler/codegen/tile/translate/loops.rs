@@ -134,8 +134,11 @@ impl Translate<'_> {
         };
         let (whole, rest) = (n / lanes * lanes, n % lanes);
         // Several vectors per iteration, and the remaining ones.
-        let copies =
-            if whole > lanes && isa::machine(self.b.width()).unrolls() { unroll::vectors(body) } else { 1 };
+        let copies = if whole > lanes && isa::machine(self.b.width()).unrolls() {
+            unroll::vectors(self.m, body)
+        } else {
+            1
+        };
         let each = lanes * copies;
         let blocks = whole / each * each;
         if blocks == lanes {
@@ -274,7 +277,9 @@ impl Translate<'_> {
             (0..step).step_by(part as usize).try_for_each(|at| t.ahead(var, at, |t| t.block(body)))
         };
         // Vectors are independent of each other, which schedules guarantee for the longest ones.
-        if step > part && !unroll::reads_back(self.m, body) {
+        if step > part && unroll::alternates(self.m, body) {
+            self.alternately(var, (step, part), body)?;
+        } else if step > part && !unroll::reads_back(self.m, body) {
             self.stores_last(parts)?
         } else {
             parts(self)?
@@ -311,6 +316,19 @@ impl Translate<'_> {
                 .map(|((s, b), k)| (s, Place { base: b, index: Some((b, k)) })),
         );
         Ok(out)
+    }
+    /// The vectors of an iteration, statement by statement.
+    fn alternately(&mut self, var: Sym, (step, part): (i64, i64), body: &[Stmt]) -> Fit<()> {
+        let mut regs = vec![self.regs.clone(); (step / part) as usize];
+        for s in body {
+            for (at, own) in (0..step).step_by(part as usize).zip(&mut regs) {
+                std::mem::swap(&mut self.regs, own);
+                let r = self.ahead(var, at, |t| t.block(std::slice::from_ref(s)));
+                std::mem::swap(&mut self.regs, own);
+                r?;
+            }
+        }
+        Ok(())
     }
     /// A run-time stride in bytes as a register; `None` for constants.
     fn stride_value(&mut self, s: &Stream, step: i64) -> Fit<Option<Value>> {

@@ -1,8 +1,9 @@
 //! Unrolling beyond the schedule, on machines with few elements per vector.
 
 use super::Translate;
+use crate::codegen::Map;
 use crate::codegen::tile::isa;
-use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
+use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Stmt};
 
 /// Maximum statements after unrolling a loop.
 const STATEMENTS: i64 = 64;
@@ -10,6 +11,10 @@ const STATEMENTS: i64 = 64;
 const ITERATIONS: i64 = 9;
 /// Maximum operations of an iteration with several vectors.
 const OPERATIONS: usize = 64;
+/// Minimum stores of a longer body with two vectors.
+const STORES: usize = 8;
+/// Maximum registers of its two vectors.
+const LIVE: usize = 30;
 
 impl Translate<'_> {
     /// True for short inner loops that are unrolled completely.
@@ -64,8 +69,38 @@ pub(super) fn reads_back(m: &Module, body: &[Stmt]) -> bool {
     found
 }
 
+/// True for long bodies of many stores and few values at a time: two vectors of each fit into the registers if
+/// their statements alternate, and pairs of vectors are stored together.
+pub(super) fn alternates(m: &Module, body: &[Stmt]) -> bool {
+    let stores = body.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
+    let is_plain = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    is_plain && stores >= STORES && 2 * most_live(body) <= LIVE && !reads_back(m, body)
+}
+
+/// Most registers in use at once.
+fn most_live(body: &[Stmt]) -> usize {
+    let mut last: Map<Reg, usize> = Map::default();
+    for (i, s) in body.iter().enumerate() {
+        let mut used = |e: &Expr| {
+            if let Expr::Reg(r) = e {
+                last.insert(*r, i);
+            }
+        };
+        s.expr().into_iter().for_each(|e| e.walk(&mut used));
+    }
+    let (mut live, mut most) = (0, 0);
+    for (i, s) in body.iter().enumerate() {
+        if let Stmt::Let { reg, .. } = s {
+            live += usize::from(last.contains_key(reg));
+            most = most.max(live);
+        }
+        live = live.saturating_sub(last.values().filter(|at| **at == i).count());
+    }
+    most
+}
+
 /// Vectors per iteration of a loop with this body.
-pub(super) fn vectors(body: &[Stmt]) -> i64 {
+pub(super) fn vectors(m: &Module, body: &[Stmt]) -> i64 {
     let mut operations = 0;
     for s in body {
         match s {
@@ -81,6 +116,7 @@ pub(super) fn vectors(body: &[Stmt]) -> i64 {
         n if 8 * n <= OPERATIONS => 8,
         n if 4 * n <= OPERATIONS => 4,
         n if 2 * n <= OPERATIONS => 2,
+        _ if alternates(m, body) => 2,
         _ => 1,
     }
 }

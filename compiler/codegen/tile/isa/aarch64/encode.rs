@@ -217,6 +217,7 @@ impl Emit<'_> {
     /// scratch register holds an address that the following pairs can use, too.
     fn near(&mut self, base: u32, disp: i64) -> (u32, i64) {
         const REACH: i64 = 1024;
+        const MOST: i64 = 0xfff;
         let reaches = |d: i64| d % 16 == 0 && (-REACH..REACH).contains(&d);
         let before = self.far.filter(|f| f.0 == base);
         if reaches(disp) {
@@ -225,10 +226,16 @@ impl Emit<'_> {
         if let Some((_, far)) = before.filter(|f| reaches(disp - f.1)) {
             return (OWN, disp - far);
         }
-        let far = disp + REACH;
-        match before {
-            // An addition of 12 bits.
-            Some((_, old)) if far > 0xfff && (far - old).abs() <= 0xfff => self.code.add(OWN, OWN, far - old),
+        let old = before.map(|(_, old)| old).filter(|_| disp + REACH > MOST);
+        let from_old = |far: i64| old.is_some_and(|old| (far - old).abs() <= MOST);
+        // One addition of 12 bits reaches these, or of 12 bits further up.
+        let high = (disp + REACH - 1) & !MOST;
+        let nearest = old.map(|old| if disp > old { old + (MOST & !15) } else { old - (MOST & !15) });
+        let candidates =
+            [from_old(disp + REACH).then_some(disp + REACH), Some(high).filter(|h| *h > 0), nearest];
+        let far = candidates.into_iter().flatten().find(|far| reaches(disp - far)).unwrap_or(disp + REACH);
+        match old {
+            Some(old) if from_old(far) => self.code.add(OWN, OWN, far - old),
             _ => self.code.add(OWN, base, far),
         }
         self.far = Some((base, far));

@@ -44,17 +44,52 @@ pub(super) fn packed(l: &Layer, slices: i64) -> Option<Arc<ConstData>> {
     ConstData::remap(l.weights.clone(), map).map(Arc::new)
 }
 
-/// One column of G g, its rows times 4, -6, -6, 24, 24, 1.
-fn weight_column(kb: &mut KernelBuilder, g: &[Expr; 3]) -> [Expr; 6] {
-    let (s, t) = (add(kb, &g[0], &g[2]), scaled(kb, 4.0, &g[2], &g[0]));
-    [
-        g[0].clone(),
-        add(kb, &s, &g[1]),
-        sub(kb, &s, &g[1]),
-        scaled(kb, 2.0, &g[1], &t),
-        scaled(kb, -2.0, &g[1], &t),
-        g[2].clone(),
-    ]
+/// Terms of G g: a number, or a row of them.
+trait Term: Clone {
+    fn plus(&self, kb: &mut KernelBuilder, other: &Self) -> Self;
+    fn minus(&self, kb: &mut KernelBuilder, other: &Self) -> Self;
+    /// This plus `c` times the other.
+    fn plus_times(&self, kb: &mut KernelBuilder, c: f32, other: &Self) -> Self;
+}
+
+impl Term for Expr {
+    fn plus(&self, kb: &mut KernelBuilder, other: &Expr) -> Expr {
+        add(kb, self, other)
+    }
+    fn minus(&self, kb: &mut KernelBuilder, other: &Expr) -> Expr {
+        sub(kb, self, other)
+    }
+    fn plus_times(&self, kb: &mut KernelBuilder, c: f32, other: &Expr) -> Expr {
+        scaled(kb, c, other, self)
+    }
+}
+
+impl Term for [Expr; 3] {
+    fn plus(&self, kb: &mut KernelBuilder, other: &Self) -> Self {
+        std::array::from_fn(|i| self[i].plus(kb, &other[i]))
+    }
+    fn minus(&self, kb: &mut KernelBuilder, other: &Self) -> Self {
+        std::array::from_fn(|i| self[i].minus(kb, &other[i]))
+    }
+    fn plus_times(&self, kb: &mut KernelBuilder, c: f32, other: &Self) -> Self {
+        std::array::from_fn(|i| self[i].plus_times(kb, c, &other[i]))
+    }
+}
+
+/// Makes G g, its rows times 4, -6, -6, 24, 24, 1, and hands over each row as soon as it is complete, in an
+/// order in which few values wait for others: two vectors of each then fit into 32 registers.
+fn by_filter<T: Term>(kb: &mut KernelBuilder, g: &[T; 3], mut row: impl FnMut(&mut KernelBuilder, i64, T)) {
+    row(kb, 0, g[0].clone());
+    row(kb, 5, g[2].clone());
+    let (s, t) = (g[0].plus(kb, &g[2]), g[0].plus_times(kb, 4.0, &g[2]));
+    let e = s.plus(kb, &g[1]);
+    row(kb, 1, e);
+    let e = s.minus(kb, &g[1]);
+    row(kb, 2, e);
+    let e = t.plus_times(kb, 2.0, &g[1]);
+    row(kb, 3, e);
+    let e = t.plus_times(kb, -2.0, &g[1]);
+    row(kb, 4, e);
 }
 
 /// U of a slice and a block of input channels.
@@ -67,19 +102,15 @@ pub(super) fn weights(
 ) {
     kb.range(LoopKind::Seq, "c", 0, block, |kb, c| {
         kb.range(LoopKind::Par, "k", 0, width, |kb, k| {
-            let columns: [[Expr; 6]; 3] = std::array::from_fn(|x| {
-                let g: [Expr; 3] = std::array::from_fn(|y| {
+            let g: [[Expr; 3]; 3] = std::array::from_fn(|y| {
+                std::array::from_fn(|x| {
                     let e = kb.load(w, &[slice, first + c, Dim::from(y), Dim::from(x), k]);
                     kb.let_(e)
-                });
-                weight_column(kb, &g)
+                })
             });
-            for y in 0..6 {
-                let row: [Expr; 3] = std::array::from_fn(|x| columns[x][y].clone());
-                for (x, e) in weight_column(kb, &row).into_iter().enumerate() {
-                    kb.store(u, &[slot, Dim::from(6 * y + x), c, k], e);
-                }
-            }
+            by_filter(kb, &g, |kb, y, row| {
+                by_filter(kb, &row, |kb, x, e| kb.store(u, &[slot, Dim::from(6 * y + x), c, k], e));
+            });
         });
     });
 }
