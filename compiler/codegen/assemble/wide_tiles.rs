@@ -48,6 +48,20 @@ struct Distinct<'a> {
     source: &'a Source,
 }
 
+impl Distinct<'_> {
+    /// The tile as a stub of the code with the index `to`.
+    fn passing(&self, stub: tile::Stub, to: usize, stack: u32) -> WideTile {
+        let rows = debug::rows(self.source.line, std::iter::empty());
+        WideTile {
+            name: self.name.clone(),
+            variant: self.source.id.variant,
+            code: tile::Code { bytes: stub.bytes, steps: vec![], rows, stack },
+            jump: Some(Jump { to, at: stub.jump, kind: stub.kind, addend: stub.addend }),
+            listing: String::new(),
+        }
+    }
+}
+
 /// The distinct tiles of all functions, with their code.
 pub(super) fn wide_tiles(
     done: &[(Source, Compiled)],
@@ -81,24 +95,9 @@ pub(super) fn wide_tiles(
         let code = tile::Code { rows, ..code };
         out.push(WideTile { name, variant: first.source.id.variant, code, jump: None, listing });
         for (user, stub) in m.users {
-            let Distinct { f, name, source } = &distinct[user];
-            let Some(stub) = stub else {
-                index.insert(*f, to);
-                continue;
-            };
-            index.insert(*f, out.len());
-            out.push(WideTile {
-                name: name.clone(),
-                variant: source.id.variant,
-                jump: Some(Jump { to, at: stub.jump, kind: stub.kind, addend: stub.addend }),
-                code: tile::Code {
-                    bytes: stub.bytes,
-                    steps: vec![],
-                    rows: debug::rows(source.line, [].into_iter()),
-                    stack,
-                },
-                listing: String::new(),
-            });
+            let d = &distinct[user];
+            index.insert(d.f, if stub.is_some() { out.len() } else { to });
+            out.extend(stub.map(|s| d.passing(s, to, stack)));
         }
     }
     Ok((index, out))
