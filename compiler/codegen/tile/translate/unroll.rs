@@ -69,8 +69,8 @@ pub(super) fn reads_back(m: &Module, body: &[Stmt]) -> bool {
     found
 }
 
-/// True for long bodies of many stores and few values at a time: two vectors of each fit into the registers if
-/// their statements alternate, and pairs of vectors are stored together.
+/// True for long bodies of many stores and few values at a time: two vectors of each fit into the registers
+/// if their statements alternate, and pairs of vectors are stored together.
 pub(super) fn alternates(m: &Module, body: &[Stmt]) -> bool {
     let stores = body.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
     let is_plain = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
