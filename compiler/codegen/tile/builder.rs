@@ -45,6 +45,8 @@ pub struct Builder {
     /// The same for integer operations, and vectors and masks derived from them.
     counted: Map<(Op, Vec<Value>), Value>,
     conditions: Set<Value>,
+    /// Results of operations that compute positions ([`Builder::are_positions`]).
+    positions: Set<Value>,
     /// Vectors and masks whose lanes are provably equal.
     uniform: Set<Value>,
     /// Functions may use table lookups, if the vectors have them. Results differ from those of levels
@@ -93,6 +95,7 @@ impl Builder {
             made: Map::default(),
             counted: Map::default(),
             conditions: Set::default(),
+            positions: Set::default(),
             uniform: Set::default(),
             tables: false,
             rounds_to_bf16: false,

@@ -1,5 +1,5 @@
-//! Loop-invariant code motion of broadcast sizes and of the masks of partial vectors with run-time lengths.
-//! In a short loop over short rows they would cost more than its work.
+//! Loop-invariant code motion of broadcast sizes, of the masks of partial vectors with run-time lengths, and of
+//! the positions that lanes read. In a short loop over short rows they would cost more than its work.
 
 use super::Builder;
 use crate::codegen::tile::ir::{Node, Op, Value};
@@ -12,20 +12,52 @@ fn moves(op: Op) -> bool {
 }
 
 impl Builder {
+    /// The next value: operations from here on can be declared as positions.
+    pub fn next_value(&self) -> Value {
+        Value(self.f.classes.len() as u32)
+    }
+    /// Operations since `first` compute positions: they have no side effects, and leave loops with invariant
+    /// operands.
+    pub fn are_positions(&mut self, first: Value) {
+        self.positions.extend((first.0..self.next_value().0).map(Value));
+    }
+    fn may_move(&self, n: &Node) -> bool {
+        moves(n.op) || n.def.is_some_and(|v| self.positions.contains(&v))
+    }
+    /// The operands of operations that leave the loop from block `head` to the current one.
+    fn operands_of_invariants(&self, head: usize) -> Set<Value> {
+        let blocks = &self.f.blocks[head..];
+        let mut inside: Set<Value> = blocks.iter().flat_map(|b| b.params.iter().copied()).collect();
+        let mut operands: Set<Value> = Set::default();
+        for n in blocks.iter().flat_map(|b| &b.nodes) {
+            if self.may_move(n) && !n.args.iter().any(|v| inside.contains(v)) {
+                operands.extend(&n.args);
+            } else {
+                inside.extend(n.def);
+            }
+        }
+        operands
+    }
     /// Hoists invariant operations out of the loop that begins with block `head` and ends with the current
     /// block, and merges equal ones. `after` is renamed accordingly.
     pub(super) fn hoist(&mut self, head: usize, after: &mut [Value]) {
         let Some(before) = self.f.blocks[head].preds.first().copied() else { return };
+        if !self.f.blocks[head..].iter().any(|b| b.nodes.iter().any(|n| self.may_move(n))) {
+            return;
+        }
+        // A constant alone would only occupy a register.
+        let operands = self.operands_of_invariants(head);
+        let positions = std::mem::take(&mut self.positions);
+        let movable = |n: &Node, v: Value| {
+            moves(n.op)
+                || positions.contains(&v) && (!matches!(n.op, Op::Int(_)) || operands.contains(&v))
+        };
         let mut out: Vec<Node> = vec![];
         let mut known: Map<(Op, Vec<Value>), Value> = Map::default();
         let mut inside: Set<Value> = Set::default();
         let mut same: Map<Value, Value> = Map::default();
         for b in &mut self.f.blocks[head..] {
             inside.extend(&b.params);
-            if !b.nodes.iter().any(|n| moves(n.op)) {
-                inside.extend(b.nodes.iter().filter_map(|n| n.def));
-                continue;
-            }
             let mut kept = Vec::with_capacity(b.nodes.len());
             for mut n in std::mem::take(&mut b.nodes) {
                 let Some(def) = n.def else {
@@ -33,7 +65,7 @@ impl Builder {
                     continue;
                 };
                 n.args.iter_mut().for_each(|v| *v = same.get(v).copied().unwrap_or(*v));
-                if !moves(n.op) || n.args.iter().any(|v| inside.contains(v)) {
+                if !movable(&n, def) || n.args.iter().any(|v| inside.contains(v)) {
                     inside.insert(def);
                     kept.push(n);
                 } else if let Some(v) = known.get(&(n.op, n.args.clone())) {
@@ -45,6 +77,7 @@ impl Builder {
             }
             b.nodes = kept;
         }
+        self.positions = positions;
         if !same.is_empty() {
             let own = |v: &mut Value| *v = same.get(v).copied().unwrap_or(*v);
             for b in &mut self.f.blocks[head..] {

@@ -51,9 +51,11 @@ impl Translate<'_> {
         let two = window.growth(lane, lanes).is_none_or(|n| n >= lanes);
         let mut all: Option<Value> = None;
         for part in 0..1 + i64::from(two) {
+            let begin = self.b.next_value();
             let numbers = self.b.iota();
             let here = self.b.bits((part * lanes) as u32);
             let numbers = if part == 0 { numbers } else { self.b.bin(Bin::IAdd, numbers, here) };
+            self.b.are_positions(begin);
             let needed = self.b.icmp(Pred::Le, numbers, last, Bits::B32);
             let disp = (part * lanes) as i32 * form.bytes() as i32;
             let v = self.load_neighbours(a, form, Mem { base, index: None, disp }, Some(needed));
@@ -76,6 +78,7 @@ impl Translate<'_> {
         if let Some(found) = self.windows.get(&key) {
             return Ok(*found);
         }
+        let begin = self.b.next_value();
         let first = self.at_first_lane(window, lane)?;
         let places = self.distances(window, lane, first)?;
         let last = match (self.mask, self.used_lanes(), self.rest) {
@@ -87,6 +90,7 @@ impl Translate<'_> {
             _ => return Err("lanes of a condition that read in a window"),
         };
         let last = self.b.bin(Bin::Permute, last, places);
+        self.b.are_positions(begin);
         self.windows.insert(key, (first, places, last));
         Ok((first, places, last))
     }
