@@ -258,7 +258,7 @@ impl Operator for Resize {
         let sums = plans.iter().any(|p| p.weights.is_some());
         let most = if sums { SUMMED } else { CHANNELS };
         let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < most);
-        let one_by_one = few && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed(cx));
+        let one_by_one = few && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed());
         let groups: Vec<Vec<Plan>> = match whole || plans.is_empty() {
             true if one_by_one => plans.into_iter().rev().map(|p| vec![p]).collect(),
             true => vec![plans],

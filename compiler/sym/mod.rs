@@ -14,6 +14,7 @@
 
 mod bounds;
 pub mod broadcast;
+pub mod clamps;
 mod door;
 mod expr;
 mod growth;

@@ -32,18 +32,19 @@ pub struct Plan {
 
 impl Plan {
     /// True if the sources of an element with several of them are computed at run time.
-    pub fn is_computed(&self, cx: &LowerCx) -> bool {
-        let table = if let First::Table(b) = self.first { Some(b) } else { None };
-        table.is_some_and(|b| !cx.m.is_constant(b)) && self.weights.is_some()
+    pub fn is_computed(&self) -> bool {
+        matches!(self.first, First::Computed(_)) && self.weights.is_some()
     }
 }
 
-/// First source of an element.
+/// Sources of an element.
 enum First {
-    /// floor((a * o + b) / c)
+    /// The first one: floor((a * o + b) / c)
     Line(i64, i64, i64),
-    /// A vector of integers.
+    /// The first one, in a constant vector of integers.
     Table(Buf),
+    /// All of them, clamped to the input: 32-bit integers of shape [taps, size].
+    Computed(Buf),
 }
 
 /// A scale, or an end of the region.
@@ -312,14 +313,22 @@ impl Resize {
                 k.store(x, at, v);
             });
         });
-        let first = cx.temp("sources", ElemType::I64, vec![out]);
+        // Vectors of elements have as many lanes as vectors of their sources.
+        let near = Expr::cmp_index(BinOp::Le, n, i64::from(i32::MAX));
+        if cx.m.syms.range(n).hi.is_none_or(|n| n > i64::from(i32::MAX)) {
+            cx.m.driver.push(Stmt::Check { cond: near, status: Status::Dim });
+        }
+        let sources = cx.temp("sources", ElemType::I32, vec![taps, out]);
         let start = Dim::constant(1) - taps.floor_div(2);
-        cx.map(first, |k, at| {
-            let v = k.load(x, at);
-            match self.filter {
+        cx.map(sources, |k, at| {
+            let v = k.load(x, &at[1..]);
+            let first = match self.filter {
                 Filter::Nearest(m) => Expr::cast(f64s, ElemType::I64, Filter::nearest(m, v)),
                 _ => Expr::cast(f64s, ElemType::I64, Expr::un(UnOp::Ceil, v)) + Expr::index(start - 1),
-            }
+            };
+            let source = first + Expr::index(at[0]);
+            let inside = source.max(Expr::int(ElemType::I64, 0)).min(Expr::index(n - 1));
+            Expr::cast(ElemType::I64, ElemType::I32, inside)
         });
         let weights = (!matches!(self.filter, Filter::Nearest(_)))
             .then(|| self.weights_at_run_time(cx, x, n, out, taps, shrink));
@@ -331,7 +340,7 @@ impl Resize {
             });
             b
         });
-        Plan { axis, taps, first: First::Table(first), weights, period: None, outside }
+        Plan { axis, taps, first: First::Computed(sources), weights, period: None, outside }
     }
 
     fn weights_at_run_time(
@@ -415,6 +424,11 @@ pub fn source(
         First::Table(b) => {
             let i = k.load(b, &[o]) + Expr::index(t);
             let i = i.max(Expr::int(ElemType::I64, 0)).min(Expr::index(n - 1));
+            k.with_index(i, n, body)
+        }
+        First::Computed(b) => {
+            // The limit has no effect: it tells that these are positions in an image, most of them adjacent.
+            let i = k.load(b, &[t, o]).max(Expr::int(ElemType::I32, 0));
             k.with_index(i, n, body)
         }
     }

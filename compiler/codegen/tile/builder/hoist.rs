@@ -49,8 +49,7 @@ impl Builder {
         let operands = self.operands_of_invariants(head);
         let positions = std::mem::take(&mut self.positions);
         let movable = |n: &Node, v: Value| {
-            moves(n.op)
-                || positions.contains(&v) && (!matches!(n.op, Op::Int(_)) || operands.contains(&v))
+            moves(n.op) || positions.contains(&v) && (!matches!(n.op, Op::Int(_)) || operands.contains(&v))
         };
         let mut out: Vec<Node> = vec![];
         let mut known: Map<(Op, Vec<Value>), Value> = Map::default();

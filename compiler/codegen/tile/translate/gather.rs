@@ -137,8 +137,13 @@ impl Translate<'_> {
         }
         let bits = self.b.index_bits();
         let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
-        // If only lanes have a stride, it is constant.
-        let near = a.bound.is_empty() && i32::try_from(lane.saturating_mul(16)).is_ok();
+        // If only lanes have a stride, it is constant. An index alone is below its bound, which is limited to
+        // 32 bits.
+        let near = match &a.bound[..] {
+            [] => i32::try_from(lane.saturating_mul(16)).is_ok(),
+            [(_, step)] => form.bytes() >= 4 && lane == 0 && step.as_const() == Some(1),
+            _ => false,
+        };
         if bits == Bits::B32
             && !near
             && most(self.m).is_none_or(|n| i32::try_from(n.saturating_mul(2)).is_err())

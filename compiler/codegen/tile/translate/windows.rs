@@ -160,20 +160,20 @@ impl Translate<'_> {
         if !self.active.iter().any(|(s, _)| d.contains(*s)) {
             return self.count(d);
         }
-        if let Moving::Extreme(rest, op, operands) = split_extreme(d, None)? {
-            let mut found: Option<Count> = None;
-            for d in operands {
-                let x = self.shared_number(d)?;
-                found = Some(match found {
-                    None => x,
-                    Some(y) => self.numbers(op, x, y),
-                });
-            }
-            let rest = self.shared_number(rest)?;
-            return Ok(self.numbers(Op::Add, found.ok_or(NOT_LINEAR)?, rest));
+        if let Ok(p) = self.parts(d) {
+            return self.scalar(&p);
         }
-        let p = self.parts(d)?;
-        self.scalar(&p)
+        let Moving::Extreme(rest, op, operands) = split_extreme(d, None)? else { return Err(NOT_LINEAR) };
+        let mut found: Option<Count> = None;
+        for d in operands {
+            let x = self.shared_number(d)?;
+            found = Some(match found {
+                None => x,
+                Some(y) => self.numbers(op, x, y),
+            });
+        }
+        let rest = self.shared_number(rest)?;
+        Ok(self.numbers(Op::Add, found.ok_or(NOT_LINEAR)?, rest))
     }
     /// a - b.
     fn behind(&mut self, a: Count, b: Count) -> Count {

@@ -1,7 +1,7 @@
 //! Vectors along the contiguous dimension of the result.
 
 use super::body::{in_lanes, lets_as_accs, renamed};
-use super::permuted_loads::{self, Pieces};
+use super::permuted_loads::{self, Pieces, Row};
 use super::stage_through_scratch::{self, Staging};
 use super::unroll_and_jam::interleave;
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
@@ -270,9 +270,14 @@ impl Along {
             vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
         };
         let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, around);
-        let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
+        let mut others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
         let out = match how {
-            How::Apart(pieces) => within(pieces.apply(m, &nest.body, (var, extent), lanes)),
+            How::Apart(pieces) => {
+                let abreast = permuted_loads::abreast(m, &pieces, &nest, var).filter(|_| outside.is_empty());
+                others.retain(|l| Some(l.0) != abreast.map(|a| a.0));
+                let row = Row { body: &nest.body, var, lanes, abreast };
+                within(pieces.apply(m, &row, extent))
+            }
             How::Shared(n) => {
                 let c = m.syms.loop_var("c", zero, extent.ceil_div(n));
                 let lo = Dim::sym(c) * n;
@@ -298,7 +303,6 @@ impl Along {
         let Some((at, row)) = two.and_then(|r| Some((others.iter().position(|l| l.0 == r)?, r))) else {
             return wrap(&others, out);
         };
-        let mut others = others;
         let half = others[at].1.floor_div(2);
         let pair = m.syms.loop_var("b", zero, half);
         others[at] = (pair, half);

@@ -2,15 +2,16 @@
 //! twice, a reversed row, two alternating rows. The elements of one vector are within a few vectors of
 //! memory, and shuffles permute them. The permutation is computed separately for each vector; in long rows,
 //! one piece of several vectors is repeated, except at the edges. If the length of a row is a run-time value,
-//! the pieces are repeated throughout, and positions are clamped at the edges: the shuffles use indices
-//! computed in lanes (`codegen/tile/translate/windows.rs`).
+//! positions are clamped in the first and the last pieces: their shuffles use indices computed in lanes
+//! (`codegen/tile/translate/windows.rs`).
 
 use super::Vectors;
 use super::body::renamed;
 use crate::nest::form::{Stored, stored};
-use crate::nest::{Buf, Expr, Module, Stmt, visit};
-use crate::passes::nest::analysis::shape::{ParNest, in_one};
+use crate::nest::{Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
+use crate::passes::nest::analysis::shape::{ParNest, in_one, loop_like};
 use crate::passes::nest::analysis::strides::stride;
+use crate::sym::clamps::Inside;
 use crate::sym::{Dim, Sym, SymTable};
 
 /// Maximum vectors of memory that the lanes of one vector read.
@@ -29,6 +30,29 @@ pub(super) enum Pieces {
     Known { vectors: i64, count: i64, rest: i64 },
     /// Pieces of the given number of vectors, the last one partial, in a row of run-time length.
     Windows { vectors: i64 },
+}
+
+/// Maximum rows side by side, and maximum loads of an image for a vector of all of them.
+const ABREAST: i64 = 4;
+const LOADS: i64 = 16;
+
+/// The innermost loop around a row of run-time length, if it has few iterations: the rows of an image that
+/// read the same rows of a smaller one. Their positions and masks are the same.
+pub(super) fn abreast(m: &Module, pieces: &Pieces, nest: &ParNest, var: Sym) -> Option<(Sym, i64)> {
+    let (Pieces::Windows { .. }, [Stmt::Store { value, .. }]) = (pieces, nest.body.as_slice()) else {
+        return None;
+    };
+    let (row, count) = nest.loops.iter().rev().find(|l| l.0 != var).filter(|_| nest.loops.len() > 2)?;
+    let rows = count.as_const().filter(|n| (2..=ABREAST).contains(n))?;
+    let mut loads = 0;
+    value.walk(&mut |e| {
+        if let Expr::Load { buf, .. } = e
+            && !m.is_constant(*buf)
+        {
+            loads += 1;
+        }
+    });
+    (loads * rows <= LOADS).then_some((*row, rows))
 }
 
 impl Pieces {
@@ -156,51 +180,115 @@ pub(super) fn along(
 }
 
 impl Pieces {
-    /// Emits the map over the row.
-    pub fn apply(&self, m: &mut Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Vec<Stmt> {
-        let zero = Dim::constant(0);
-        let one = |m: &mut Module, first: Dim, n: Dim| {
-            let (body, l) = renamed(m, body, var, zero, n);
-            let put = |m: &Module, d: Dim| m.syms.simplify(d.subst(&mut |s| (s == l).then(|| first + l)));
-            let body = body.into_iter().map(|s| s.map_dims(&mut |d| put(m, d))).collect();
-            Stmt::vector(lanes, l, n, body)
-        };
-        let several = |m: &mut Module, vectors: i64, count: Dim, before: i64| {
-            let c = m.syms.loop_var("c", zero, count);
-            let body = (0..vectors)
-                .map(|v| one(m, (Dim::sym(c) * vectors + before + v) * lanes, lanes.into()))
-                .collect();
-            Stmt::seq(c, count, body)
-        };
+    /// Emits the map over rows of this extent.
+    pub fn apply(&self, m: &mut Module, row: &Row, extent: Dim) -> Vec<Stmt> {
+        let lanes = row.lanes;
         let mut out = vec![];
         match *self {
             Pieces::Known { vectors, count, rest } => {
                 let extent = extent.as_const().unwrap_or_default();
                 let whole = extent / lanes;
                 if count > 0 {
-                    out.push(one(m, zero, lanes.into()));
-                    out.push(several(m, vectors, Dim::constant(count), 1));
+                    out.push(row.vector(m, Dim::constant(0), lanes.into()));
+                    let c = m.syms.loop_var("c", Dim::constant(0), Dim::constant(count));
+                    out.push(Stmt::seq(c, count, row.piece(m, c, vectors, 1)));
                 }
                 for c in whole - rest..whole {
-                    out.push(one(m, Dim::constant(c * lanes), lanes.into()));
+                    out.push(row.vector(m, Dim::constant(c * lanes), lanes.into()));
                 }
                 if extent % lanes != 0 {
-                    out.push(one(m, Dim::constant(whole * lanes), (extent % lanes).into()));
+                    out.push(row.vector(m, Dim::constant(whole * lanes), (extent % lanes).into()));
                 }
             }
             Pieces::Windows { vectors } => {
                 let step = vectors * lanes;
                 let count = extent.floor_div(step);
                 let rest = m.syms.simplify(extent.modulo(step));
-                out.push(several(m, vectors, count, 0));
+                out.extend(row.windows(m, vectors, count));
                 for v in (0..vectors).filter(|_| rest.as_const() != Some(0)) {
                     let n = if vectors == 1 { rest } else { (rest - v * lanes).max(0).min(lanes) };
-                    out.push(one(m, (count * vectors + v) * lanes, n));
+                    let vector = row.vector(m, (count * vectors + v) * lanes, n);
+                    out.push(if row.abreast.is_some() { once(m, n, vector) } else { vector });
                 }
             }
         }
         out
     }
+}
+
+/// A loop with at most one iteration around the last vectors of rows that are side by side: these share its
+/// mask.
+fn once(m: &mut Module, n: Dim, body: Stmt) -> Stmt {
+    let some = m.syms.simplify(n.min(1));
+    let e = m.syms.loop_var("e", Dim::constant(0), some);
+    Stmt::seq(e, some, vec![body])
+}
+
+/// A map over a row.
+pub(super) struct Row<'a> {
+    /// The statements.
+    pub body: &'a [Stmt],
+    /// The variable of the row.
+    pub var: Sym,
+    /// Elements per vector.
+    pub lanes: i64,
+    /// The loop over the rows that are computed side by side, and their number: each vector of all of them
+    /// before the next one, so that they share positions and elements.
+    pub abreast: Option<(Sym, i64)>,
+}
+
+impl Row<'_> {
+    /// The `n` elements from `first` on, in all rows that are side by side.
+    fn vector(&self, m: &mut Module, first: Dim, n: Dim) -> Stmt {
+        let vector = self.one(m, first, n);
+        let Some((row, rows)) = self.abreast else { return vector };
+        let r = loop_like(m, row, Dim::constant(0), rows.into());
+        Stmt::unroll(r, rows, vec![vector.subst(&|s| (s == row).then(|| Dim::sym(r)))])
+    }
+    /// The same for one row.
+    fn one(&self, m: &mut Module, first: Dim, n: Dim) -> Stmt {
+        let (body, l) = renamed(m, self.body, self.var, Dim::constant(0), n);
+        let put = |m: &Module, d: Dim| m.syms.simplify(d.subst(&mut |s| (s == l).then(|| first + l)));
+        let body = body.into_iter().map(|s| s.map_dims(&mut |d| put(m, d))).collect();
+        Stmt::vector(self.lanes, l, n, body)
+    }
+    /// The vectors of piece `c`, from vector `before` of the row on.
+    fn piece(&self, m: &mut Module, c: Sym, vectors: i64, before: i64) -> Vec<Stmt> {
+        let first = |v: i64| (Dim::sym(c) * vectors + before + v) * self.lanes;
+        (0..vectors).map(|v| self.vector(m, first(v), self.lanes.into())).collect()
+    }
+    /// `count` pieces of a row of run-time length. Only the first and the last ones read clamped positions:
+    /// in all others, the shuffles are known.
+    fn windows(&self, m: &mut Module, vectors: i64, count: Dim) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let c = m.syms.loop_var("c", zero, count);
+        let clamped = self.piece(m, c, vectors, 0);
+        let mut inside = Inside { first: zero, end: count };
+        let plain: Vec<Stmt> = clamped.iter().map(|s| unclamped(s, c, &mut inside)).collect();
+        if m.optimize == Optimize::Size || plain == clamped {
+            return vec![Stmt::seq(c, count, clamped)];
+        }
+        let first = m.syms.simplify(inside.first.min(count));
+        let end = m.syms.simplify(inside.end.min(count).max(first));
+        let mut pieces = |lo: Dim, hi: Dim, body: Option<Vec<Stmt>>| {
+            let v = m.syms.loop_var("c", lo, hi);
+            let body = body.unwrap_or_else(|| self.piece(m, v, vectors, 0));
+            let body = body.into_iter().map(|s| s.subst(&|s| (s == c).then(|| Dim::sym(v)))).collect();
+            Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body }
+        };
+        vec![pieces(zero, first, None), pieces(first, end, Some(plain)), pieces(end, count, None)]
+    }
+}
+
+/// A vector of piece `c` without clamps; see [`Dim::unclamped`].
+fn unclamped(vector: &Stmt, c: Sym, inside: &mut Inside) -> Stmt {
+    let Stmt::For { kind, var, lo, hi, body } = vector else { return vector.clone() };
+    if *kind == LoopKind::Unroll {
+        let body = body.iter().map(|s| unclamped(s, c, inside)).collect();
+        return Stmt::For { kind: *kind, var: *var, lo: *lo, hi: *hi, body };
+    }
+    let (var, lanes) = (*var, hi.as_const().unwrap_or_default());
+    vector.clone().map_dims(&mut |d| d.unclamped(c, (var, lanes), inside))
 }
 
 /// Fuses a short innermost loop with the next outer one if the result is contiguous across them and shuffles
