@@ -417,7 +417,7 @@ impl Builder {
             self.push(
                 Op::StoreLane(form, (lane % each) as u8),
                 &[part],
-                Some(Mem { base, index: None, disp: 0 }),
+                Some(Mem::at(base, 0)),
                 None,
             );
         }
@@ -437,7 +437,7 @@ impl Builder {
     pub(super) fn scatter(&mut self, form: Form, index: Value, mem: Mem, v: Value, mask: Value) {
         let base = self.address(mem);
         let own = self.masks(Op::MaskAnd, mask, mask);
-        self.push(Op::Scatter(form), &[v, index, own], Some(Mem { base, index: None, disp: 0 }), None);
+        self.push(Op::Scatter(form), &[v, index, own], Some(Mem::at(base, 0)), None);
     }
     /// Stores the first lane.
     pub fn store_scalar(&mut self, mem: Mem, v: Value, bits: Bits) {
@@ -469,7 +469,7 @@ impl Builder {
         let mask = self.mask_for(mask, form.lane());
         // The instruction clobbers its mask.
         let own = self.masks(Op::MaskAnd, mask, mask);
-        self.value(Op::Gather(form), &[index, own], Some(Mem { base, index: None, disp: 0 }), Class::Vector)
+        self.value(Op::Gather(form), &[index, own], Some(Mem::at(base, 0)), Class::Vector)
     }
     /// A lane-wise operation on 32 bits.
     pub fn bin(&mut self, op: Bin, a: Value, b: Value) -> Value {

@@ -533,6 +533,15 @@ pub struct Mem {
     pub index: Option<(Value, u8)>,
     /// Displacement in bytes.
     pub disp: i32,
+    /// The operand is one element, for all lanes.
+    pub each: bool,
+}
+
+impl Mem {
+    /// The memory `disp` bytes from a pointer.
+    pub fn at(base: Value, disp: i32) -> Mem {
+        Mem { base, index: None, disp, each: false }
+    }
 }
 
 /// The source line of an instruction in the text, 0 without debug information. All compare equal: functions

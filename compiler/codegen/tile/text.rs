@@ -244,7 +244,7 @@ pub fn print(f: &Func) -> String {
             s += &dots(&n.op);
             n.args.iter().for_each(|a| _ = write!(s, " {}", name(a)));
             if let Some(m) = &n.mem {
-                let _ = write!(s, " [{}", name(&m.base));
+                let _ = write!(s, " [{}{}", if m.each { "each " } else { "" }, name(&m.base));
                 if let Some((v, scale)) = &m.index {
                     let _ = write!(s, " + {scale}*{}", name(v));
                 }
@@ -395,7 +395,8 @@ impl<'a> Words<'a> {
         self.words.next().is_none().then_some(())
     }
     fn memory(&mut self) -> Option<Mem> {
-        let mut m = Mem { base: self.value(None)?, index: None, disp: 0 };
+        let each = self.eat("each");
+        let mut m = Mem { each, ..Mem::at(self.value(None)?, 0) };
         while self.eat("+") {
             let w = self.words.next()?;
             match w.split_once("*v") {

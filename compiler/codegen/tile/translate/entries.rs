@@ -74,7 +74,7 @@ impl Translate<'_> {
     /// Elements `first .. first + count` of a constant, loaded at the entry.
     fn part_of(&mut self, buf: Buf, first: i64, count: i64) -> Fit<Value> {
         let base = self.arg(Arg::Pointer { buf, linear: Dim::constant(0), size: 4 })?;
-        let mem = Mem { base: self.params[base], index: None, disp: 4 * first as i32 };
+        let mem = Mem::at(self.params[base], 4 * first as i32);
         let some = count < i64::from(self.b.lanes());
         let mask = some.then(|| self.b.first_lanes(Count::Fixed(count)));
         Ok(self.b.load_at_entry(Form::B32, mem, mask))

@@ -129,7 +129,7 @@ impl Translate<'_> {
                 let step = self.b.mul_imm(first, step);
                 base = self.b.add(base, step);
             }
-            mem = Mem { base, index: None, disp: 0 };
+            mem = Mem::at(base, 0);
             return self.load_at(a, form, mem);
         }
         if !self.b.has(Op::Gather(form)) {
@@ -203,7 +203,7 @@ impl Translate<'_> {
         let room = self.b.splat(room);
         let distance = if form.bytes() == 2 { self.index_op(Bin::IAdd, index, index) } else { index };
         let at = self.index_op(Bin::IMin, distance, room);
-        let word = self.b.gather(form, at, Mem { base, index: None, disp: 0 }, self.mask);
+        let word = self.b.gather(form, at, Mem::at(base, 0), self.mask);
         let before = self.index_op(Bin::ISub, distance, at);
         let before = if long { self.b.low(before) } else { before };
         let before = self.b.un(Un::Shl(3), before);

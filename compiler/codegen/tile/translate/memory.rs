@@ -21,7 +21,7 @@ const LANES: Misfit = "an access lane by lane of lanes that run time knows";
 impl Translate<'_> {
     pub(super) fn mem(&self, a: &Access) -> Fit<Mem> {
         let p = self.place(&a.stream)?;
-        Ok(Mem { base: p.base, index: p.index, disp: a.disp })
+        Ok(Mem { index: p.index, ..Mem::at(p.base, a.disp) })
     }
     /// Loads contiguous elements, or broadcasts one.
     pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {
@@ -192,13 +192,13 @@ impl Translate<'_> {
             }
             _ => return Err(LANES),
         };
-        let mut all = self.b.broadcast(form, Mem { base, index: None, disp: 0 });
+        let mut all = self.b.broadcast(form, Mem::at(base, 0));
         for lane in 1..n {
             base = self.b.add(base, step);
             if let Some(last) = last {
                 base = self.b.lesser(base, last);
             }
-            let one = self.b.broadcast(form, Mem { base, index: None, disp: 0 });
+            let one = self.b.broadcast(form, Mem::at(base, 0));
             let from_here = self.b.some_lanes(u32::MAX << lane);
             all = self.b.select(from_here, one, all, bits);
         }

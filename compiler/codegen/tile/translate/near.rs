@@ -88,7 +88,7 @@ impl Translate<'_> {
         };
         let (numbers, all) = (self.b.iota(), self.index_number(lanes));
         let exist = self.b.icmp(Pred::Lt, numbers, near.limit, self.b.index_bits());
-        let row = self.b.load(form, Mem { base, index: None, disp: 0 }, Some(exist));
+        let row = self.b.load(form, Mem::at(base, 0), Some(exist));
         let shuffle = if long && bits == Bits::B32 { self.b.low(places) } else { places };
         let v = self.b.bin_of(Bin::Permute, shuffle, row, bits);
         let far = self.b.ucmp(Pred::Le, all, places, self.b.index_bits());

@@ -58,7 +58,7 @@ impl Translate<'_> {
             self.b.are_positions(begin);
             let needed = self.b.icmp(Pred::Le, numbers, last, Bits::B32);
             let disp = (part * lanes) as i32 * form.bytes() as i32;
-            let v = self.load_neighbours(a, form, Mem { base, index: None, disp }, Some(needed));
+            let v = self.load_neighbours(a, form, Mem::at(base, disp), Some(needed));
             // Indices beyond a vector wrap to its beginning.
             let v = self.b.bin(Bin::Permute, places, v?);
             all = Some(match all {

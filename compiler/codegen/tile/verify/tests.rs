@@ -10,7 +10,7 @@ fn good() -> Func {
     let (x, y) = (b.param(), b.param());
     let start = b.f32(0.0);
     let l = b.open_loop(Count::Fixed(16), false, &[start]);
-    let at = |base: Value| Mem { base, index: Some((l.i, 4)), disp: 0 };
+    let at = |base: Value| Mem { index: Some((l.i, 4)), ..Mem::at(base, 0) };
     let v = b.load(Form::B32, at(x), None);
     let sum = b.bin(Bin::Add, l.inside[0], v);
     b.store(Form::B32, at(y), sum, None);

@@ -309,7 +309,7 @@ fn lanes(b: &Block, pairs: &[Pair]) -> Map<Value, (Mem, usize, u8)> {
         while k < list.len() {
             let near = list[k..].windows(2).take_while(|w| w[1].0.wrapping_sub(w[0].0) == 2).count() + 1;
             let count = [8, 4].into_iter().find(|n| near >= *n).unwrap_or(1);
-            let at = Mem { base, index: None, disp: list[k].0 };
+            let at = Mem::at(base, list[k].0);
             for (lane, (_, v)) in list[k..k + count].iter().enumerate() {
                 found.insert(*v, (at, count, lane as u8));
             }

@@ -82,15 +82,12 @@ impl Emit<'_> {
         let args = n.args.len();
         let r: Vec<Register> = al.iter().map(|a| self.reg(*a)).collect();
         let (d, dn) = al.last().map_or((Register::None, 0), |a| (self.reg(*a), number(*a)));
-        let mem = n.mem.map(|m| match m.index {
-            Some((_, s)) => MemoryOperand::with_base_index_scale_displ_size(
-                r[args],
-                r[args + 1],
-                u32::from(s),
-                i64::from(m.disp),
-                1,
-            ),
-            None => MemoryOperand::with_base_displ(r[args], i64::from(m.disp)),
+        let mem = n.mem.map(|m| {
+            let (base, disp, none) = (r[args], i64::from(m.disp), Register::None);
+            match m.index {
+                Some((_, s)) => MemoryOperand::new(base, r[args + 1], u32::from(s), disp, 1, m.each, none),
+                None => MemoryOperand::with_base_displ_size_bcst_seg(base, disp, 1, m.each, none),
+            }
         });
         let literal = n.literal.map(|x| self.beside(x)).transpose()?;
         let at = mem.unwrap_or_else(|| MemoryOperand::with_base(Register::None));

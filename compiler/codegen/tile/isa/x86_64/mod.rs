@@ -8,7 +8,7 @@ mod table;
 
 use super::{Machine, Reach};
 use crate::codegen::tile::Code;
-use crate::codegen::tile::ir::{Class, Form, Func, Node, Op, Value, Width};
+use crate::codegen::tile::ir::{Bits, Class, Form, Func, Node, Op, Value, Width};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
@@ -18,8 +18,9 @@ pub(super) struct X86(pub Width);
 
 impl Machine for X86 {
     fn select(&self, f: &mut Func) {
-        // Loads of whole vectors become operands.
-        select::forms(&mut f.blocks, if f.long { Form::B64 } else { Form::B32 });
+        // Loads of whole vectors become operands; with AVX-512, those of one element for all lanes as well.
+        let lane = if f.long { Bits::B64 } else { Bits::B32 };
+        select::forms(&mut f.blocks, lane, f.width == Width::Avx512);
     }
     fn class(&self, c: Class) -> RegClass {
         registers::class(self.0, c)
