@@ -11,6 +11,8 @@
 //! bytes, and `--math strict` is not given, a kernel before the contraction quantizes the activations to
 //! 8-bit integers, block by block: `b = round(a / s)` with `s = max |a| / 127` (`activations`). The products
 //! are then integer (`tiles::byte_dots`). Contractions with the same operand share the quantized activations.
+//! Many rows of other contractions are multiplied in the same way where activations as integers of three bytes
+//! are about as exact as floats.
 
 mod activations;
 mod gathered;
@@ -67,14 +69,18 @@ pub(crate) fn readers(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> Op
 
 /// True if a module may use dot products of bytes.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
-    let small = |b: &Buf| m.bufs[*b].ty.is_int() && m.bufs[*b].ty.bits() <= 8 && m.is_constant(*b);
+    let small =
+        |b: &Buf, bits: u32| m.bufs[*b].ty.is_int() && m.bufs[*b].ty.bits() <= bits && m.is_constant(*b);
+    let dequantizes = |k: Kernel, bits: u32| {
+        m.form(k).map().is_some_and(|x| {
+            visit::loads(&m.kernels[k].body).iter().any(|b| small(b, bits)) && m.bufs[x.buf].ty.is_float()
+        })
+    };
     (facts.caps.dot.is_of_bytes() || facts.caps.pairs_bytes())
         && visit::calls(&m.driver).iter().any(|k| match m.math {
             Math::Strict => false,
-            Math::Fast => m.form(*k).map().is_some_and(|x| {
-                visit::loads(&m.kernels[*k].body).iter().any(small) && m.bufs[x.buf].ty.is_float()
-            }),
-            _ => m.kernels[*k].narrow,
+            Math::Fast => dequantizes(*k, 8),
+            Math::Default => m.kernels[*k].narrow || activations::suit(facts) && dequantizes(*k, 4),
         })
 }
 
@@ -313,29 +319,32 @@ impl Pass<'_> {
         zero: &Option<dequantize::Zero>,
     ) -> Option<Bytes> {
         let w = &f.weights;
-        let bits = w.elements.1;
         let narrow = match m.math {
-            Math::Strict => false,
+            Math::Strict => return None,
             Math::Fast => true,
-            _ => m.kernels[k].narrow,
-        };
-        if !narrow || w.block > activations::LONGEST {
-            return None;
-        }
-        // Unsigned weights by signed activations.
-        let group = match self.facts.caps.dot {
-            dot if dot.mixes_signs() => DotKind::Bytes,
-            Dot::QuadsOfOneSign if bits < 8 => DotKind::SignedBytes,
-            Dot::Pairs if self.facts.caps.pairs_bytes() => DotKind::PairedBytes,
-            _ => return None,
+            Math::Default => m.kernels[k].narrow,
         };
         let number = match zero {
             None => Some(0),
             Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
             Some(_) => None,
         };
-        let per = i64::from(32 / bits);
-        let form = activations::Form { block: w.block, reduction: w.reduction, per, number, group };
+        let form = if narrow {
+            // Unsigned weights by signed activations.
+            let group = match self.facts.caps.dot {
+                dot if dot.mixes_signs() => DotKind::Bytes,
+                Dot::QuadsOfOneSign if w.elements.1 < 8 => DotKind::SignedBytes,
+                Dot::Pairs if self.facts.caps.pairs_bytes() => DotKind::PairedBytes,
+                _ => return None,
+            };
+            activations::Form::narrow(w, number, group)?
+        } else {
+            let all = Dim::product(rows.iter().map(|r| r.1));
+            if m.syms.range(all).hi.is_some_and(|h| h <= dequantize::FEW) {
+                return None;
+            }
+            activations::Form::exact(w, number, &self.facts)?
+        };
         self.made.of(m, k, &f.parts, rows, form, self.uses)
     }
     /// Records a packed constant whose rows are columns of the product, so that gathers can read it.

@@ -1,16 +1,27 @@
-//! Activations quantized to 8-bit integers, with one scale per block.
+//! Activations as integers with one scale per block: of 8 bits where the model allows it, else of three
+//! bytes, which represent a block about as exactly as floats do ([`Form::exact`]).
 
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, LoopKind, Module, Stmt, UnOp, visit};
+use super::weights::Weights;
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, KernelBuilder, LoopKind, Module, Reg, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::Uses;
 use crate::passes::nest::schedule::contract::Parts;
 use crate::passes::nest::schedule::tiles::byte_dots::Bytes;
+use crate::passes::nest::schedule::tiles::dequantize::FEW;
 use crate::sym::{Dim, Sym};
+use crate::target::Facts;
 use crate::tensor::ElemType;
 
 /// Maximum elements of a block.
 pub(super) const LONGEST: i64 = 256;
-/// The largest integer.
-const MOST: f32 = 127.0;
+/// Elements of a block of integers of several bytes.
+const SHORT: i64 = 32;
+/// Bytes of these integers, each from -128 to 127.
+const DIGITS: i64 = 3;
+/// The largest of them, with a margin for the rounding of the quotient, and the least that is exact enough.
+const MOST: i64 = 127 * 0x1_01_01 - 16;
+const LEAST: i64 = 1 << 21;
+/// The least divisor of a block: its reciprocal times [`MOST`] is finite.
+const LEAST_SCALE: f32 = 1e-30;
 
 /// The form of activations that a contraction requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +34,49 @@ pub(super) struct Form {
     pub number: Option<i64>,
     /// Dot products of weights and activations.
     pub group: DotKind,
+    /// Bytes of an integer, the highest first: its digits to base 256.
+    pub digits: i64,
+    /// The largest integer.
+    pub most: i64,
+}
+
+impl Form {
+    /// Integers of 8 bits.
+    pub fn narrow(w: &Weights, number: Option<i64>, group: DotKind) -> Option<Form> {
+        let form = Form {
+            block: w.block,
+            reduction: w.reduction,
+            per: i64::from(32 / w.elements.1),
+            number,
+            group,
+            digits: 1,
+            most: 127,
+        };
+        (w.block <= LONGEST).then_some(form)
+    }
+    /// Integers of three bytes. The sum of their products with the weights of a block, less the zero point,
+    /// is exact in 32 bits.
+    pub fn exact(w: &Weights, number: Option<i64>, facts: &Facts) -> Option<Form> {
+        let (bits, zero) = (w.elements.1, number?);
+        let largest = zero.abs().max(((1 << bits) - 1 - zero).abs());
+        let most = MOST.min(i64::from(i32::MAX) / (SHORT * largest));
+        let fits = w.block % SHORT == 0 && w.reduction % w.block == 0 && most >= LEAST;
+        (suit(facts) && fits).then_some(Form {
+            block: SHORT,
+            reduction: w.reduction,
+            per: i64::from(32 / bits),
+            number,
+            group: DotKind::Bytes,
+            digits: DIGITS,
+            most,
+        })
+    }
+}
+
+/// True if products with integers of three bytes are faster than with floats: three dot products of bytes take
+/// the place of four multiply-adds. What they cost beside is measured on cores with 512-bit vectors only.
+pub(super) fn suit(facts: &Facts) -> bool {
+    facts.caps.bits == 512 && facts.caps.dot.mixes_signs()
 }
 
 /// Identifies activations: a buffer, the element in terms of numbered variables, the extents of the rows, the
@@ -95,6 +149,8 @@ impl Made {
             sum: made.sum,
             centred: form.number.is_some(),
             group: form.group,
+            digits: form.digits,
+            block: form.block,
         })
     }
 }
@@ -107,21 +163,22 @@ fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -
     let name = m.bufs[p.a.0].name.clone();
     let extents: Vec<Dim> = rows.iter().map(|r| r.1).collect();
     let dims = |last: i64| extents.iter().copied().chain([Dim::constant(last)]).collect::<Vec<_>>();
-    let bytes = m.temp(format!("{name}.bytes"), ElemType::I8, dims(blocks * padded));
+    let size = blocks * form.digits * padded;
+    let bytes = m.temp(format!("{name}.bytes"), ElemType::I8, dims(size));
     let scale = m.temp(format!("{name}.scales"), ElemType::F32, dims(blocks));
     let sum = m.temp(
         format!("{name}.sums"),
         if number.is_some() { ElemType::I32 } else { ElemType::F32 },
         dims(blocks),
     );
-    let quads = m.view_as(bytes, ElemType::I32, dims(blocks * padded / 4));
+    let quads = m.view_as(bytes, ElemType::I32, dims(size / 4));
     let (float, int) = (ElemType::F32, ElemType::I32);
     let origin = m.kernels[k].origin.clone();
     let label = format!("{}.bytes", m.kernels[k].name);
     m.kernel(&label, &origin, |k| {
         k.nest(LoopKind::Par, &dims(blocks), |k, at| {
             let Some((b, row)) = at.split_last() else { return };
-            let element = |k: &mut crate::nest::KernelBuilder, r: Dim| {
+            let element = |k: &mut KernelBuilder, r: Dim| {
                 let e = *b * block + r;
                 let of = |s: Sym| {
                     if s == p.reduction[0].0 {
@@ -143,16 +200,25 @@ fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -
                 let v = element(k, r[0]);
                 k.update(BinOp::Max, most, Expr::un(UnOp::Abs, v));
             });
-            let step = k.let_(Expr::acc(most) / Expr::f32(MOST));
-            let some = Expr::bin(BinOp::Gt, Expr::acc(most), Expr::f32(0.0));
-            let factor = k.let_(Expr::select(some, Expr::f32(MOST) / Expr::acc(most), Expr::f32(0.0)));
+            let (step, factor) = form.scales(k, most);
             let here = |last: Dim| row.iter().copied().chain([last]).collect::<Vec<_>>();
             k.store(scale, &here(*b), step);
             let total = k.acc(Expr::int(int, 0));
             k.nest(LoopKind::Seq, &[Dim::constant(padded)], |k, r| {
                 let v = Expr::un(UnOp::Round, element(k, r[0]) * factor.clone());
                 let q = k.let_(Expr::cast(float, int, v));
-                k.store(bytes, &here(*b * padded + r[0]), Expr::cast(int, ElemType::I8, q.clone()));
+                let mut rest = q.clone();
+                for digit in (0..form.digits).rev() {
+                    let next = (digit > 0).then(|| {
+                        let half = rest.clone() + Expr::int(int, 128);
+                        k.let_(Expr::bin(BinOp::Shr, half, Expr::int(int, 8)))
+                    });
+                    let above = next.clone().map(|n| Expr::bin(BinOp::Shl, n, Expr::int(int, 8)));
+                    let byte = above.map_or(rest.clone(), |a| rest.clone() - a);
+                    let at = here((*b * form.digits + digit) * padded + r[0]);
+                    k.store(bytes, &at, Expr::cast(int, ElemType::I8, byte));
+                    rest = next.unwrap_or(rest);
+                }
                 k.update(BinOp::Add, total, q);
             });
             let value = match number {
@@ -163,9 +229,27 @@ fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -
         });
     });
     let Some(Stmt::Call(made)) = m.driver.pop() else { return None };
-    visit::splice_call(&mut m.driver, k, true, vec![Stmt::Call(made)]).then_some(Buffers {
-        quads,
-        scale,
-        sum,
-    })
+    let mut call = vec![Stmt::Call(made)];
+    let all = Dim::product(extents.iter().copied());
+    if form.digits > 1 && m.syms.range(all).lo.is_none_or(|l| l <= FEW) {
+        call = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Gt, all, FEW), then: call, els: vec![] }];
+    }
+    visit::splice_call(&mut m.driver, k, true, call).then_some(Buffers { quads, scale, sum })
+}
+
+impl Form {
+    /// The scale of a block whose largest magnitude is `most`, and its reciprocal.
+    fn scales(&self, k: &mut KernelBuilder, most: Reg) -> (Expr, Expr) {
+        let (of, top) = (Expr::acc(most), Expr::f32(self.most as f32));
+        if self.digits == 1 {
+            let step = k.let_(of.clone() / top.clone());
+            let some = Expr::bin(BinOp::Gt, of.clone(), Expr::f32(0.0));
+            return (step, k.let_(Expr::select(some, top / of, Expr::f32(0.0))));
+        }
+        let finite = Expr::bin(BinOp::Lt, of.clone(), Expr::f32(f32::INFINITY));
+        let least = k.let_(of.max(Expr::f32(LEAST_SCALE)));
+        // All results of a row that is not finite are NaN.
+        let step = k.let_(Expr::select(finite, least.clone() / top.clone(), Expr::f32(f32::NAN)));
+        (step, k.let_(top / least))
+    }
 }

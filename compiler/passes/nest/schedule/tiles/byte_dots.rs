@@ -4,11 +4,14 @@
 //! (sum_k b_k q_k - z sum_k b_k)`, where both sums are integer and exact. A shift and a mask extract a factor
 //! of four weights in each lane; the factor of the activations is a broadcast.
 //!
+//! An integer of three bytes is `b = (d_0 256 + d_1) 256 + d_2` with digits from -128 to 127: the sums of the
+//! digits' products are added in the same way, modulo 2^32, and the result is exact again.
+//!
 //! Levels without dot products of bytes add pairs of products to 16-bit words ([`DotKind::PairedBytes`]), for
 //! weights of at most 4 bits, and as many as the words can hold ([`chain`]). Weights of 8 bits are split into
 //! two of 4 bits, whose sums have weights 1 and 16.
 
-use super::dequantize::{Nest, Place, Span, blocks, each_word, few_rows, vectors};
+use super::dequantize::{self, Nest, Place, Span, blocks, each_word, few_rows, vectors};
 use super::register::unroll;
 use super::{Part, Tile, each_panel, finish, register};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt};
@@ -23,8 +26,9 @@ const FEW: i64 = 4;
 const MOST_WORDS: i64 = 8;
 
 /// Activations as integers, by rows.
+#[derive(Clone, Copy)]
 pub(crate) struct Bytes {
-    /// `[row][quad]`: four integers per element.
+    /// `[row][block][digit][quad]`: four integers per element.
     pub quads: Buf,
     /// `[row][block]`.
     pub scale: Buf,
@@ -35,10 +39,15 @@ pub(crate) struct Bytes {
     pub centred: bool,
     /// Dot products of weights and activations.
     pub group: DotKind,
+    /// Digits of an integer to base 256, the highest first.
+    pub digits: i64,
+    /// Elements of a block of activations; blocks of weights contain whole ones.
+    pub block: i64,
 }
 
 /// All rows: wide tiles that read weights once for few of them, tall ones that use each word for many. The
-/// choice may be made at run time.
+/// choice may be made at run time. Integers of several digits are for many rows only: few ones are bound by
+/// reading weights, and floats need no other activations.
 pub(super) fn rows(
     m: &mut Module,
     p: &Parts,
@@ -49,16 +58,20 @@ pub(super) fn rows(
 ) -> Vec<Stmt> {
     let in_place = super::Panels::InPlace;
     let many = Tile { mr: few.mr * 2, nv: 1, batch: vec![], clips: vec![], panels: in_place, ..*few };
-    let tiles = |m: &mut Module, t: &Tile| {
+    let tiles = |m: &mut Module, w: &Nest, t: &Tile| {
         let body = each_panel(m, t, panel.into(), |m, cols| few_rows(m, p, w, t, panel.into(), rows, cols));
         w.around(body)
     };
+    let whole = w.bytes.as_ref().is_some_and(|b| b.digits == 1);
+    let (most, floats) = (if whole { FEW } else { dequantize::FEW }, Nest { bytes: None, ..w.clone() });
+    let of_few = if whole { w } else { &floats };
     let body = match all.as_const() {
-        Some(n) => tiles(m, if n <= FEW { few } else { &many }),
+        Some(n) if n <= most => tiles(m, of_few, few),
+        Some(_) => tiles(m, w, &many),
         None => {
-            let (then, els) = (tiles(m, few), tiles(m, &many));
+            let (then, els) = (tiles(m, of_few, few), tiles(m, w, &many));
             let els = fresh_regs(m, &els);
-            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all, FEW), then, els }]
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all, most), then, els }]
         }
     };
     parallel(m, &[(panel, panels)], body)
@@ -91,36 +104,47 @@ pub(super) fn block(
     };
     let place = |i: i64, v: Dim| vec![Dim::constant(i), v];
     let mut out = vec![acc(total, &[1, mr, nv], Expr::f32(0.0))];
-    out.extend(blocks(m, w, &mut |m, span| {
-        let (number, inner) = (span.block, m.reg(int));
+    out.extend(activation_blocks(m, w, b, &mut |m, span, number| {
+        let inner = m.reg(int);
         let mut body = vec![acc(inner, &[mr, nv], Expr::int(int, 0))];
-        if b.centred {
-            let first =
-                |i: i64, v: Dim| Stmt::Set { reg: inner, at: place(i, v), value: of_row(b.sum, i, number) };
-            body.extend(vectors(m, at, &mut |_, v, _| (0..mr).map(|i| first(i, v)).collect()));
+        let value = |i: i64, v: Dim| Expr::Acc { reg: inner, at: place(i, v), lane: None };
+        let set = |m: &mut Module, value: &dyn Fn(i64, Dim) -> Expr| {
+            let one = |i: i64, v: Dim| Stmt::Set { reg: inner, at: place(i, v), value: value(i, v) };
+            vectors(m, at, &mut |_, v, _| (0..mr).map(|i| one(i, v)).collect())
+        };
+        if b.centred && b.digits == 1 {
+            body.extend(set(m, &|i, _| of_row(b.sum, i, number)));
         }
         // Activations are padded with zeros.
         let span = Span { words: span.words + i64::from(span.tail > 0), tail: 0, ..span };
         let sums = Sums { w, group: b.group, at, mr, inner };
-        let quad = |i: i64, quad: Dim| of_row(b.quads, i, quad);
-        body.extend(match b.group {
-            DotKind::PairedBytes => sums.chains(m, span, &quad),
-            _ => {
-                let fields: Vec<Field> =
-                    (0..quads).map(|s| Field { quad: s, shift: s * w.bits, bits: w.bits }).collect();
-                each_word(m, span, per, &mut |m, word, _| sums.word(m, inner, word, &fields, &quad))
+        let fields: Vec<Field> =
+            (0..quads).map(|s| Field { quad: s, shift: s * w.bits, bits: w.bits }).collect();
+        for digit in 0..b.digits {
+            if digit > 0 {
+                body.extend(set(m, &|i, v| Expr::bin(BinOp::Shl, value(i, v), Expr::int(int, 8))));
             }
-        });
+            // Digits before this one, in this block and in those before it.
+            let before = (number * (b.digits - 1) + digit) * (b.block / 4);
+            let quad = |i: i64, quad: Dim| of_row(b.quads, i, quad + before);
+            body.extend(match b.group {
+                DotKind::PairedBytes => sums.chains(m, span, &quad),
+                _ => each_word(m, span, per, &mut |m, word, _| sums.word(m, inner, word, &fields, &quad)),
+            });
+        }
+        if b.centred && b.digits > 1 {
+            body.extend(set(m, &|i, v| value(i, v) + of_row(b.sum, i, number)));
+        }
         body.extend(vectors(m, at, &mut |m, v, lane| {
             let one = |m: &mut Module, i: i64| {
                 let sum =
                     Expr::cast(int, ElemType::F32, Expr::Acc { reg: inner, at: place(i, v), lane: None });
-                let sum = match w.zero(m, at, number, lane) {
+                let sum = match w.zero(m, at, span.block, lane) {
                     Some(z) if !b.centred => sum - of_row(b.sum, i, number) * z,
                     _ => sum,
                 };
                 let own = of_row(b.scale, i, number);
-                let scale = match w.scale(at, number, lane) {
+                let scale = match w.scale(at, span.block, lane) {
                     Some(s) => s * own,
                     None => own,
                 };
@@ -134,6 +158,24 @@ pub(super) fn block(
     }));
     out.extend(finish::stores(m, &register::Block { p, t, part, row, mr }, total));
     out
+}
+
+/// Loops over blocks of activations: `each` receives the span of weights and the number of the block.
+fn activation_blocks(
+    m: &mut Module,
+    w: &Nest,
+    b: &Bytes,
+    each: &mut dyn FnMut(&mut Module, Span, Dim) -> Vec<Stmt>,
+) -> Vec<Stmt> {
+    blocks(m, w, &mut |m, span| {
+        let (parts, words) = (w.block / b.block, b.block * w.bits / 32);
+        if parts == 1 {
+            return each(m, span, span.block);
+        }
+        let s = m.syms.loop_var("s", Dim::constant(0), Dim::constant(parts));
+        let body = each(m, Span { first: span.first + Dim::sym(s) * words, words, ..span }, span.block * parts + s);
+        vec![Stmt::seq(s, Dim::constant(parts), body)]
+    })
 }
 
 /// Weights of a word, one per byte: group `quad` of four, beginning at bit `shift` of each byte.

@@ -24,7 +24,7 @@ use crate::tensor::words::element;
 pub(crate) use weights::{Code, Nest, Scale, Zero};
 
 /// Maximum rows for which elements are converted in registers.
-const FEW: i64 = 8;
+pub(crate) const FEW: i64 = 8;
 /// Maximum iterations of the parallel loop, each of which has scratch.
 const SLOTS: i64 = 32;
 /// Maximum words of a block that are unrolled.
@@ -80,8 +80,10 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     // is computed.
     let some = if m.syms.is_pos(all_rows) { Dim::constant(1) } else { all_rows.min(1) };
     let work = work + some * (w.columns * w.reduction / 8).max(1);
-    if w.bytes.is_some() {
-        return (byte_dots::rows(m, p, w, &few, (panel, panels), (rows, all_rows)), work.floor_div(4));
+    if let Some(b) = &w.bytes {
+        // Three bytes of an integer cost most of what a float does.
+        let work = if b.digits == 1 { work.floor_div(4) } else { work };
+        return (byte_dots::rows(m, p, w, &few, (panel, panels), (rows, all_rows)), work);
     }
     if known.is_some_and(|r| r <= FEW) {
         let body =

@@ -7,6 +7,7 @@ use crate::tensor::words::position;
 use crate::tensor::{ElemType, SmallFloat};
 
 /// The value that is subtracted from elements.
+#[derive(Clone, Copy)]
 pub(crate) enum Zero {
     /// One number.
     Number(f32),
@@ -35,6 +36,7 @@ pub(crate) enum Scale {
 }
 
 /// The weights, packed.
+#[derive(Clone)]
 pub(crate) struct Nest {
     /// The column loop and its extent.
     pub n: Sym,
