@@ -414,12 +414,7 @@ impl Builder {
                     part = self.un(Un::Part((lane / each) as u8), v);
                 }
             }
-            self.push(
-                Op::StoreLane(form, (lane % each) as u8),
-                &[part],
-                Some(Mem::at(base, 0)),
-                None,
-            );
+            self.push(Op::StoreLane(form, (lane % each) as u8), &[part], Some(Mem::at(base, 0)), None);
         }
     }
     /// Stores the lanes of a mask at a stride in a register.

@@ -15,7 +15,8 @@
 //! together: row 2i with row 2i + 1, a panel of 32 columns with the next. So what a row holds reaches its
 //! neighbour only, and threads share the work by pairs of panels. An odd last row has itself as its
 //! neighbour. A kernel of its own makes V, since all panels read it. Sums of weights are made where they are
-//! multiplied, once for all rows of a tile: units that add are idle there. Weights stay packed as
+//! multiplied, once for all rows of a tile: units that add are idle there. Units that convert are not: weights
+//! of 16 bits become floats once for all rows of a group. Weights stay packed as
 //! contractions have them, so that a few rows, which this does not pay for, use the same ones: where run time
 //! counts the rows, the driver chooses (`worth`).
 //!
@@ -134,6 +135,9 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
     let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
     let high = size.as_const().unwrap_or(if even { GROUP / TILE * (TILE + 1) } else { GROUP });
     let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
+    // Shorter floats are converted once for all rows of a group.
+    let floats = (m.bufs[w].ty != ElemType::F32)
+        .then(|| m.temp(format!("{name}.b"), ElemType::F32, [slots, 4, l.block, PANEL].map(constant)));
     let calls = m.driver.len();
     let left = made.unwrap_or_else(|| left_operand(m, k, l));
     // Weights per cache line.
@@ -159,7 +163,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
                     let mut counted = |kb: &mut KernelBuilder, count: Dim| {
                         let share = constant(l.block * PANEL / line).ceil_div(count.max(1)) * line;
                         named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| {
-                            group(kb, l, &Group { w, left, p, slot, pair, first, count, share })
+                            group(kb, l, &Group { w, floats, left, p, slot, pair, first, count, share })
                         });
                     };
                     if even {
@@ -239,8 +243,9 @@ fn named(kb: &mut KernelBuilder, value: Dim, limit: Dim, f: &mut dyn FnMut(&mut 
 
 /// A group of rows and a pair of panels.
 struct Group {
-    /// Weights, the left operand, products.
+    /// Weights, four quarters of a block of them as floats if they are shorter, the left operand, products.
     w: Buf,
+    floats: Option<Buf>,
     left: LeftOperand,
     p: Buf,
     /// The scratch slot.
@@ -257,7 +262,17 @@ struct Group {
 fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
     let (half, panel) = (l.k.1 / 2, Dim::constant(PANEL));
     let blocks = half / l.block;
+    // An element of a quarter of the weights, in step `c` of block `b`.
+    let weight = |kb: &KernelBuilder, (y, x): (Dim, Dim), (b, c): (Dim, Dim), column: Dim| {
+        kb.load(g.w, &[g.pair * 2 + x, y * half + b * l.block + c, column])
+    };
     let part = |kb: &mut KernelBuilder, b: Dim, more: bool| {
+        for (floats, q) in g.floats.iter().flat_map(|f| (0..4).map(move |q| (*f, q))) {
+            kb.nest(LoopKind::Par, &[Dim::constant(l.block), panel], |kb, at| {
+                let value = weight(kb, (Dim::constant(q / 2), Dim::constant(q % 2)), (b, at[0]), at[1]);
+                kb.store(floats, &[g.slot, Dim::constant(q), at[0], at[1]], value);
+            });
+        }
         for f in &FACTORS {
             kb.range(LoopKind::Seq, "e", 0, f.count, |kb, e| {
                 kb.nest(LoopKind::Par, &[g.count, panel], |kb, at| {
@@ -275,8 +290,9 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
                             kb.push(Stmt::Prefetch { buf: g.w, at });
                         }
                         let k = b * l.block + c;
-                        let quarter = |kb: &KernelBuilder, (y, x): (Dim, Dim)| {
-                            kb.load(g.w, &[g.pair * 2 + x, y * half + k, at[1]])
+                        let quarter = |kb: &KernelBuilder, (y, x): (Dim, Dim)| match g.floats {
+                            Some(f) => kb.load(f, &[g.slot, y * 2 + x, c, at[1]]),
+                            None => weight(kb, (y, x), (b, c), at[1]),
                         };
                         let x = kb.load(g.left.sums, &[e + f.from, g.first + at[0], k]);
                         let y = quarter(kb, (f.first)(e));

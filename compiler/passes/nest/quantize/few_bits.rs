@@ -11,8 +11,8 @@
 //! bytes, and `--math strict` is not given, a kernel before the contraction quantizes the activations to
 //! 8-bit integers, block by block: `b = round(a / s)` with `s = max |a| / 127` (`activations`). The products
 //! are then integer (`tiles::byte_dots`). Contractions with the same operand share the quantized activations.
-//! Many rows of other contractions are multiplied in the same way where activations as integers of three bytes
-//! are about as exact as floats.
+//! Other contractions are computed in the same way where activations as integers of three bytes are about as
+//! exact as floats.
 
 mod activations;
 mod gathered;
@@ -339,10 +339,6 @@ impl Pass<'_> {
             };
             activations::Form::narrow(w, number, group)?
         } else {
-            let all = Dim::product(rows.iter().map(|r| r.1));
-            if m.syms.range(all).hi.is_some_and(|h| h <= dequantize::FEW) {
-                return None;
-            }
             activations::Form::exact(w, number, &self.facts)?
         };
         self.made.of(m, k, &f.parts, rows, form, self.uses)

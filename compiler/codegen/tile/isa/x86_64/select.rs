@@ -68,8 +68,7 @@ pub(super) fn forms(blocks: &mut [Block], lane: Bits, each: bool) {
                     if b.nodes[i].literal.is_none() =>
                 {
                     let of_lanes = lanes(b.nodes[i].op) == Some(lane);
-                    let load =
-                        |v: &Value| loads.get(v).copied().filter(|l| once(v) && (of_lanes || !l.1));
+                    let load = |v: &Value| loads.get(v).copied().filter(|l| once(v) && (of_lanes || !l.1));
                     // Factors of a sum may be exchanged.
                     if let (Op::Fma231 { .. }, &[z, x, y]) = (b.nodes[i].op, b.nodes[i].args.as_slice())
                         && load(&y).is_none()

@@ -2,11 +2,12 @@
 //! bytes, which represent a block about as exactly as floats do ([`Form::exact`]).
 
 use super::weights::Weights;
-use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, KernelBuilder, LoopKind, Module, Reg, Stmt, UnOp, visit};
+use crate::nest::{
+    BinOp, Buf, DotKind, Expr, Kernel, KernelBuilder, LoopKind, Module, Reg, Stmt, UnOp, visit,
+};
 use crate::passes::nest::analysis::shape::Uses;
 use crate::passes::nest::schedule::contract::Parts;
 use crate::passes::nest::schedule::tiles::byte_dots::Bytes;
-use crate::passes::nest::schedule::tiles::dequantize::FEW;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
@@ -229,12 +230,11 @@ fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -
         });
     });
     let Some(Stmt::Call(made)) = m.driver.pop() else { return None };
-    let mut call = vec![Stmt::Call(made)];
-    let all = Dim::product(extents.iter().copied());
-    if form.digits > 1 && m.syms.range(all).lo.is_none_or(|l| l <= FEW) {
-        call = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Gt, all, FEW), then: call, els: vec![] }];
-    }
-    visit::splice_call(&mut m.driver, k, true, call).then_some(Buffers { quads, scale, sum })
+    visit::splice_call(&mut m.driver, k, true, vec![Stmt::Call(made)]).then_some(Buffers {
+        quads,
+        scale,
+        sum,
+    })
 }
 
 impl Form {

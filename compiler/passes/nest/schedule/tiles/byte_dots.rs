@@ -11,7 +11,7 @@
 //! weights of at most 4 bits, and as many as the words can hold ([`chain`]). Weights of 8 bits are split into
 //! two of 4 bits, whose sums have weights 1 and 16.
 
-use super::dequantize::{self, Nest, Place, Span, blocks, each_word, few_rows, vectors};
+use super::dequantize::{Nest, Place, Span, blocks, each_word, few_rows, vectors};
 use super::register::unroll;
 use super::{Part, Tile, each_panel, finish, register};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt};
@@ -46,8 +46,7 @@ pub(crate) struct Bytes {
 }
 
 /// All rows: wide tiles that read weights once for few of them, tall ones that use each word for many. The
-/// choice may be made at run time. Integers of several digits are for many rows only: few ones are bound by
-/// reading weights, and floats need no other activations.
+/// choice may be made at run time.
 pub(super) fn rows(
     m: &mut Module,
     p: &Parts,
@@ -58,20 +57,16 @@ pub(super) fn rows(
 ) -> Vec<Stmt> {
     let in_place = super::Panels::InPlace;
     let many = Tile { mr: few.mr * 2, nv: 1, batch: vec![], clips: vec![], panels: in_place, ..*few };
-    let tiles = |m: &mut Module, w: &Nest, t: &Tile| {
+    let tiles = |m: &mut Module, t: &Tile| {
         let body = each_panel(m, t, panel.into(), |m, cols| few_rows(m, p, w, t, panel.into(), rows, cols));
         w.around(body)
     };
-    let whole = w.bytes.as_ref().is_some_and(|b| b.digits == 1);
-    let (most, floats) = (if whole { FEW } else { dequantize::FEW }, Nest { bytes: None, ..w.clone() });
-    let of_few = if whole { w } else { &floats };
     let body = match all.as_const() {
-        Some(n) if n <= most => tiles(m, of_few, few),
-        Some(_) => tiles(m, w, &many),
+        Some(n) => tiles(m, if n <= FEW { few } else { &many }),
         None => {
-            let (then, els) = (tiles(m, of_few, few), tiles(m, w, &many));
+            let (then, els) = (tiles(m, few), tiles(m, &many));
             let els = fresh_regs(m, &els);
-            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all, most), then, els }]
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all, FEW), then, els }]
         }
     };
     parallel(m, &[(panel, panels)], body)
@@ -98,61 +93,66 @@ pub(super) fn block(
         init,
     };
     // An element that belongs to row `i` of the tile.
-    let of_row = |buf: Buf, i: i64, last: Dim| -> Expr {
+    let of_row = |buf: Buf, i: Dim, last: Dim| -> Expr {
         let rows = w.outer.iter().map(|r| Dim::sym(r.0)).chain(w.row.map(|_| row + i));
         Expr::Load { buf, at: rows.chain([last]).collect() }
     };
-    let place = |i: i64, v: Dim| vec![Dim::constant(i), v];
+    let each_row = |m: &mut Module, f: &mut dyn FnMut(&mut Module, Dim, Dim, Dim) -> Stmt| {
+        let i = m.syms.loop_var("i", zero, Dim::constant(mr));
+        let body = vectors(m, at, &mut |m, v, lane| vec![f(m, i.into(), v, lane)]);
+        unroll(i, mr, body)
+    };
     let mut out = vec![acc(total, &[1, mr, nv], Expr::f32(0.0))];
+    // Digits are added side by side if registers suffice, else one after the other, each with the weights
+    // extracted again.
+    let beside = if (b.digits + 1) * mr * nv + 6 <= t.registers { b.digits } else { 1 };
     out.extend(activation_blocks(m, w, b, &mut |m, span, number| {
         let inner = m.reg(int);
-        let mut body = vec![acc(inner, &[mr, nv], Expr::int(int, 0))];
-        let value = |i: i64, v: Dim| Expr::Acc { reg: inner, at: place(i, v), lane: None };
-        let set = |m: &mut Module, value: &dyn Fn(i64, Dim) -> Expr| {
-            let one = |i: i64, v: Dim| Stmt::Set { reg: inner, at: place(i, v), value: value(i, v) };
-            vectors(m, at, &mut |_, v, _| (0..mr).map(|i| one(i, v)).collect())
+        let value =
+            |s: i64, i: Dim, v: Dim| Expr::Acc { reg: inner, at: vec![Dim::constant(s), i, v], lane: None };
+        let set = |m: &mut Module, value: &dyn Fn(Dim, Dim) -> Expr| {
+            each_row(m, &mut |_, i, v, _| Stmt::Set { reg: inner, at: vec![zero, i, v], value: value(i, v) })
         };
+        let mut body = vec![acc(inner, &[beside, mr, nv], Expr::int(int, 0))];
         if b.centred && b.digits == 1 {
             body.extend(set(m, &|i, _| of_row(b.sum, i, number)));
         }
         // Activations are padded with zeros.
         let span = Span { words: span.words + i64::from(span.tail > 0), tail: 0, ..span };
-        let sums = Sums { w, group: b.group, at, mr, inner };
         let fields: Vec<Field> =
             (0..quads).map(|s| Field { quad: s, shift: s * w.bits, bits: w.bits }).collect();
-        for digit in 0..b.digits {
-            if digit > 0 {
-                body.extend(set(m, &|i, v| Expr::bin(BinOp::Shl, value(i, v), Expr::int(int, 8))));
+        let next = |e: Expr| Expr::bin(BinOp::Shl, e, Expr::int(int, 8));
+        for first in (0..b.digits).step_by(beside as usize) {
+            if first > 0 {
+                body.extend(set(m, &|i, v| next(value(0, i, v))));
             }
-            // Digits before this one, in this block and in those before it.
-            let before = (number * (b.digits - 1) + digit) * (b.block / 4);
-            let quad = |i: i64, quad: Dim| of_row(b.quads, i, quad + before);
+            let quad = |s: i64, i: Dim, quad: Dim| {
+                // Digits before this one, in this block and in those before it.
+                let before = (number * (b.digits - 1) + first + s) * (b.block / 4);
+                of_row(b.quads, i, quad + before)
+            };
+            let sums = Sums { w, group: b.group, at, mr, beside, inner, quad: &quad };
             body.extend(match b.group {
-                DotKind::PairedBytes => sums.chains(m, span, &quad),
-                _ => each_word(m, span, per, &mut |m, word, _| sums.word(m, inner, word, &fields, &quad)),
+                DotKind::PairedBytes => sums.chains(m, span),
+                _ => each_word(m, span, per, &mut |m, word, _| sums.word(m, inner, word, &fields)),
             });
         }
-        if b.centred && b.digits > 1 {
-            body.extend(set(m, &|i, v| value(i, v) + of_row(b.sum, i, number)));
-        }
-        body.extend(vectors(m, at, &mut |m, v, lane| {
-            let one = |m: &mut Module, i: i64| {
-                let sum =
-                    Expr::cast(int, ElemType::F32, Expr::Acc { reg: inner, at: place(i, v), lane: None });
-                let sum = match w.zero(m, at, span.block, lane) {
-                    Some(z) if !b.centred => sum - of_row(b.sum, i, number) * z,
-                    _ => sum,
-                };
-                let own = of_row(b.scale, i, number);
-                let scale = match w.scale(at, span.block, lane) {
-                    Some(s) => s * own,
-                    None => own,
-                };
-                let at = vec![zero, Dim::constant(i), v];
-                let before = Expr::Acc { reg: total, at: at.clone(), lane: None };
-                Stmt::Set { reg: total, at, value: Expr::fma(scale, sum, before) }
+        body.extend(each_row(m, &mut |m, i, v, lane| {
+            let sum = (1..beside).fold(value(0, i, v), |sum, s| next(sum) + value(s, i, v));
+            let sum = if b.centred && b.digits > 1 { sum + of_row(b.sum, i, number) } else { sum };
+            let sum = Expr::cast(int, ElemType::F32, sum);
+            let sum = match w.zero(m, at, span.block, lane) {
+                Some(z) if !b.centred => sum - of_row(b.sum, i, number) * z,
+                _ => sum,
             };
-            (0..mr).map(|i| one(m, i)).collect()
+            let own = of_row(b.scale, i, number);
+            let scale = match w.scale(at, span.block, lane) {
+                Some(s) => s * own,
+                None => own,
+            };
+            let at = vec![zero, i, v];
+            let before = Expr::Acc { reg: total, at: at.clone(), lane: None };
+            Stmt::Set { reg: total, at, value: Expr::fma(scale, sum, before) }
         }));
         body
     }));
@@ -173,7 +173,8 @@ fn activation_blocks(
             return each(m, span, span.block);
         }
         let s = m.syms.loop_var("s", Dim::constant(0), Dim::constant(parts));
-        let body = each(m, Span { first: span.first + Dim::sym(s) * words, words, ..span }, span.block * parts + s);
+        let body =
+            each(m, Span { first: span.first + Dim::sym(s) * words, words, ..span }, span.block * parts + s);
         vec![Stmt::seq(s, Dim::constant(parts), body)]
     })
 }
@@ -186,53 +187,62 @@ struct Field {
     bits: i64,
 }
 
-/// The accumulators of a block: one per row of a tile and column.
+/// The accumulators of a block: one per digit, row of a tile and column.
 struct Sums<'a> {
     w: &'a Nest,
     group: DotKind,
     at: Place,
     mr: i64,
+    /// Digits of the activations that are added side by side.
+    beside: i64,
     inner: Reg,
+    /// The activation factor of a digit and a row at an index.
+    quad: &'a dyn Fn(i64, Dim, Dim) -> Expr,
 }
 
 impl Sums<'_> {
-    /// Adds the products of some of a word's weights to `to`; `quad`: the activation factor of a row at an
-    /// index.
-    fn word(
-        &self,
-        m: &mut Module,
-        to: Reg,
-        word: Dim,
-        fields: &[Field],
-        quad: &dyn Fn(i64, Dim) -> Expr,
-    ) -> Vec<Stmt> {
-        let (int, quads) = (ElemType::I32, 8 / self.w.bits);
-        vectors(m, self.at, &mut |m, v, lane| {
-            let whole = m.reg(int);
-            let mut body = vec![Stmt::Let { reg: whole, value: self.w.word(self.at, word, lane) }];
-            for f in fields {
-                let q = m.reg(int);
+    /// Adds the products of some of a word's weights to `to`.
+    fn word(&self, m: &mut Module, to: Reg, word: Dim, fields: &[Field]) -> Vec<Stmt> {
+        let (int, quads, at) = (ElemType::I32, 8 / self.w.bits, self.at);
+        let (whole, q) = (m.reg(int), m.reg(int));
+        let of = |reg: Reg, at: Vec<Dim>| Expr::Acc { reg, at, lane: None };
+        let mut body = vec![self.acc(whole, &[]), self.acc(q, &[])];
+        body.extend(vectors(m, at, &mut |_, v, lane| {
+            vec![Stmt::Set { reg: whole, at: vec![v], value: self.w.word(at, word, lane) }]
+        }));
+        for f in fields {
+            let mask = 0x0101_0101 * ((1 << f.bits) - 1);
+            body.extend(vectors(m, at, &mut |_, v, _| {
                 let moved = match f.shift {
-                    0 => Expr::Reg(whole),
-                    n => Expr::bin(BinOp::Shr, Expr::Reg(whole), Expr::int(int, n)),
+                    0 => of(whole, vec![v]),
+                    n => Expr::bin(BinOp::Shr, of(whole, vec![v]), Expr::int(int, n)),
                 };
-                let mask = 0x0101_0101 * ((1 << f.bits) - 1);
                 let value =
                     if f.bits == 8 { moved } else { Expr::bin(BinOp::And, moved, Expr::int(int, mask)) };
-                body.push(Stmt::Let { reg: q, value });
-                body.extend((0..self.mr).map(|i| {
-                    let at = vec![Dim::constant(i), v];
-                    let before = Expr::Acc { reg: to, at: at.clone(), lane: None };
-                    let value = Expr::dot(self.group, Expr::Reg(q), quad(i, word * quads + f.quad), before);
+                vec![Stmt::Set { reg: q, at: vec![v], value }]
+            }));
+            let i = m.syms.loop_var("i", Dim::constant(0), Dim::constant(self.mr));
+            let rows = vectors(m, at, &mut |_, v, _| {
+                let digit = |s: i64| {
+                    let at = vec![Dim::constant(s), i.into(), v];
+                    let factor = (self.quad)(s, i.into(), word * quads + f.quad);
+                    let value = Expr::dot(self.group, of(q, vec![v]), factor, of(to, at.clone()));
                     Stmt::Set { reg: to, at, value }
-                }));
-            }
-            body
-        })
+                };
+                (0..self.beside).map(digit).collect()
+            });
+            body.extend(unroll(i, self.mr, rows));
+        }
+        body
+    }
+    /// Integers of the vectors of a tile, for each of the dimensions `of`.
+    fn acc(&self, reg: Reg, of: &[i64]) -> Stmt {
+        let shape = of.iter().chain([&self.at.vectors]).map(|n| *n as u32).collect();
+        Stmt::Acc { reg, lanes: self.at.lanes as u32, shape, init: Expr::int(ElemType::I32, 0) }
     }
     /// All words of a block by paired products: 16-bit words accumulate several of them, and are then
     /// widened.
-    fn chains(&self, m: &mut Module, span: Span, quad: &dyn Fn(i64, Dim) -> Expr) -> Vec<Stmt> {
+    fn chains(&self, m: &mut Module, span: Span) -> Vec<Stmt> {
         let (bits, int) = (self.w.bits, ElemType::I32);
         // Fields that are added to the same words, and their weight.
         let chains: Vec<(Vec<Field>, i64)> = match bits {
@@ -245,26 +255,20 @@ impl Sums<'_> {
         let mut body = vec![];
         for (fields, times) in chains {
             let words = m.reg(int);
-            body.push(Stmt::Acc {
-                reg: words,
-                lanes: self.at.lanes as u32,
-                shape: vec![self.mr as u32, self.at.vectors as u32],
-                init: Expr::int(int, 0),
-            });
+            body.push(self.acc(words, &[1, self.mr]));
             let u = m.syms.loop_var("u", Dim::constant(0), Dim::constant(step));
             let word = span.first + Dim::sym(turn) * step + u;
-            let of_word = self.word(m, words, word, &fields, quad);
+            let of_word = self.word(m, words, word, &fields);
             body.extend(unroll(u, step, of_word));
             let both = Expr::int(int, times << 16 | times);
-            body.extend(vectors(m, self.at, &mut |_, v, _| {
-                let add = |i: i64| {
-                    let at = vec![Dim::constant(i), v];
-                    let of = |reg: Reg| Expr::Acc { reg, at: at.clone(), lane: None };
-                    let value = Expr::dot(DotKind::Words, of(words), both.clone(), of(self.inner));
-                    Stmt::Set { reg: self.inner, at: at.clone(), value }
-                };
-                (0..self.mr).map(add).collect()
-            }));
+            let i = m.syms.loop_var("i", Dim::constant(0), Dim::constant(self.mr));
+            let rows = vectors(m, self.at, &mut |_, v, _| {
+                let at = vec![Dim::constant(0), i.into(), v];
+                let of = |reg: Reg| Expr::Acc { reg, at: at.clone(), lane: None };
+                let value = Expr::dot(DotKind::Words, of(words), both.clone(), of(self.inner));
+                vec![Stmt::Set { reg: self.inner, at: at.clone(), value }]
+            });
+            body.extend(unroll(i, self.mr, rows));
         }
         vec![Stmt::seq(turn, Dim::constant(turns), body)]
     }

@@ -24,7 +24,7 @@ use crate::tensor::words::element;
 pub(crate) use weights::{Code, Nest, Scale, Zero};
 
 /// Maximum rows for which elements are converted in registers.
-pub(crate) const FEW: i64 = 8;
+const FEW: i64 = 8;
 /// Maximum iterations of the parallel loop, each of which has scratch.
 const SLOTS: i64 = 32;
 /// Maximum words of a block that are unrolled.
@@ -146,7 +146,8 @@ pub(super) fn few_rows(
     })
 }
 
-/// Tiles of `t.mr` rows, then the binary digits of the remainder.
+/// Tiles of `t.mr` rows, then of half as many while these are at least four, then one of the rows that are
+/// left: tiles of few rows are bound by reading weights.
 fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let whole = m.syms.simplify(rows.floor_div(t.mr));
@@ -160,22 +161,29 @@ fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim)
             out.push(Stmt::seq(v, whole, body));
         }
     }
-    let mut height = t.mr / 2;
-    while height > 0 {
-        let row = m.syms.simplify(rows.floor_div(2 * height) * (2 * height));
-        let digit = m.syms.simplify(rows.floor_div(height).modulo(2));
-        match digit.as_const() {
-            Some(0) => {}
+    let least = t.mr.min(4);
+    let mut rest = |m: &mut Module, height: i64, (row, is): (Dim, Dim)| {
+        let (row, is) = (m.syms.simplify(row), m.syms.simplify(is));
+        match is.as_const() {
+            Some(n) if n != height => {}
             Some(_) => {
                 let rows = block(m, p, w, t, part, (row, height));
                 out.extend(tile(rows));
             }
             None => {
                 let then = block(m, p, w, t, part, (row, height));
-                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, digit, 0), then, els: vec![] });
+                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Eq, is, height), then, els: vec![] });
             }
         }
+    };
+    let mut height = t.mr / 2;
+    while height >= least {
+        let above = rows.floor_div(2 * height) * (2 * height);
+        rest(m, height, (above, rows.floor_div(height).modulo(2) * height));
         height /= 2;
+    }
+    for height in (1..least).rev() {
+        rest(m, height, (rows.floor_div(least) * least, rows.modulo(least)));
     }
     out
 }
