@@ -488,6 +488,16 @@ impl Builder {
     pub fn un_of(&mut self, op: Un, a: Value, bits: Bits) -> Value {
         self.value(Op::Un(op, bits), &[a], None, Class::Vector)
     }
+    /// Exchanges lanes i and i ^ k, of `bits`. ISAs without a form of 64 bits exchange pairs of 32 bits.
+    pub fn swap_lanes(&mut self, k: u8, a: Value, bits: Bits) -> Value {
+        let words = if bits == Bits::B64 { 2 } else { 1 };
+        let own = Op::Un(Un::Swap(k * words), bits);
+        if bits == Bits::B64 && !self.has(own) {
+            self.un(Un::Swap(k * words), a)
+        } else {
+            self.value(own, &[a], None, Class::Vector)
+        }
+    }
     /// a * b + c.
     pub fn fma_of(&mut self, a: Value, b: Value, c: Value, bits: Bits) -> Value {
         self.value(Op::Fma { neg: false, bits }, &[a, b, c], None, Class::Vector)

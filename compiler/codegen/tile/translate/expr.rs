@@ -176,13 +176,10 @@ impl Translate<'_> {
     }
     fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
         let mut k = self.b.lanes() as u8 / 2;
-        let words = if is_long(v.ty) { 2 } else { 1 };
-        // Other forms move 32 bits of any type.
-        let typed = self.b.has(Op::Un(Un::Swap(k * words), Bits::B64));
-        let bits = if typed { bits_of(v.ty) } else { Bits::B32 };
+        let bits = bits_of(v.ty);
         let mut r = v;
         while k > 0 {
-            let s = Val { v: self.b.un_of(Un::Swap(k * words), r.v, bits), ..r };
+            let s = Val { v: self.b.swap_lanes(k, r.v, bits), ..r };
             r = self.binary(op, r, s, false)?;
             k /= 2;
         }

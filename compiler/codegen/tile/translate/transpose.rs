@@ -4,7 +4,7 @@
 use super::expr::{NO_TYPE, form, is_long};
 use super::{Fit, Translate};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::{Bin, Bits, Form, Pred, Un, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Pred, Value, Width};
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -127,7 +127,6 @@ impl Translate<'_> {
     fn transpose(&mut self, v: &mut [Value]) {
         let lanes = v.len();
         let (iota, bits) = (self.b.iota(), self.b.index_bits());
-        let words = if bits == Bits::B64 { 2 } else { 1 };
         let mut k = lanes / 2;
         while k > 0 {
             let (bit, zero) = if bits == Bits::B64 {
@@ -139,8 +138,7 @@ impl Translate<'_> {
             let upper = self.b.icmp(Pred::Ne, bit, zero, bits);
             for i in (0..lanes).filter(|i| i & k == 0) {
                 let (a, b) = (v[i], v[i | k]);
-                let (sa, sb) =
-                    (self.b.un(Un::Swap(k as u8 * words), a), self.b.un(Un::Swap(k as u8 * words), b));
+                let [sa, sb] = [a, b].map(|v| self.b.swap_lanes(k as u8, v, bits));
                 v[i] = self.b.select(upper, sb, a, bits);
                 v[i | k] = self.b.select(upper, b, sa, bits);
             }
