@@ -87,11 +87,13 @@ pub fn buffers(body: &[Stmt]) -> impl Iterator<Item = Buf> {
     visit::loads(body).into_iter().chain(visit::stores(body))
 }
 
-/// Symbols with values in the frame on which a body and the sizes of its buffers depend.
+/// Symbols with values in the frame on which a body and the sizes of its buffers depend, including those that
+/// own the memory of a view: an access through a view may be checked against them.
 pub fn symbols(m: &Module, body: &[Stmt]) -> BTreeSet<Sym> {
     let mut syms = BTreeSet::new();
     visit::walk(body, &mut |s| s.dims().iter().for_each(|d| syms.extend(d.syms())));
-    buffers(body).for_each(|b| m.bufs[b].dims.iter().for_each(|d| syms.extend(d.syms())));
+    let sizes = |b: Buf| [b, m.storage(b)].into_iter().flat_map(|b| &m.bufs[b].dims);
+    buffers(body).flat_map(sizes).for_each(|d| syms.extend(d.syms()));
     syms.retain(|s| is_frame_sym(m, *s));
     syms
 }
