@@ -254,8 +254,7 @@ fn owners(b: &Block, ends: &[usize]) -> Vec<Option<usize>> {
             None => n.def.and_then(|d| of.get(&d).copied().flatten()),
         };
         found[i] = owner;
-        let memory = n.mem.iter().flat_map(|m| [Some(m.base), m.index.map(|x| x.0)]).flatten();
-        n.args.iter().copied().chain(memory).for_each(|v| note(&mut of, v, owner));
+        n.values().for_each(|v| note(&mut of, v, owner));
     }
     found
 }

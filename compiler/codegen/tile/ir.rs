@@ -542,6 +542,14 @@ impl Mem {
     pub fn at(base: Value, disp: i32) -> Mem {
         Mem { base, index: None, disp, each: false }
     }
+    /// The registers of the address.
+    pub fn values(&self) -> impl Iterator<Item = Value> {
+        [Some(self.base), self.index.map(|i| i.0)].into_iter().flatten()
+    }
+    /// The same, for renaming.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        [Some(&mut self.base), self.index.as_mut().map(|i| &mut i.0)].into_iter().flatten()
+    }
 }
 
 /// The source line of an instruction in the text, 0 without debug information. All compare equal: functions
@@ -576,6 +584,17 @@ pub struct Node {
     pub def: Option<Value>,
     /// Source line.
     pub line: Line,
+}
+
+impl Node {
+    /// All operands, with the registers of the memory operand.
+    pub fn values(&self) -> impl Iterator<Item = Value> {
+        self.args.iter().copied().chain(self.mem.iter().flat_map(Mem::values))
+    }
+    /// The same, for renaming.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.args.iter_mut().chain(self.mem.iter_mut().flat_map(Mem::values_mut))
+    }
 }
 
 /// A basic block.

@@ -10,7 +10,7 @@
 //!    vector, and vector operations may make and take masks.
 //! 5. The machine has the operation.
 
-use super::ir::{Class, Func, Node, Op, Value};
+use super::ir::{Class, Func, Mem, Node, Op, Value};
 use super::isa::Machine;
 
 /// Verifies a function; returns the first fault, with the instruction.
@@ -98,7 +98,7 @@ impl Verify<'_> {
         if n.op.is_memory() && n.mem.is_none() {
             return Err("a memory operand is missing".into());
         }
-        for v in n.mem.iter().flat_map(|m| [Some(m.base), m.index.map(|i| i.0)]).flatten() {
+        for v in n.mem.iter().flat_map(Mem::values) {
             self.want(Some(v), Class::Int)?;
         }
         match (n.def, def) {
@@ -170,8 +170,7 @@ impl Verify<'_> {
                 }
             };
             for n in &b.nodes {
-                let memory = n.mem.iter().flat_map(|m| [Some(m.base), m.index.map(|i| i.0)]).flatten();
-                n.args.iter().copied().chain(memory).try_for_each(|v| used(v, &there))?;
+                n.values().try_for_each(|v| used(v, &there))?;
                 if let Some(d) = n.def {
                     there[d.0 as usize] = true;
                 }

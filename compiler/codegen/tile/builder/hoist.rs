@@ -2,7 +2,7 @@
 //! the positions that lanes read. In a short loop over short rows they would cost more than its work.
 
 use super::Builder;
-use crate::codegen::tile::ir::{Node, Op, Value};
+use crate::codegen::tile::ir::{Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
 /// True for cheap operations without side effects that partial vectors repeat. Operations on masks are
@@ -30,8 +30,8 @@ impl Builder {
         let mut inside: Set<Value> = blocks.iter().flat_map(|b| b.params.iter().copied()).collect();
         let mut operands: Set<Value> = Set::default();
         for n in blocks.iter().flat_map(|b| &b.nodes) {
-            if self.may_move(n) && !n.args.iter().any(|v| inside.contains(v)) {
-                operands.extend(&n.args);
+            if self.may_move(n) && !n.values().any(|v| inside.contains(&v)) {
+                operands.extend(n.values());
             } else {
                 inside.extend(n.def);
             }
@@ -52,7 +52,7 @@ impl Builder {
             moves(n.op) || positions.contains(&v) && (!matches!(n.op, Op::Int(_)) || operands.contains(&v))
         };
         let mut out: Vec<Node> = vec![];
-        let mut known: Map<(Op, Vec<Value>), Value> = Map::default();
+        let mut known: Map<(Op, Vec<Value>, Option<Mem>), Value> = Map::default();
         let mut inside: Set<Value> = Set::default();
         let mut same: Map<Value, Value> = Map::default();
         for b in &mut self.f.blocks[head..] {
@@ -63,14 +63,14 @@ impl Builder {
                     kept.push(n);
                     continue;
                 };
-                n.args.iter_mut().for_each(|v| *v = same.get(v).copied().unwrap_or(*v));
-                if !movable(&n, def) || n.args.iter().any(|v| inside.contains(v)) {
+                n.values_mut().for_each(|v| *v = same.get(v).copied().unwrap_or(*v));
+                if !movable(&n, def) || n.values().any(|v| inside.contains(&v)) {
                     inside.insert(def);
                     kept.push(n);
-                } else if let Some(v) = known.get(&(n.op, n.args.clone())) {
+                } else if let Some(v) = known.get(&(n.op, n.args.clone(), n.mem)) {
                     same.insert(def, *v);
                 } else {
-                    known.insert((n.op, n.args.clone()), def);
+                    known.insert((n.op, n.args.clone(), n.mem), def);
                     out.push(n);
                 }
             }
@@ -80,7 +80,7 @@ impl Builder {
         if !same.is_empty() {
             let own = |v: &mut Value| *v = same.get(v).copied().unwrap_or(*v);
             for b in &mut self.f.blocks[head..] {
-                b.nodes.iter_mut().flat_map(|n| &mut n.args).chain(&mut b.jump_args).for_each(own);
+                b.nodes.iter_mut().flat_map(Node::values_mut).chain(&mut b.jump_args).for_each(own);
             }
             after.iter_mut().for_each(own);
         }

@@ -84,17 +84,11 @@ pub(super) fn products(f: &mut Func) {
     drop_unused(&mut f.blocks);
 }
 
-/// The operands of an instruction.
-fn reads(n: &Node) -> impl Iterator<Item = Value> + '_ {
-    let memory = n.mem.iter().flat_map(|m| [Some(m.base), m.index.map(|i| i.0)]).flatten();
-    n.args.iter().copied().chain(memory)
-}
-
 /// Removes loads of row elements that paired loads replaced.
 fn drop_unused(blocks: &mut [Block]) {
     let used: Set<Value> = blocks
         .iter()
-        .flat_map(|b| b.nodes.iter().flat_map(reads).chain(b.jump_args.iter().copied()))
+        .flat_map(|b| b.nodes.iter().flat_map(Node::values).chain(b.jump_args.iter().copied()))
         .collect();
     for b in blocks {
         b.nodes.retain(|n| !(n.op == Op::Broadcast(Form::B64) && n.def.is_some_and(|d| !used.contains(&d))));
@@ -181,7 +175,7 @@ fn can_pair(b: &Block, x: &Chain, y: &Chain) -> bool {
     let own: Set<usize> = x.nodes.iter().chain(&y.nodes).copied().collect();
     let sums: Set<Value> = own.iter().filter_map(|i| b.nodes[*i].def).collect();
     let last = own.iter().max().copied().unwrap_or(0);
-    let read = |i: usize| !own.contains(&i) && reads(&b.nodes[i]).any(|v| sums.contains(&v));
+    let read = |i: usize| !own.contains(&i) && b.nodes[i].values().any(|v| sums.contains(&v));
     alike && !(0..last).any(read) && !sums.contains(&x.root) && !sums.contains(&y.root)
 }
 

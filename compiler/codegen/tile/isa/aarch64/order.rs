@@ -269,15 +269,9 @@ fn conflict(a: &Node, b: &Node) -> bool {
     place(&x) != place(&y) || (i64::from(x.disp) - i64::from(y.disp)).abs() < BYTES
 }
 
-/// Arguments, base and index.
-fn operands(n: &Node) -> impl Iterator<Item = Value> {
-    let memory = n.mem.iter().flat_map(|m| [Some(m.base), m.index.map(|x| x.0)]).flatten();
-    n.args.iter().copied().chain(memory)
-}
-
 /// True if an instruction reads a value.
 fn reads(n: &Node, v: Value) -> bool {
-    operands(n).any(|x| x == v)
+    n.values().any(|x| x == v)
 }
 
 /// The argument that a result takes the place of: pointers and counters are added to in place, too.
@@ -296,7 +290,7 @@ fn edges(nodes: &[Node]) -> Vec<Edge> {
     let (mut fixed, mut accesses): (Option<usize>, Vec<usize>) = (None, vec![]);
     for (i, n) in nodes.iter().enumerate() {
         let over = overwrites(n);
-        for (k, v) in operands(n).enumerate() {
+        for (k, v) in n.values().enumerate() {
             if let Some(d) = made.get(&v) {
                 out.push((*d, i, latency(&nodes[*d])));
             }
