@@ -205,7 +205,9 @@ impl Pieces {
                 let count = extent.floor_div(step);
                 let rest = m.syms.simplify(extent.modulo(step));
                 out.extend(row.windows(m, vectors, count));
-                for v in (0..vectors).filter(|_| rest.as_const() != Some(0)) {
+                // Vectors beyond the known end of a row do not exist.
+                let most = m.syms.range(rest).hi;
+                for v in (0..vectors).filter(|v| most.is_none_or(|n| n > v * lanes)) {
                     let n = if vectors == 1 { rest } else { (rest - v * lanes).max(0).min(lanes) };
                     let vector = row.vector(m, (count * vectors + v) * lanes, n);
                     out.push(if row.abreast.is_some() { once(m, n, vector) } else { vector });
