@@ -8,6 +8,7 @@ pub(crate) mod permuted_loads;
 mod rows;
 mod short_rows;
 mod stage_through_scratch;
+mod sums_abreast;
 mod unroll_and_jam;
 
 use along::{Along, along_result};
@@ -38,13 +39,15 @@ use std::sync::Arc;
 pub struct Vectors {
     /// Elements per vector.
     pub lanes: i64,
+    /// Vector registers.
+    pub registers: i64,
     /// Capabilities of the level's vectors.
     pub caps: Caps,
 }
 
 impl From<Facts> for Vectors {
     fn from(f: Facts) -> Vectors {
-        Vectors { lanes: i64::from(f.lanes), caps: f.caps }
+        Vectors { lanes: i64::from(f.lanes), registers: i64::from(f.registers), caps: f.caps }
     }
 }
 

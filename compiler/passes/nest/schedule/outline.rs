@@ -43,20 +43,19 @@ fn tiles(mut body: Vec<Stmt>) -> Vec<Stmt> {
     body
 }
 
-/// The number of statements that belong to the first accumulators: up to the next ones, or to the statement
-/// after the unrolled loops that store the results.
+/// The number of statements that belong to the first accumulators: up to the next ones after other
+/// statements, or to the statement after the unrolled loops that store the results.
 fn group(body: &[Stmt]) -> usize {
     let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
+    let accs = body.iter().take_while(|s| matches!(s, Stmt::Acc { .. })).count();
     // The initial values directly follow the accumulators.
-    let begins = |i: usize| i == 2 && visit::stores(&body[1..2]).is_empty();
-    match body.first() {
-        Some(Stmt::Acc { .. }) => (1..body.len())
-            .find(|i| {
-                matches!(body[*i], Stmt::Acc { .. })
-                    || unrolled(&body[*i - 1]) && !unrolled(&body[*i]) && !begins(*i)
-            })
-            .unwrap_or(body.len()),
-        _ => 1,
+    let begins = |i: usize| i == accs + 1 && visit::stores(&body[accs..i]).is_empty();
+    let ends = |i: &usize| {
+        matches!(body[*i], Stmt::Acc { .. }) || unrolled(&body[*i - 1]) && !unrolled(&body[*i]) && !begins(*i)
+    };
+    match accs {
+        0 => 1,
+        _ => (accs..body.len()).find(ends).unwrap_or(body.len()),
     }
 }
 

@@ -215,7 +215,7 @@ impl Packer<'_> {
             _ => cut(v),
         };
         let body = wrap(&self.outer, body);
-        lanes::schedule(m, id, &body, Vectors { lanes: i64::from(caps.bits / 32), caps })
+        lanes::schedule(m, id, &body, Vectors { lanes: i64::from(caps.bits / 32), registers: 16, caps })
     }
     /// True if the operand is contiguous along the columns.
     fn is_contiguous(&self, m: &Module) -> bool {

@@ -3,7 +3,7 @@
 use super::body::{in_lanes, lets_as_accs, renamed};
 use super::permuted_loads::{self, Pieces, Row};
 use super::stage_through_scratch::{self, Staging};
-use super::unroll_and_jam::interleave;
+use super::sums_abreast::{self, Block};
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, rows};
 use crate::nest::schedule::Schedule;
@@ -24,8 +24,8 @@ pub(super) struct Along {
     /// Indices that are uniform across lanes: the symbol, its value, and its bound.
     outside: Vec<(Sym, Expr, Dim)>,
     how: How,
-    /// A loop unrolled by two, so that shared elements are loaded once.
-    two: Option<Sym>,
+    /// Iterations that are interleaved, so that shared elements are loaded once.
+    blocks: Vec<Block>,
 }
 
 /// The sequence of the vectors.
@@ -126,11 +126,35 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
         let one = side == 1 && !lets && (2..=4).contains(&vectors);
         if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
     };
-    let two = match how {
-        How::Blocks(side) if vectors.caps.by_lane && outside.is_empty() => shared_rows(m, &nest, var, side),
-        _ => None,
-    };
-    Some(Along { nest, var, extent, lanes, outside, how, two })
+    let (how, blocks) = interleaved(m, &nest, (var, extent), how, vectors);
+    Some(Along { nest, var, extent, lanes, outside, how, blocks })
+}
+
+/// The interleaved iterations around vectors, and the sequence of these.
+fn interleaved(
+    m: &Module,
+    nest: &ParNest,
+    (var, extent): (Sym, Dim),
+    how: How,
+    vectors: Vectors,
+) -> (How, Vec<Block>) {
+    let (How::Row(side) | How::Blocks(side)) = how else { return (how, vec![]) };
+    if vectors.caps.by_lane
+        && matches!(how, How::Blocks(_))
+        && let Some(row) = shared_rows(m, nest, var, side)
+    {
+        return (how, vec![Block::of_two(row)]);
+    }
+    if !waits(&nest.body) {
+        return (how, vec![]);
+    }
+    // Rows and results in place of adjacent vectors, which a row of run-time length may not have.
+    let alone = extent.as_const().is_none();
+    let side = if alone { 1 } else { side };
+    match sums_abreast::choose(m, nest, var, side, vectors.registers) {
+        blocks if !blocks.is_empty() && alone => (How::Blocks(1), blocks),
+        blocks => (how, blocks),
+    }
 }
 
 /// Maximum operations of two unrolled rows of a window.
@@ -247,8 +271,8 @@ impl Along {
             How::Shared(n) => Schedule { blocks: vec![("elements of a task", Dim::constant(*n))], ..s },
             How::Loop => s,
             How::Row(n) | How::Blocks(n) => {
-                let rows = self.two.map(|_| ("rows", 2));
-                let tile = rows.into_iter().chain(blocks(*n)).collect();
+                let several = self.blocks.iter().map(|b| (b.name, b.count));
+                let tile = several.chain(blocks(*n)).collect();
                 Schedule { strategy: "sums in vectors", tile, ..s }
             }
             How::Staged(_) => {
@@ -264,7 +288,7 @@ impl Along {
     }
     /// The nest in vectors.
     pub fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let Along { mut nest, var, extent, lanes, outside, how, two } = self;
+        let Along { mut nest, var, extent, lanes, outside, how, blocks } = self;
         let zero = Dim::constant(0);
         let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
             vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
@@ -300,13 +324,7 @@ impl Along {
             }
         };
         m.syms.set_loop_range(var, zero, extent);
-        let Some((at, row)) = two.and_then(|r| Some((others.iter().position(|l| l.0 == r)?, r))) else {
-            return wrap(&others, out);
-        };
-        let half = others[at].1.floor_div(2);
-        let pair = m.syms.loop_var("b", zero, half);
-        others[at] = (pair, half);
-        let out = interleave(m, &out, row, Dim::sym(pair) * 2, 2);
+        let out = sums_abreast::apply(m, &blocks, &mut others, out);
         wrap(&others, out)
     }
 }
