@@ -15,6 +15,9 @@
 //! in the cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of
 //! its own makes.
 //!
+//! On levels with f16 arithmetic, `--math fast` computes layers whose weights are f16 by F(2x2, 3x3) with V and
+//! U of f16: 16 products of f16 for 4 results (`choice`).
+//!
 //! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model
 //! runs, block after block of input channels (`[slot][36][C / blocks][K / slices]`), and M is a sum over
 //! blocks; a group is then several images if these are small. While a block is multiplied, memory is asked
@@ -29,9 +32,10 @@
 //!
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors
 //! are a few times those of the direct sum, along one dimension half of that (tests/winograd.rs). Sums of
-//! integers (`exact_sums`) are left alone. `wins` decides for two dimensions, `line::Line::gain` for one, both
-//! beside what the level takes for the plain sum: with `--math fast`, that may be one of bf16.
+//! integers (`exact_sums`) are left alone. `choice` decides for two dimensions, `line::Line::gain` for one, both
+//! beside what the level takes for the plain sum: with `--math fast`, that may be one of bf16 or f16.
 
+mod choice;
 mod line;
 mod points;
 mod transform;
@@ -43,10 +47,12 @@ use crate::passes::nest::analysis::form::{Contraction, Convolution, ProductKind}
 use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::quantize::bf16_dot;
 use crate::sym::{Dim, Sym};
-use crate::target::{Facts, Level};
+use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
+pub use choice::variant;
+use choice::{Direct, MOST_WEIGHTS, READ, ROW, TRANSFORM};
+use points::{Form, SQUARE};
 use std::sync::Arc;
 use transform::{input, output, packed, prefetch_weights, transformed, weights};
 
@@ -56,8 +62,6 @@ const SLOTS: i64 = 32;
 const FRESH_SLOTS: i64 = 16;
 /// Bytes of U that a second-level cache holds.
 const NEAR_WEIGHTS: i64 = L2;
-/// Maximum bytes of U worth storing: four times the weights.
-const MOST_WEIGHTS: i64 = 16 * L2;
 /// Maximum tiles of a group if weights are transformed for each group: enough to make the transform a small
 /// part of the time, few enough for M of a slice to stay in the second-level cache.
 const FRESH_TILES: i64 = 64;
@@ -66,29 +70,9 @@ const FRESH_WIDTH: i64 = 32;
 /// Maximum input channels of a block in that case: U of a block is written and read in the second-level
 /// cache.
 const FRESH_BLOCK: i64 = 32;
-/// Cycles for one input channel and 16 output channels on a core with 512-bit vectors: products of a tile
-/// with U,
-const ROW: i64 = 20;
-/// products of a direct f32 sum for one result,
-const PLAIN: i64 = 4;
-/// reading U from beyond the second-level cache,
-const READ: i64 = 576;
-/// transforming weights.
-const TRANSFORM: i64 = 100;
-
-/// Throughput of a level's multiply-adds for direct sums, relative to f32.
-fn speed(m: &Module, facts: &Facts) -> i64 {
-    if bf16_dot::applies(m, facts) { 2 } else { 1 }
-}
-
-/// Levels whose direct sums take equally long share a module from here on.
-pub fn variant(m: &Module, facts: &Facts) -> u32 {
-    speed(m, facts) as u32
-}
-
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    let speed = speed(m, &level.facts);
+    let direct = Direct::of(m, &level.facts);
     if level.facts.lanes == 1 || m.math == Math::Strict || !m.optimize.may_grow() {
         return Ok(());
     }
@@ -98,9 +82,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         else {
             continue;
         };
-        if let Some(l) = layer(m, parts).filter(|l| wins(m, l, speed)) {
+        if let Some(l) = layer(m, parts).and_then(|l| choice::chosen(m, l, direct)) {
             rewrite(m, k, &l);
-        } else if let Some(l) = line::layer(m, parts, speed as f64) {
+        } else if let Some(l) = line::layer(m, parts, direct.speed(m, parts.b.0) as f64) {
             line::rewrite(m, k, &l);
         }
     }
@@ -108,8 +92,13 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 }
 
 /// A convolution to which the transform applies.
+#[derive(Clone)]
 struct Layer {
     parts: Contraction,
+    /// The transform in both directions.
+    form: Form,
+    /// U and V are f16, and so are the products.
+    halves: bool,
     /// Batch, if there is such a loop.
     n: Option<(Sym, Dim)>,
     /// Output channels, rows, columns.
@@ -152,33 +141,41 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
         c,
         from: (rows.first, columns.first),
         parts: p.clone(),
+        form: SQUARE,
+        halves: false,
     })
 }
 
-/// Whether the transform is profitable: there are enough tiles for the matrix products, and few of them
-/// extend beyond the image. `speed`: throughput of the direct sum's products relative to f32.
-fn wins(m: &Module, l: &Layer, speed: i64) -> bool {
-    let (tiles, area) = (tiles(l), l.y.1 * l.x.1);
-    let full = match (tiles.as_const(), area.as_const()) {
-        (Some(t), Some(a)) if speed > 1 => ROW * t + TRANSFORM < PLAIN * a / speed,
-        // Cycles of the products and of the weight transform for a single image.
-        (Some(t), Some(a)) if t < 9 => {
-            l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4
-        }
-        (Some(t), Some(a)) => 16 * t <= 2 * a,
-        _ => m.syms.range(area).hi.is_none_or(|h| h >= 144 * speed),
-    };
-    full && l.c.1 >= 16 && l.k.1 >= 16 && (bytes(l) <= MOST_WEIGHTS || fresh(l).is_some())
+impl Layer {
+    /// Results of a side of a tile.
+    fn side(&self) -> i64 {
+        self.form.results() as i64
+    }
+    /// Products of a tile.
+    fn products(&self) -> i64 {
+        (self.form.products() * self.form.products()) as i64
+    }
+    /// The type of U and V.
+    fn factors(&self) -> ElemType {
+        if self.halves { ElemType::F16 } else { ElemType::F32 }
+    }
+    /// Bytes of V and M of a tile, M for at most `width` output channels.
+    fn near(&self, width: i64) -> i64 {
+        self.products() * (self.factor_bytes() * self.c.1 + 4 * self.k.1.min(width))
+    }
+    fn factor_bytes(&self) -> i64 {
+        if self.halves { 2 } else { 4 }
+    }
 }
 
 /// Bytes of U.
 fn bytes(l: &Layer) -> i64 {
-    36 * 4 * l.c.1 * l.k.1
+    l.products() * l.factor_bytes() * l.c.1 * l.k.1
 }
 
 /// Tiles of an image.
 fn tiles(l: &Layer) -> Dim {
-    l.y.1.ceil_div(4) * l.x.1.ceil_div(4)
+    l.y.1.ceil_div(l.side()) * l.x.1.ceil_div(l.side())
 }
 
 /// The decomposition of the work.
@@ -203,6 +200,9 @@ struct Plan {
 /// Output channels of a slice and input channels of a block, if weights are to be transformed at run time: U
 /// would come from beyond the second-level cache, and there are too few tiles to hide the latency.
 fn fresh(l: &Layer) -> Option<(i64, i64)> {
+    if l.halves {
+        return None;
+    }
     let waits = tiles(l).as_const().is_some_and(|t| bytes(l) > NEAR_WEIGHTS && READ > ROW * t + TRANSFORM);
     let block = (2..=FRESH_BLOCK / 16).rev().map(|b| 16 * b).find(|b| l.c.1 % b == 0)?;
     (l.k.1 % FRESH_WIDTH == 0 && (waits || bytes(l) > MOST_WEIGHTS)).then_some((FRESH_WIDTH, block))
@@ -238,7 +238,7 @@ fn plan(l: &Layer) -> Plan {
     }
     let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
     // V and M of a group in a second-level cache.
-    let most = ((512 << 10) / (36 * 4 * (l.c.1 + l.k.1.min(64)))).clamp(16, 49);
+    let most = ((512 << 10) / l.near(64)).clamp(16, if l.halves { 98 } else { 49 });
     let size = match tiles.as_const() {
         None => most.min(28),
         Some(t) => {
@@ -274,7 +274,7 @@ fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
     let cuts = [(groups - 1, 64), (groups, 64), (groups + 1, 64), (groups, 32), (groups + 1, 32)];
     let suits = |g: i64, width: i64| {
         let size = (t + g - 1) / g;
-        let fits = g >= groups || size * 36 * 4 * (l.c.1 + l.k.1.min(64)) <= 3 * L2 / 4;
+        let fits = g >= groups || size * l.near(64) <= 3 * L2 / 4;
         fits && (g <= groups || size >= 12) && l.k.1 % width == 0 && g * (l.k.1 / width) % THREADS == 0
     };
     let (g, width) = cuts.into_iter().find(|(g, width)| *g > 0 && suits(*g, *width))?;
@@ -322,7 +322,7 @@ struct At {
 
 /// Tile `t` of image `i` of group `g`, clamped to the last tile.
 fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
-    let (all, wide) = (tiles(l), l.x.1.ceil_div(4));
+    let (all, wide) = (tiles(l), l.x.1.ceil_div(l.side()));
     let (image, t) = match p.whole {
         Some(n) => (g * n + i, t),
         None => {
@@ -358,20 +358,25 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let most = if p.fresh { FRESH_SLOTS } else { SLOTS };
     let slots = total.as_const().map_or(most, |t| t.min(most));
     let blocks = l.c.1 / p.block;
-    // An odd number of cache lines between the 36 planes: otherwise they would share few cache sets.
+    // An odd number of cache lines between the planes: otherwise they would share few cache sets.
     let odd = |n: i64| n + i64::from(n % 2 == 0);
-    let line =
-        |channels: i64| if !p.fresh && channels % 16 == 0 { odd(channels / 16) * 16 } else { channels };
-    let group = |channels: i64| [constant(36), constant(odd(p.tiles)), constant(line(channels))];
+    let group = |channels: i64, bytes: i64| {
+        let of = 64 / bytes;
+        let line = if !p.fresh && channels % of == 0 { odd(channels / of) * of } else { channels };
+        [constant(l.products()), constant(odd(p.tiles)), constant(line)]
+    };
     let shared = p.slices > 1;
     let v = m.temp(
         format!("{name}.v"),
-        ElemType::F32,
-        [[if shared { p.total } else { constant(slots) }, constant(blocks)].as_slice(), &group(p.block)]
-            .concat(),
+        l.factors(),
+        [
+            [if shared { p.total } else { constant(slots) }, constant(blocks)].as_slice(),
+            &group(p.block, l.factor_bytes()),
+        ]
+        .concat(),
     );
     let mm =
-        m.temp(format!("{name}.m"), ElemType::F32, [[constant(slots)].as_slice(), &group(width)].concat());
+        m.temp(format!("{name}.m"), ElemType::F32, [[constant(slots)].as_slice(), &group(width, 4)].concat());
     let u = if p.fresh {
         m.temp(
             format!("{name}.u"),
@@ -443,9 +448,11 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                             prefetch_weights(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
                         });
                     } else {
-                        kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| {
-                            products(kb, o[0], &o[1..])
-                        });
+                        kb.nest(
+                            LoopKind::Par,
+                            &[constant(l.products()), images, tiles, constant(width)],
+                            |kb, o| products(kb, o[0], &o[1..]),
+                        );
                     }
                 };
                 part(kb, constant(0), false);

@@ -3,12 +3,13 @@
 //!
 //! `widen_f16_scratch` keeps operands of contractions in f32, so that each element is converted once. If a
 //! level multiplies f16 and accumulates in f16 (at most [`HALVES`](crate::nest::HALVES) products), both
-//! factors should be f16 in memory: scratch becomes f16 again if all of its readers are contractions whose
-//! other factor is f16. Schedules and tiles select f16 arithmetic for contractions with two f16 factors.
+//! factors should be f16 in memory: scratch that such a product reads becomes f16 again if its other readers
+//! are products with f16, too, or read each element once: epilogues of contractions (the sum of a residual
+//! block) and maps (padding). Schedules and tiles select f16 arithmetic for contractions with two f16 factors.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Kernel, Math, Module, visit};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind};
+use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
 use crate::passes::nest::analysis::shape::is_temp;
 use crate::passes::nest::quantize::integer_dot::operands;
 use crate::target::{Facts, Level};
@@ -54,16 +55,18 @@ fn narrow(m: &Module) -> HashSet<Buf> {
     for b in m.bufs.keys().filter(|b| m.is_recast(*b)) {
         fit.remove(&m.storage(b));
     }
-    let epilogues: HashMap<Kernel, &Contraction> = all.iter().map(|(k, p)| (*k, p)).collect();
+    let of: HashMap<Kernel, &Contraction> = all.iter().map(|(k, p)| (*k, p)).collect();
     for k in visit::calls(&m.driver) {
         let own = by_half.get(&k).map_or(&[][..], Vec::as_slice);
-        for b in visit::loads(&m.kernels[k].body).into_iter().map(|b| m.storage(b)) {
+        let over_and_over = match of.get(&k) {
+            Some(p) => vec![p.a.0, p.b.0],
+            None if matches!(m.form(k), Form::Map(_)) => vec![],
+            None => visit::loads(&m.kernels[k].body),
+        };
+        for b in over_and_over.into_iter().map(|b| m.storage(b)) {
             if !own.contains(&b) {
                 fit.remove(&b);
             }
-        }
-        for b in epilogues.get(&k).map_or(vec![], |p| visit::loads(&p.epilogue)) {
-            fit.remove(&m.storage(b));
         }
     }
     for b in visit::loads(&m.driver) {

@@ -3,6 +3,7 @@
 //! eight f16, which combine two adjacent vectors of a row, and multiplies unconverted operands. After the
 //! loop they are added in f32 to the initial values. Long reductions consist of nested loops.
 
+use super::near;
 use crate::codegen::tile::ir::Bits::B32;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
 use crate::codegen::tile::isa::node;
@@ -251,10 +252,11 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
             };
             let holder = *held.entry(*at).or_insert_with(|| {
                 let def = Value::fresh(classes, Class::Vector);
-                // Adjacent elements are loaded together; a single one is in the lower half of a 32-bit lane.
                 let op = match count {
                     8 => Op::Load(Form::B32),
                     4 => Op::LoadFirst(Form::B32, 2),
+                    2 => Op::LoadFirst(Form::B32, 1),
+                    // In the lower half of a lane of 32 bits.
                     _ => Op::LoadFirst(Form::U16, 1),
                 };
                 // At the start of the block: its loads depend on nothing in it.
@@ -305,15 +307,12 @@ fn lanes(b: &Block, pairs: &[Pair]) -> Map<Value, (Mem, usize, u8)> {
     let mut found = Map::default();
     for (base, mut list) in rows {
         list.sort_unstable();
-        let mut k = 0;
-        while k < list.len() {
-            let near = list[k..].windows(2).take_while(|w| w[1].0.wrapping_sub(w[0].0) == 2).count() + 1;
-            let count = [8, 4].into_iter().find(|n| near >= *n).unwrap_or(1);
-            let at = Mem::at(base, list[k].0);
-            for (lane, (_, v)) in list[k..k + count].iter().enumerate() {
-                found.insert(*v, (at, count, lane as u8));
+        let places: Vec<i32> = list.iter().map(|e| e.0).collect();
+        for w in near::windows(&places, 2, &[8, 4, 2]) {
+            let at = Mem::at(base, w.first);
+            for (i, lane) in w.elements {
+                found.insert(list[i].1, (at, w.count, lane));
             }
-            k += count;
         }
     }
     found

@@ -6,6 +6,7 @@ mod halves;
 mod instructions;
 mod matrix;
 mod memory;
+mod near;
 mod order;
 mod quads;
 mod registers;

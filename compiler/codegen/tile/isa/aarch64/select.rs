@@ -2,7 +2,7 @@
 //! loaded into, products of rows and columns are scheduled so that few loads are live at once, and selects
 //! overwrite dead operands.
 
-use super::order;
+use super::{near, order};
 use crate::codegen::tile::ir::{Block, Form, Func, Mem, Node, Op, Value};
 use crate::codegen::tile::isa::stores;
 use crate::codegen::{Map, Set};
@@ -146,7 +146,49 @@ type Held = Map<Value, (Value, u8)>;
 /// Accesses of one form to one base without a store between them: displacements and instruction indices.
 type Run = (Form, Option<Place>, Vec<(i32, usize)>);
 
-/// Loads the elements of a block: adjacent ones together if registers allow, else separately.
+/// Lanes of a register for elements of a form.
+fn lanes_of(form: Form) -> usize {
+    (16 / form.lane_bytes()) as usize
+}
+
+/// Elements that one load has.
+struct Group {
+    /// Displacement of the first lane.
+    first: i32,
+    /// Number of lanes.
+    count: usize,
+    /// Instructions, and the lane of each.
+    elements: Vec<(usize, u8)>,
+    /// Lanes of a register.
+    lanes: usize,
+}
+
+impl Group {
+    /// True if all lanes of the register are elements.
+    fn is_full(&self) -> bool {
+        self.elements.len() >= self.lanes
+    }
+}
+
+/// The elements of a run that share loads.
+fn groups_of((form, _, mut list): Run) -> Vec<Group> {
+    let lanes = lanes_of(form);
+    list.sort_unstable();
+    let places: Vec<i32> = list.iter().map(|x| x.0).collect();
+    let counts: &[usize] = if lanes == 4 { &[4, 2] } else { &[2] };
+    near::windows(&places, form.bytes() as i32, counts)
+        .into_iter()
+        .filter(|w| w.elements.len() > 1)
+        .map(|w| Group {
+            first: w.first,
+            count: w.count,
+            elements: w.elements.iter().map(|(i, lane)| (list[*i].1, *lane)).collect(),
+            lanes,
+        })
+        .collect()
+}
+
+/// Loads the elements of a block: near ones together if registers allow, else separately.
 fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     let mut held = Held::default();
     // The accumulators of the block reduce the registers for loads.
@@ -174,40 +216,30 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
             _ => {}
         }
     }
-    let mut groups: Vec<Vec<usize>> = vec![];
-    for (form, _, mut list) in runs {
-        let (lanes, size) = ((16 / form.lane_bytes()) as usize, form.bytes() as i32);
-        list.sort_unstable();
-        let mut k = 0;
-        while k < list.len() {
-            let near = list[k..].windows(2).take_while(|w| w[1].0.wrapping_sub(w[0].0) == size).count() + 1;
-            if near >= lanes {
-                groups.push(list[k..k + lanes].iter().map(|x| x.1).collect());
-                k += lanes;
-            } else {
-                k += 1;
-            }
-        }
-    }
+    let mut groups: Vec<Group> = runs.into_iter().flat_map(groups_of).collect();
     // Two registers for the other factors.
+    if sums + groups.len() + 2 > REGISTERS {
+        groups.retain(Group::is_full);
+    }
     if sums + groups.len() + 2 > REGISTERS {
         groups.clear();
     }
     let mut gone: Set<usize> = Set::default();
     for g in groups {
-        let Some(first) = g.iter().min().copied() else { continue };
-        let (Some(holder), Some(start)) = (b.nodes[first].def, b.nodes[g[0]].mem) else { continue };
-        for (lane, i) in g.iter().enumerate() {
+        let Some(first) = g.elements.iter().map(|e| e.0).min() else { continue };
+        let (Some(holder), Some(place)) = (b.nodes[first].def, b.nodes[first].mem) else { continue };
+        for (i, lane) in &g.elements {
             if let Some(d) = b.nodes[*i].def {
-                held.insert(d, (holder, lane as u8));
+                held.insert(d, (holder, *lane));
             }
             if *i != first {
                 gone.insert(*i);
             }
         }
         if let Op::Broadcast(form) = b.nodes[first].op {
-            b.nodes[first].op = Op::Load(form);
-            b.nodes[first].mem = Some(start);
+            let whole = g.count == lanes_of(form);
+            b.nodes[first].op = if whole { Op::Load(form) } else { Op::LoadFirst(form, g.count as u8) };
+            b.nodes[first].mem = Some(Mem { disp: g.first, ..place });
         }
     }
     for n in &mut b.nodes {

@@ -19,8 +19,9 @@ pub(super) struct Form {
     taps: usize,
 }
 
-/// The form that [`super::transform`] applies in both directions.
+/// The forms that [`super::transform`] applies in both directions.
 pub(super) const SQUARE: Form = Form { results: 4, taps: 3 };
+pub(super) const SMALL: Form = Form { results: 2, taps: 3 };
 
 impl Form {
     /// All forms for a filter of `taps` taps that compute several results.

@@ -1,38 +1,42 @@
-//! The transforms of F(4x4, 3x3) for weights, image and products: those of F(4, 3) applied once in each
-//! dimension.
+//! The transforms of F(4x4, 3x3) and F(2x2, 3x3) for weights, image and products: those of F(4, 3) or
+//! F(2, 3) applied once in each dimension.
 //!
 //! Run-time transforms of weights omit the factors of G's rows. The results of the products are divided by
 //! them instead, since there are far fewer results.
 
-use super::points::SQUARE;
 use super::{At, Layer, position};
 use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Stmt};
 use crate::passes::nest::analysis::shape::{add, finished, fresh_regs, sub};
 use crate::sym::{Dim, Sym};
-use crate::tensor::ConstData;
 use crate::tensor::consts::Remap;
+use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// U = G g G', `[slice][36][C][K / slices]`.
+/// U = G g G', `[slice][products][C][K / slices]`.
 pub(super) fn transformed(l: &Layer, slices: i64) -> Option<Arc<ConstData>> {
-    l.weights.derive(format!("winograd {:?} / {slices}", (l.k.1, l.c.1)), || {
+    l.weights.derive(format!("winograd {:?} / {slices}", (l.form, l.k.1, l.c.1)), || {
         let (k, c) = (usize::try_from(l.k.1).ok()?, usize::try_from(l.c.1).ok()?);
         let width = k / usize::try_from(slices).ok()?;
-        let rows = SQUARE.filter();
+        let rows = l.form.filter();
+        let (side, products) = (rows.len(), rows.len() * rows.len());
         let product = |g: [f64; 3], row: &[f64]| g[0] * row[0] + g[1] * row[1] + g[2] * row[2];
         let w: Vec<f64> = l.weights.to_f64s()?;
-        let mut out = vec![0f32; 36 * c * k];
+        let mut out = vec![0f64; products * c * k];
         for (i, g) in w.chunks_exact(9).enumerate() {
             let (ki, ci) = (i / c, i % c);
-            let first = (ki / width * 36 * c + ci) * width + ki % width;
+            let first = (ki / width * products * c + ci) * width + ki % width;
             for (y, row) in rows.iter().enumerate() {
                 let line: [f64; 3] = std::array::from_fn(|x| product([g[x], g[3 + x], g[6 + x]], row));
                 for (x, row) in rows.iter().enumerate() {
-                    out[first + (y * 6 + x) * c * width] = product(line, row) as f32;
+                    out[first + (y * side + x) * c * width] = product(line, row);
                 }
             }
         }
-        Some(ConstData::f32s(vec![slices, 36, l.c.1, l.k.1 / slices], &out))
+        let bytes: Vec<u8> = match l.factors() {
+            ElemType::F16 => out.iter().flat_map(|v| half::f16::from_f64(*v).to_le_bytes()).collect(),
+            _ => out.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect(),
+        };
+        ConstData::new(l.factors(), vec![slices, l.products(), l.c.1, l.k.1 / slices], bytes)
     })
 }
 
@@ -172,29 +176,31 @@ pub(super) fn input(
     place: [Dim; 2],
 ) {
     let (src, dims) = (l.parts.a.0, kb.m.bufs[l.parts.a.0].dims.clone());
-    let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
+    let (ty, tx) = (l.y.1.ceil_div(l.side()), l.x.1.ceil_div(l.side()));
+    let products = l.form.products() as i64;
     kb.nest(LoopKind::Par, &[blocks.into(), block.into()], |kb, o| {
         let c = o[0] * block + o[1];
-        let rows: Vec<Vec<Expr>> = (0..6)
+        let rows: Vec<Vec<Expr>> = (0..products)
             .map(|x| {
-                let d: Vec<Expr> = (0..6)
+                let d: Vec<Expr> = (0..products)
                     .map(|y| {
                         let (py, px) = (
-                            position(at.y, y, l.from.0, 4, ty, dims[2] - 1),
-                            position(at.x, x, l.from.1, 4, tx, dims[3] - 1),
+                            position(at.y, y, l.from.0, l.side(), ty, dims[2] - 1),
+                            position(at.x, x, l.from.1, l.side(), tx, dims[3] - 1),
                         );
                         let e = kb.load(src, &[at.image, c, py, px]);
                         kb.let_(e)
                     })
                     .collect();
-                SQUARE.input(kb, &d)
+                l.form.input(kb, &d)
             })
             .collect();
         // `rows[x]` is column x of B' d; the second transform runs along its rows y.
-        for y in 0..6 {
+        for y in 0..l.form.products() {
             let d = column(&rows, y);
-            for (x, e) in SQUARE.input(kb, &d).into_iter().enumerate() {
-                kb.store(v, &[place[0], o[0], Dim::from(6 * y + x), place[1], o[1]], e);
+            for (x, e) in l.form.input(kb, &d).into_iter().enumerate() {
+                let product = Dim::from(l.form.products() * y + x);
+                kb.store(v, &[place[0], o[0], product, place[1], o[1]], e);
             }
         }
     });
@@ -211,27 +217,28 @@ pub(super) fn output(
     oc: Dim,
 ) {
     let column_of = |kb: &mut KernelBuilder, m: &[Expr]| {
-        if fresh { rescaled_column(kb, m) } else { SQUARE.output(kb, m) }
+        if fresh { rescaled_column(kb, m) } else { l.form.output(kb, m) }
     };
-    let columns: Vec<Vec<Expr>> = (0..6)
+    let products = l.form.products();
+    let columns: Vec<Vec<Expr>> = (0..products)
         .map(|x| {
-            let d: Vec<Expr> = (0..6)
+            let d: Vec<Expr> = (0..products)
                 .map(|y| {
-                    let e = kb.load(m, &[slot, Dim::from(6 * y + x), t, k]);
+                    let e = kb.load(m, &[slot, Dim::from(products * y + x), t, k]);
                     kb.let_(e)
                 })
                 .collect();
             column_of(kb, &d)
         })
         .collect();
-    let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
-    for y in (0..4).rev() {
+    let (ty, tx) = (l.y.1.ceil_div(l.side()), l.x.1.ceil_div(l.side()));
+    for y in (0..l.form.results()).rev() {
         let row = column(&columns, y);
         let results = column_of(kb, &row);
         for (x, value) in results.into_iter().enumerate().rev() {
             let (py, px) = (
-                position(at.y, y as i64, 0, 4, ty, l.y.1 - 1),
-                position(at.x, x as i64, 0, 4, tx, l.x.1 - 1),
+                position(at.y, y as i64, 0, l.side(), ty, l.y.1 - 1),
+                position(at.x, x as i64, 0, l.side(), tx, l.x.1 - 1),
             );
             let put = |s: Sym| match s {
                 s if s == l.k.0 => Some(oc),
