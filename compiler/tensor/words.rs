@@ -89,8 +89,25 @@ impl Words {
     /// Passes all words to `sink`, one panel at a time.
     pub(super) fn write(&self, src: &ConstData, sink: &mut dyn FnMut(&[u8])) {
         let data = src.bytes();
-        let (per, bits) = (self.per(), i64::from(self.bits));
         let [panels, groups, width] = self.dims()[..] else { return };
+        let bits = i64::from(self.bits);
+        let turned =
+            if self.flip { (0..self.per()).fold(0u32, |m, i| m | 1 << (i * bits + bits - 1)) } else { 0 };
+        let mut words = vec![0u32; (groups * width) as usize];
+        let mut out = vec![0u8; words.len() * 4];
+        for panel in 0..panels {
+            if self.rows(&data, panel, &mut words).is_none() {
+                self.columns(&data, panel, &mut words);
+            }
+            for (to, word) in out.as_chunks_mut().0.iter_mut().zip(&words) {
+                *to = (word ^ turned).to_le_bytes();
+            }
+            sink(&out);
+        }
+    }
+    /// The words of a panel, one after the other.
+    fn columns(&self, data: &[u8], panel: i64, words: &mut [u32]) {
+        let (per, bits) = (self.per(), i64::from(self.bits));
         // Elements of a column that are consecutive in memory and fill whole words.
         let whole = self.depth == 1 && (self.offset * bits) % 32 == 0 && (self.column * bits) % 32 == 0;
         let mask = (1u32 << self.bits) - 1;
@@ -100,31 +117,54 @@ impl Words {
             let bit = if self.high_first { i ^ 1 } else { i } * bits;
             u32::from(data.get((bit / 8) as usize).copied().unwrap_or(0)) >> (bit % 8) & mask
         };
-        let turned = if self.flip { (0..per).fold(0u32, |m, i| m | 1 << (i * bits + bits - 1)) } else { 0 };
-        let mut out = Vec::with_capacity((groups * width * 4) as usize);
-        for panel in 0..panels {
-            out.clear();
-            for group in 0..groups {
-                for lane in 0..width {
-                    let n = panel * width + lane;
-                    let first = self.offset + n * self.column + group * per * self.depth;
-                    let at = (first * bits / 8) as usize;
-                    let word = match data.get(at..at + 4) {
-                        _ if n >= self.columns => 0,
-                        Some(w) if whole => {
-                            placed(in_order(u32::from_le_bytes([w[0], w[1], w[2], w[3]])), bits)
-                        }
-                        _ => {
-                            let here = per.min(self.elements - group * per);
-                            (0..here).fold(0, |word, i| {
-                                word | field(first + i * self.depth) << (position(bits, i) * bits)
-                            })
-                        }
-                    };
-                    out.extend_from_slice(&(word ^ turned).to_le_bytes());
-                }
+        for (group, words) in (0..).zip(words.chunks_exact_mut(self.width as usize)) {
+            for (n, to) in (panel * self.width..).zip(words) {
+                let first = self.offset + n * self.column + group * per * self.depth;
+                let at = (first * bits / 8) as usize;
+                *to = match data.get(at..at + 4) {
+                    _ if n >= self.columns => 0,
+                    Some(w) if whole => placed(in_order(u32::from_le_bytes([w[0], w[1], w[2], w[3]])), bits),
+                    _ => {
+                        let here = per.min(self.elements - group * per);
+                        (0..here).fold(0, |word, i| {
+                            word | field(first + i * self.depth) << (position(bits, i) * bits)
+                        })
+                    }
+                };
             }
-            sink(&out);
+        }
+    }
+    /// The words of a panel, in whose rows elements of all columns are consecutive and fill whole bytes: a
+    /// row at a time. `None` if they do not.
+    fn rows(&self, data: &[u8], panel: i64, words: &mut [u32]) -> Option<()> {
+        let (per, bits, width) = (self.per(), i64::from(self.bits), self.width);
+        let (first, lanes) = (panel * width, width.min(self.columns - panel * width));
+        let bytes = |elements: i64| elements * bits % 8 == 0;
+        if self.column != 1 || ![self.offset + first, self.depth, lanes].into_iter().all(bytes) {
+            return None;
+        }
+        let add = match self.bits {
+            2 => add_row::<4>,
+            4 => add_row::<2>,
+            _ => add_row::<1>,
+        };
+        words.fill(0);
+        for (k, at) in (0..self.elements).map(|k| (k, (self.offset + first + k * self.depth) * bits / 8)) {
+            let row = data.get(at as usize..(at + lanes * bits / 8) as usize)?;
+            let words = &mut words[(k / per * width) as usize..][..lanes as usize];
+            add(words, row, (position(bits, k % per) * bits) as u32, self.high_first);
+        }
+        Some(())
+    }
+}
+
+/// Adds a row of elements, `PER` of them in each byte, to the fields at `shift` of adjacent words.
+fn add_row<const PER: usize>(words: &mut [u32], row: &[u8], shift: u32, high_first: bool) {
+    let bits = 8 / PER as u32;
+    let swap = u32::from(high_first);
+    for (words, byte) in words.as_chunks_mut::<PER>().0.iter_mut().zip(row) {
+        for (i, word) in (0..).zip(words) {
+            *word |= (u32::from(*byte) >> ((i ^ swap) * bits) & ((1 << bits) - 1)) << shift;
         }
     }
 }

@@ -63,9 +63,13 @@ impl Remap {
                 let a = (start + lo) as usize * esize;
                 buf.extend_from_slice(&data[a..a + (hi - lo) as usize * esize]);
             } else {
-                for i in lo..hi {
-                    let a = (start + i * linear_step) as usize * esize;
-                    buf.extend_from_slice(&data[a..a + esize]);
+                let from = (start + lo * linear_step, linear_step, (hi - lo) as usize);
+                match esize {
+                    1 => pick::<1>(&data, from, &mut buf),
+                    2 => pick::<2>(&data, from, &mut buf),
+                    4 => pick::<4>(&data, from, &mut buf),
+                    8 => pick::<8>(&data, from, &mut buf),
+                    _ => pick::<16>(&data, from, &mut buf),
                 }
             }
             buf.resize(buf.len() + (inner - hi) as usize * esize, 0);
@@ -89,5 +93,15 @@ impl Remap {
                 o[d] = 0;
             }
         }
+    }
+}
+
+/// Appends `count` elements of `N` bytes, beginning with number `first`, each `step` behind the one before.
+fn pick<const N: usize>(data: &[u8], (first, step, count): (i64, i64, usize), to: &mut Vec<u8>) {
+    let (data, _) = data.as_chunks::<N>();
+    let at = to.len();
+    to.resize(at + count * N, 0);
+    for (i, to) in (0..).zip(to[at..].as_chunks_mut::<N>().0) {
+        *to = data[(first + i * step) as usize];
     }
 }
