@@ -5,8 +5,9 @@
 //! ([`Frame::of_kernel`]). Each of these kernels fills one from the module's frame and calls the code with
 //! it.
 
+use super::Set;
 use crate::nest::{Buf, Module, Place, Slot, Stmt, visit};
-use crate::sym::{Sym, SymKind};
+use crate::sym::{Dim, Sym, SymKind};
 use std::collections::{BTreeSet, HashMap};
 
 /// The contents of a word of the frame.
@@ -90,10 +91,15 @@ pub fn buffers(body: &[Stmt]) -> impl Iterator<Item = Buf> {
 /// Symbols with values in the frame on which a body and the sizes of its buffers depend, including those that
 /// own the memory of a view: an access through a view may be checked against them.
 pub fn symbols(m: &Module, body: &[Stmt]) -> BTreeSet<Sym> {
-    let mut syms = BTreeSet::new();
-    visit::walk(body, &mut |s| s.dims().iter().for_each(|d| syms.extend(d.syms())));
+    let (mut syms, mut seen) = (BTreeSet::new(), Set::<Dim>::default());
+    let mut add = |d: Dim| {
+        if seen.insert(d) {
+            syms.extend(d.syms());
+        }
+    };
+    visit::walk(body, &mut |s| s.each_dim(&mut add));
     let sizes = |b: Buf| [b, m.storage(b)].into_iter().flat_map(|b| &m.bufs[b].dims);
-    buffers(body).flat_map(sizes).for_each(|d| syms.extend(d.syms()));
+    buffers(body).flat_map(sizes).for_each(|d| add(*d));
     syms.retain(|s| is_frame_sym(m, *s));
     syms
 }

@@ -95,6 +95,8 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
             };
             cache.put(&src, key, &made);
         }
+        // The process is about to end. Returning the memory of all nests takes as long as some passes.
+        std::mem::forget(c);
         Ok(written.files)
     })?;
     if a.time_passes {

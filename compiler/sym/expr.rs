@@ -232,6 +232,17 @@ impl Dim {
     pub fn is_overflow(self) -> bool {
         matches!(self.view(), View::Overflow)
     }
+    /// The sum of the magnitudes of all coefficients and the constant, rounded: those of a sum or product of
+    /// dims are at most the sum or product of theirs. Infinite for poison.
+    pub fn magnitude(self) -> f64 {
+        match self.view() {
+            View::Overflow => f64::INFINITY,
+            View::Const(c) => c.unsigned_abs() as f64,
+            View::Sum { terms, constant } => {
+                terms.iter().map(|t| t.0.unsigned_abs() as f64).sum::<f64>() + constant.unsigned_abs() as f64
+            }
+        }
+    }
     /// The product of all items.
     pub fn product(it: impl IntoIterator<Item = Dim>) -> Dim {
         it.into_iter().fold(Dim::constant(1), |a, b| a * b)
