@@ -25,7 +25,6 @@ mod recorder;
 pub mod rust;
 mod rust_error;
 mod rust_value;
-pub mod share;
 pub mod shared;
 pub mod sizes;
 pub mod tile;

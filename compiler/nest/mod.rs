@@ -37,8 +37,8 @@
 //!    `vec(n)` loop an accumulator with `lanes = n` means the lane of the iteration, `(var - lo) mod n`. The
 //!    last vector of a `vec` loop may be partial: lanes beyond `hi` do nothing. `unroll` loops have constant
 //!    bounds.
-//! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are
-//!    constants after unrolling.
+//! 6. Every symbol and register has one definition in a body, in scope at each use; scheduled bodies that are
+//!    copies of one another share theirs. Accumulator subscripts are constants after unrolling.
 //!    A `Define` may redefine a size that is in scope. Every buffer whose shape or address depends on the
 //!    size then has undefined contents; a size that a nested body redefined is undefined behind it. A
 //!    `growable` buffer (scratch with elements to spare, of which views show the first ones) is the
@@ -85,6 +85,7 @@ pub mod foreign;
 pub(crate) mod form;
 mod group;
 pub mod interp;
+pub mod key;
 mod modes;
 mod operation;
 pub mod overflow;

@@ -78,6 +78,25 @@ impl Expr {
         };
         f(e)
     }
+    /// Renames its buffers.
+    pub fn rename(&mut self, f: &dyn Fn(Buf) -> Buf) {
+        match self {
+            Expr::Load { buf, .. } | Expr::Address(buf) | Expr::Text(TextOp::Of(buf), _) => *buf = f(*buf),
+            _ => {}
+        }
+        match self {
+            Expr::Un(_, a) | Expr::Cast(_, a) => a.rename(f),
+            Expr::Bin(_, a, b) => [a, b].into_iter().for_each(|e| e.rename(f)),
+            Expr::Fma(a, b, c) | Expr::Dot(_, a, b, c) | Expr::Select(a, b, c) => {
+                [a, b, c].into_iter().for_each(|e| e.rename(f))
+            }
+            Expr::Let { value, body, .. } | Expr::With { value, body, .. } => {
+                [value, body].into_iter().for_each(|e| e.rename(f))
+            }
+            Expr::Text(_, v) => v.iter_mut().for_each(|e| e.rename(f)),
+            _ => {}
+        }
+    }
     /// Calls `f` for every dim in it.
     pub fn each_dim(&self, f: &mut dyn FnMut(Dim)) {
         self.walk(&mut |e| match e {
@@ -303,6 +322,16 @@ impl Stmt {
     /// Puts dims in place of symbols.
     pub fn subst(self, f: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
         self.map_dims(&mut |d| d.subst(&mut |s| f(s)))
+    }
+    /// Renames the buffers of this and every statement in it.
+    pub fn rename(&mut self, f: &dyn Fn(Buf) -> Buf) {
+        if let Stmt::Store { buf, .. } | Stmt::Prefetch { buf, .. } = self {
+            *buf = f(*buf);
+        }
+        if let Some(e) = self.expr_mut() {
+            e.rename(f);
+        }
+        self.bodies_mut().flatten().for_each(|s| s.rename(f));
     }
     /// Lets every load and store, but those that `f` has nothing for, access another buffer or place.
     pub fn map_accesses(self, f: &dyn Fn(Buf, &[Dim]) -> Option<Access>) -> Stmt {

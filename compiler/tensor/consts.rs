@@ -273,6 +273,21 @@ impl ConstData {
             _ => false,
         }
     }
+    /// If this is a rearrangement of `from`, the same one of `to`, which has the same type and shape.
+    pub fn again(&self, from: &Arc<ConstData>, to: &Arc<ConstData>) -> Option<ConstData> {
+        let Store::Remap(src, map) = &self.store else { return None };
+        let reshaped = |a: &ConstData, b: &ConstData| match (&a.store, &b.store) {
+            (Store::Bytes(a), Store::Bytes(b)) => a.as_ptr() == b.as_ptr() && a.len() == b.len(),
+            _ => false,
+        };
+        let src = match () {
+            _ if from.elem != to.elem || from.dims != to.dims => return None,
+            _ if Arc::ptr_eq(src, from) => to.clone(),
+            _ if reshaped(src, from) && src.elem == from.elem => Arc::new(to.reshaped(src.dims.clone())?),
+            _ => Arc::new(src.again(from, to)?),
+        };
+        ConstData::remap(src, map.clone())
+    }
     /// First 8 hex digits of the hash.
     pub fn short_hash(&self) -> String {
         self.hash()[..4].iter().map(|b| format!("{b:02x}")).collect()

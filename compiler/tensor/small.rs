@@ -7,7 +7,7 @@
 use super::ElemType;
 
 /// A binary float format with a sign, of 8 bits or less.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SmallFloat {
     /// Bits of the exponent.
     pub exp: u32,

@@ -6,9 +6,9 @@ use crate::codegen::cpu_level;
 use crate::codegen::customs;
 use crate::codegen::faults::{self, Checks};
 use crate::codegen::frame::Frame;
-use crate::codegen::share::Key;
 use crate::codegen::tile;
 use crate::diag::{Failure, Result};
+use crate::nest::key::{Key, Writer};
 use crate::nest::{Kernel, Module, Stmt, visit};
 use cranelift_codegen::isa::OwnedTargetIsa;
 use rayon::prelude::*;
@@ -149,7 +149,7 @@ impl Unit<'_> {
     fn shared(&self, v: usize, kernels: &[Kernel]) -> HashMap<Kernel, Kernel> {
         let Variant { m, .. } = &self.variants[v];
         let embedded = !self.interface.weights.external;
-        let keys: Vec<Option<Key>> = kernels.par_iter().map(|k| Key::of(m, *k, embedded)).collect();
+        let keys: Vec<Option<Key>> = kernels.par_iter().map(|k| Writer::code(m, *k, embedded)).collect();
         let mut of: HashMap<&Key, Vec<Kernel>> = HashMap::new();
         for (k, key) in kernels.iter().zip(&keys) {
             if let Some(key) = key {

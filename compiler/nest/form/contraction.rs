@@ -51,7 +51,7 @@ impl Contraction {
 }
 
 /// A reduction step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Hash)]
 pub(crate) enum ProductKind {
     /// Of floats.
     Fma,

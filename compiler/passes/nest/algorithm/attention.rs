@@ -21,8 +21,10 @@ mod one_row;
 mod softmax;
 
 use crate::diag::Result;
+use crate::nest::key::{Key, Writer};
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Math, Module, Stmt};
+use crate::passes::nest::analysis::copies::{Copies, Emitted};
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, Rows};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, substitute, wrap};
@@ -53,11 +55,12 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let chosen: Vec<bool> = groups.iter().map(|g| one_row::add(m, g)).collect();
     // The single-row kernels read operands that packing would otherwise compute.
     let uses = if chosen.contains(&true) { Uses::new(m) } else { uses };
+    let mut copies = Copies::default();
     for (g, chosen) in groups.into_iter().zip(chosen) {
         let values = g.values;
         // Kernels that pack operands run where the merged kernel runs.
         let anchors = (if chosen { values } else { g.scores }, values);
-        if merge(m, &uses, g, anchors, facts) {
+        if merge(m, &uses, g, anchors, (facts, &mut copies)) {
             m.kernels[values].scheduled = true;
         } else if chosen {
             one_row::remove(m, values);
@@ -79,7 +82,7 @@ fn groups(m: &Module, uses: &Uses) -> Vec<Group> {
 }
 
 /// True for a map that only converts the element type.
-fn copies(m: &Module, k: Kernel) -> bool {
+fn converts(m: &Module, k: Kernel) -> bool {
     m.form(k).map().is_some_and(|map| matches!(map.value, Expr::Load { .. }))
 }
 
@@ -101,8 +104,25 @@ struct Block {
     first: Sym,
 }
 
+/// A merged kernel.
+struct Merged {
+    block: Block,
+    batch: Vec<(Sym, Dim)>,
+    /// Rows, and rows of a block.
+    extent: Dim,
+    height: i64,
+    /// The iteration of the `par` loop.
+    piece: Sym,
+}
+
 /// Merges a group into its last kernel. `anchors`: the calls before which each operand is packed.
-fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), facts: Facts) -> bool {
+fn merge(
+    m: &mut Module,
+    uses: &Uses,
+    mut g: Group,
+    anchors: (Kernel, Kernel),
+    (facts, copies): (Facts, &mut Copies<Dim>),
+) -> bool {
     let zero = Dim::constant(0);
     let keys = g.dims[g.dims.len() - 1];
     let (extent, Some(row)) = (g.dims[g.row], g.vars[g.row]) else { return false };
@@ -119,9 +139,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
         None => return false,
     };
     let height = height(extent, keys);
-    let blocks = extent.ceil_div(height);
-    let total = Dim::product(batch.iter().map(|b| b.1)) * blocks;
-    let (pieces, each) = pieces(total);
+    let pieces = pieces(total(&batch, extent.ceil_div(height))).0;
     // Operands of the contractions, packed where they must be.
     let rename = |i: usize, s: Sym| g.renames[i].iter().find(|r| r.0 == s).map(|r| r.1);
     put_parts(&mut g.qk, &|s| rename(0, s));
@@ -185,7 +203,7 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
         }
         let body = if m.math == Math::Strict { body } else { softmax::without_subnormals(m, body) };
         rows = softmax::phases(m, body, &found);
-        if g.rows[1..].iter().all(|k| copies(m, *k))
+        if g.rows[1..].iter().all(|k| converts(m, *k))
             && let Some(scale) = softmax::scale(m, &mut rows, scratch, keys, &found)
         {
             let acc = g.pv.acc;
@@ -206,42 +224,12 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
     let (t1, t2) = (tile(of_keys, panels1), tile(of_values, panels2));
     let work = work(m, &g);
     let inner = vec![tiles::describe_tile(m, &g.qk, &t1), tiles::describe_tile(m, &g.pv, &t2)];
-    let b = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };
-    // Blocks of equal height, except possibly the last.
-    let block = m.syms.loop_var("b", zero, blocks);
-    let from = Dim::sym(block) * height;
-    let body = match extent.as_const() {
-        Some(e) if e % height == 0 => emit(m, &b, from, Dim::constant(height), facts),
-        Some(e) => {
-            let then = emit(m, &b, from, Dim::constant(height), facts);
-            let els = emit(m, &b, Dim::constant(e / height * height), Dim::constant(e % height), facts);
-            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / height), then, els }]
-        }
-        None => emit(m, &b, from, (extent - from).min(Dim::constant(height)), facts),
-    };
-    // One loop over batch and blocks, with blocks innermost so that keys and values stay in the cache.
-    let (flat, inside) = match each.as_const() {
-        Some(1) => (Dim::sym(piece), None),
-        _ => {
-            let start = Dim::sym(piece) * each;
-            let count = if total.modulo(each).as_const() == Some(0) { each } else { each.min(total - start) };
-            let j = m.syms.loop_var("j", zero, count);
-            (start + Dim::sym(j), Some((j, count)))
-        }
-    };
-    let mut of: Vec<(Sym, Dim)> = vec![];
-    let mut rest = flat;
-    let nest: Vec<(Sym, Dim)> = batch.iter().copied().chain([(block, blocks)]).collect();
-    for (i, (var, hi)) in nest.iter().enumerate().rev() {
-        of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
-        rest = rest.floor_div(*hi);
-    }
-    let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
-    let body = match inside {
-        Some((j, count)) => vec![Stmt::seq(j, count, body)],
-        None => body,
-    };
-    m.kernels[g.values].body = wrap(&[(piece, pieces)], body).into();
+    let block = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };
+    let merged = Merged { block, batch, extent, height, piece };
+    let key = merged.key(m);
+    let (body, work) =
+        copies.emit(m, g.values, key, |m| Emitted { body: merged.emit(m, facts), facts: work, alone: true });
+    m.kernels[g.values].body = body.into();
     m.kernels[g.values].work = work;
     m.kernels[g.values].schedules = vec![Schedule {
         form: "attention",
@@ -253,6 +241,75 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, anchors: (Kernel, Kernel), f
     }];
     m.driver.retain(|s| !matches!(s, Stmt::Call(k) if *k == g.scores || g.rows.contains(k)));
     true
+}
+
+impl Merged {
+    /// The key of everything that emitting the kernel requires.
+    fn key(&self, m: &Module) -> (Key, Vec<Buf>) {
+        let Block { qk, rows, pv, local, first } = &self.block;
+        let mut w = Writer::new(m);
+        w.loops(&self.batch);
+        w.dim(self.extent);
+        w.put([self.height as u64, rows.len() as u64]);
+        w.sym(self.piece);
+        for (p, t) in [qk, pv] {
+            w.contraction(p);
+            t.key(&mut w);
+        }
+        rows.iter().for_each(|body| w.block(body));
+        w.sym(*local);
+        w.sym(*first);
+        w.finish()
+    }
+    /// The kernel: a loop over pieces.
+    fn emit(&self, m: &mut Module, facts: Facts) -> Vec<Stmt> {
+        let Merged { block: b, batch, extent, height, piece } = self;
+        let (zero, extent, height, piece) = (Dim::constant(0), *extent, *height, *piece);
+        let blocks = extent.ceil_div(height);
+        let total = total(batch, blocks);
+        let (pieces, each) = pieces(total);
+        // Blocks of equal height, except possibly the last.
+        let block = m.syms.loop_var("b", zero, blocks);
+        let from = Dim::sym(block) * height;
+        let body = match extent.as_const() {
+            Some(e) if e % height == 0 => emit(m, b, from, Dim::constant(height), facts),
+            Some(e) => {
+                let then = emit(m, b, from, Dim::constant(height), facts);
+                let els = emit(m, b, Dim::constant(e / height * height), Dim::constant(e % height), facts);
+                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / height), then, els }]
+            }
+            None => emit(m, b, from, (extent - from).min(Dim::constant(height)), facts),
+        };
+        // One loop over batch and blocks, with blocks innermost so that keys and values stay in the cache.
+        let (flat, inside) = match each.as_const() {
+            Some(1) => (Dim::sym(piece), None),
+            _ => {
+                let start = Dim::sym(piece) * each;
+                let count =
+                    if total.modulo(each).as_const() == Some(0) { each } else { each.min(total - start) };
+                let j = m.syms.loop_var("j", zero, count);
+                (start + Dim::sym(j), Some((j, count)))
+            }
+        };
+        let mut of: Vec<(Sym, Dim)> = vec![];
+        let mut rest = flat;
+        let nest: Vec<(Sym, Dim)> = batch.iter().copied().chain([(block, blocks)]).collect();
+        for (i, (var, hi)) in nest.iter().enumerate().rev() {
+            of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
+            rest = rest.floor_div(*hi);
+        }
+        let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+        let body = match inside {
+            Some((j, count)) => vec![Stmt::seq(j, count, body)],
+            None => body,
+        };
+        wrap(&[(piece, pieces)], body)
+    }
+}
+
+/// The number of blocks.
+fn total(batch: &[(Sym, Dim)], blocks: Dim) -> Dim {
+    Dim::product(batch.iter().map(|b| b.1)) * blocks
 }
 
 /// Stride between rows of scores, in floats: whole cache lines, but no multiple of 4 KiB.

@@ -1,6 +1,7 @@
 //! Borders of zeros in the memory around images.
 
 use crate::maps::Map;
+use crate::nest::key::Writer;
 use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Answer, Dim};
@@ -15,6 +16,12 @@ impl Borders {
     pub fn new(m: &Module, uses: &Uses) -> Borders {
         let scratch = m.bufs.iter().filter(|(_, d)| matches!(d.place, Place::Temp));
         Borders(scratch.filter_map(|(b, _)| Some((b, inside(m, uses, b)?))).collect())
+    }
+    /// Writes the border of a buffer into a key.
+    pub fn key(&self, b: Buf, w: &mut Writer) {
+        let of = self.0.get(&b);
+        w.put([u64::from(of.is_some())]);
+        of.into_iter().flatten().for_each(|(from, to)| w.dims(&[*from, *to]));
     }
     /// The range of positions outside of which a buffer holds zeros, if there is one.
     pub fn inside(&self, b: Buf, dim: usize) -> Option<(Dim, Dim)> {

@@ -19,8 +19,10 @@ mod gathered;
 mod weights;
 
 use crate::diag::Result;
+use crate::nest::key::Writer;
 use crate::nest::schedule::{Packing, Schedule, tasks};
 use crate::nest::{Buf, DotKind, Kernel, Math, Module, Place, visit};
+use crate::passes::nest::analysis::copies::{Copies, Emitted};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, through_view};
 use crate::passes::nest::fuse::drop_dead_kernels;
 use crate::passes::nest::schedule::contract::loops::{collapse_rows, joined};
@@ -105,7 +107,13 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             found.push((k, f));
         }
     }
-    let mut pass = Pass { facts, uses: &uses, made: activations::Made::default(), packed: vec![] };
+    let mut pass = Pass {
+        facts,
+        uses: &uses,
+        made: activations::Made::default(),
+        packed: vec![],
+        copies: Copies::default(),
+    };
     let mut any = false;
     for (k, f) in found {
         any |= pass.rewrite(m, k, f).is_some();
@@ -212,6 +220,8 @@ struct Pass<'a> {
     made: activations::Made,
     /// Constants packed so far.
     packed: Vec<gathered::Packed>,
+    /// Bodies emitted so far.
+    copies: Copies<Dim>,
 }
 
 impl Pass<'_> {
@@ -289,7 +299,13 @@ impl Pass<'_> {
             reduction: w.reduction,
             bytes,
         };
-        let (body, work) = dequantize::emit(m, k, &f.parts, &nest, self.facts);
+        let mut key = Writer::new(m);
+        key.contraction(&f.parts);
+        nest.key(&mut key);
+        let (body, work) = self.copies.emit(m, k, key.finish(), |m| {
+            let (body, facts) = dequantize::emit(m, k, &f.parts, &nest, self.facts);
+            Emitted { body, facts, alone: true }
+        });
         m.kernels[k].body = body.into();
         m.kernels[k].work = work;
         self.describe(m, k, &nest);

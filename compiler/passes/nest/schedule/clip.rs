@@ -3,6 +3,7 @@
 //! and windows larger than the image read mostly border.
 
 use crate::nest::Module;
+use crate::nest::key::Writer;
 use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::sym::{Dim, Sym};
@@ -25,6 +26,12 @@ pub(super) struct Clip {
 }
 
 impl Clip {
+    /// Writes everything into a key.
+    pub fn key(&self, w: &mut Writer) {
+        w.loops(&[(self.var, self.extent)]);
+        w.put([self.step as u64, self.row_step as u64]);
+        w.dims(&[self.from, self.inside.0, self.inside.1]);
+    }
     /// The iterations in which at least one of the rows `row .. row + mr` reads inside the image.
     pub fn range(&self, row: Dim, mr: i64) -> (Dim, Dim) {
         let first = self.from + row * self.row_step;

@@ -184,7 +184,10 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let axes = Axes::of(m, request)?;
     let site = pack::Site { uses: &request.program.uses, k: request.k, facts: axes.facts };
     let packing = packing(m, &site, &axes.p, &axes.batch, axes.columns)?;
-    if axes.most == 1 && matches!(packing, Packing::Kernel(_)) && axes.reads_near(m) {
+    // Packing may include the map that makes the operand.
+    let packs = matches!(packing, Packing::Kernel(_));
+    request.program.asked.set(request.program.asked.get() || packs);
+    if axes.most == 1 && packs && axes.reads_near(m) {
         return None;
     }
     Some(Box::new(axes.tiled(m, request, packing)))

@@ -23,9 +23,11 @@ pub mod tiles;
 pub mod transpose;
 
 use crate::diag::Result;
+use crate::nest::key::{Key, Writer};
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{Body, BufData, Kernel, Module, Place, Stage, Stmt, visit};
+use crate::nest::{Body, Buf, BufData, Kernel, Module, Place, Stage, Stmt, visit};
 use crate::passes::nest::analysis::borders::Borders;
+use crate::passes::nest::analysis::copies::{Copies, Emitted};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::Form;
 use crate::passes::nest::analysis::form::compound::{self, Part};
@@ -34,6 +36,7 @@ use crate::passes::nest::analysis::shape::{nested, parallel};
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level, Tiles};
+use std::cell::Cell;
 
 /// A nest to be scheduled.
 #[derive(Clone, Copy)]
@@ -60,6 +63,8 @@ pub(crate) struct Program {
     pub borders: Borders,
     /// The constants exceed a second-level cache: none is still cached from the previous call.
     pub large: bool,
+    /// Set if a schedule depends on the kernel that makes an operand.
+    pub asked: Cell<bool>,
 }
 
 impl Program {
@@ -67,7 +72,8 @@ impl Program {
         let bytes = |b: &BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
         let uses = Uses::new(m);
         let borders = Borders::new(m, &uses);
-        Program { uses, borders, large: m.bufs.values().map(bytes).sum::<u64>() > L2 as u64 }
+        let large = m.bufs.values().map(bytes).sum::<u64>() > L2 as u64;
+        Program { uses, borders, large, asked: Cell::new(false) }
     }
 }
 
@@ -121,6 +127,7 @@ const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
     let program = Program::new(m);
+    let mut copies = Copies::default();
     for k in visit::calls(&m.driver) {
         if std::mem::replace(&mut m.kernels[k].scheduled, true) {
             continue;
@@ -133,9 +140,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             // The pass that emits such a kernel also estimates its work.
             m.kernels[k].body = parts(m, k, compound::parts(body.into()), (facts, &program), None).into();
         } else {
-            let (body, work) = nest(m, k, &body, Within::Kernel, (facts, &program));
-            m.kernels[k].body = body.into();
+            let key = key(m, &body, &program);
+            let (new, (work, schedule)) = copies.emit(m, k, key, |m| {
+                let (body, facts) = nest(m, k, &body, Within::Kernel, (facts, &program));
+                Emitted { body, facts, alone: !program.asked.take() }
+            });
+            m.kernels[k].body = new.into();
             m.kernels[k].work = work;
+            m.kernels[k].schedules.push(schedule);
         }
     }
     if facts.caps.tiles != Tiles::None {
@@ -146,20 +158,30 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     Ok(())
 }
 
-/// Schedules one nest, a kernel or a part of it; returns the body and its work.
+/// The key of everything that the schedule of a kernel depends on, except for other kernels, with the buffers
+/// in it.
+fn key(m: &Module, body: &Body, program: &Program) -> (Key, Vec<Buf>) {
+    let mut w = Writer::new(m);
+    w.block(body);
+    let accessed = visit::loads(body).into_iter().chain(visit::stores(body));
+    accessed.for_each(|b| program.borders.key(b, &mut w));
+    w.finish()
+}
+
+/// Schedules one nest, a kernel or a part of it; returns the body, its work and its schedule.
 fn nest(
     m: &mut Module,
     k: Kernel,
     body: &Body,
     within: Within,
     (facts, program): (Facts, &Program),
-) -> (Vec<Stmt>, Dim) {
+) -> (Vec<Stmt>, (Dim, Schedule)) {
     let form = body.form();
     let plan = choose(m, &Request { k, body, form, within, facts, program });
     let (schedule, work) = (plan.schedule(m), plan.work());
     let body = plan.apply(m, k);
-    m.kernels[k].schedules.push(Schedule { form: form.name(), tasks: tasks(&body), ..schedule });
-    (body, work)
+    let schedule = Schedule { form: form.name(), tasks: tasks(&body), ..schedule };
+    (body, (work, schedule))
 }
 
 fn choose(m: &mut Module, request: &Request) -> Box<dyn Plan> {
@@ -204,7 +226,11 @@ fn parts(
     let mut out = vec![];
     for part in parts {
         match part {
-            Part::Nest(body) => out.extend(nest(m, k, &body, Within::Loop(outer), facts).0),
+            Part::Nest(body) => {
+                let (body, (_, schedule)) = nest(m, k, &body, Within::Loop(outer), facts);
+                m.kernels[k].schedules.push(schedule);
+                out.extend(body);
+            }
             Part::Around { mut stmt, bodies, again } => {
                 for (to, parts) in stmt.bodies_mut().zip(bodies) {
                     *to = self::parts(m, k, parts, facts, again.or(outer));

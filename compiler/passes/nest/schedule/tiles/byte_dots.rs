@@ -14,6 +14,7 @@
 use super::dequantize::{Nest, Place, Span, blocks, each_word, few_rows, vectors};
 use super::register::unroll;
 use super::{Part, Tile, each_panel, finish, register};
+use crate::nest::key::Writer;
 use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::schedule::contract::Parts;
@@ -43,6 +44,16 @@ pub(crate) struct Bytes {
     pub digits: i64,
     /// Elements of a block of activations; blocks of weights contain whole ones.
     pub block: i64,
+}
+
+impl Bytes {
+    /// Writes everything into a key.
+    pub fn key(&self, w: &mut Writer) {
+        let Bytes { quads, scale, sum, centred, group, digits, block } = self;
+        [quads, scale, sum].into_iter().for_each(|b| w.buf(*b));
+        w.put([u64::from(*centred), *digits as u64, *block as u64]);
+        w.plain(*group);
+    }
 }
 
 /// All rows: wide tiles that read weights once for few of them, tall ones that use each word for many. The

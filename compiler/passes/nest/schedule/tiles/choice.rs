@@ -1,6 +1,7 @@
 //! The tile of a contraction: rows, vectors, and columns of a panel.
 
 use super::{Panels, Source};
+use crate::nest::key::Writer;
 use crate::nest::{Buf, Math, Module};
 use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
@@ -105,6 +106,33 @@ pub(crate) struct Tile<P = Panels> {
     pub(super) halves: bool,
     /// Capabilities of the level's vectors.
     pub(super) caps: Caps,
+}
+
+impl Tile {
+    /// Writes everything into a key, except for what is the same in a whole pass.
+    pub fn key(&self, w: &mut Writer) {
+        w.loops(&self.m_row.into_iter().chain(self.batch.iter().copied()).collect::<Vec<_>>());
+        w.sym(self.n);
+        w.dim(self.n_extent);
+        w.put([self.together, self.nr, self.lanes, self.registers, self.nv, self.mr].map(|n| n as u64));
+        w.put([self.m_row.is_some(), self.backwards, self.halves].map(u64::from));
+        w.put([self.clips.len() as u64]);
+        self.clips.iter().for_each(|c| c.key(w));
+        match &self.panels {
+            Panels::Packed(p) => {
+                w.put([0, u64::from(p.large), p.line as u64, p.own.len() as u64]);
+                w.buf(p.buf);
+                w.dims(&p.outer);
+                p.own.iter().for_each(|s| w.sym(*s));
+            }
+            Panels::InPlace => w.put([1]),
+            Panels::Private { buf, part, of_b } => {
+                w.put([2, u64::from(*of_b)]);
+                w.buf(*buf);
+                w.sym(*part);
+            }
+        }
+    }
 }
 
 /// Columns of a panel: little padding, and tiles that keep the multipliers busy. Model: a core with 32

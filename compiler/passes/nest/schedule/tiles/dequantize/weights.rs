@@ -1,6 +1,7 @@
 //! Weights of few bits, packed in words: conversion of an element to a float.
 
 use super::{Place, byte_dots};
+use crate::nest::key::Writer;
 use crate::nest::{BinOp, Buf, Expr, Module, Stmt, UnOp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::words::position;
@@ -62,6 +63,50 @@ pub(crate) struct Nest {
 }
 
 impl Nest {
+    /// Writes everything into a key.
+    pub fn key(&self, w: &mut Writer) {
+        let Nest { n, columns, width, row, outer, words, bits, code, scale, zero, block, reduction, bytes } =
+            self;
+        w.sym(*n);
+        w.put([*columns, *width, *bits, *block, *reduction].map(|n| n as u64));
+        w.loops(&row.iter().chain(outer).copied().collect::<Vec<_>>());
+        w.put([u64::from(row.is_some())]);
+        w.buf(*words);
+        match code {
+            Code::Integer => w.put([0]),
+            Code::Float(f) => {
+                w.put([1]);
+                w.plain(f);
+            }
+            Code::Place(values) => {
+                w.put([2]);
+                w.buf(*values);
+            }
+        }
+        match scale {
+            None => w.put([0]),
+            Some(Scale::Float(b)) => {
+                w.put([1]);
+                w.buf(*b);
+            }
+            Some(Scale::Power(b)) => {
+                w.put([2]);
+                w.buf(*b);
+            }
+        }
+        match zero {
+            None => w.put([0]),
+            Some(Zero::Number(v)) => w.put([1, u64::from(v.to_bits())]),
+            Some(Zero::Table(b, by)) => {
+                w.put([2, u64::from(by.to_bits())]);
+                w.buf(*b);
+            }
+        }
+        w.put([u64::from(bytes.is_some())]);
+        if let Some(bytes) = bytes {
+            bytes.key(w);
+        }
+    }
     /// Wraps a body in the other row loops.
     pub(in super::super) fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
         self.outer.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::seq(*var, *hi, body)])

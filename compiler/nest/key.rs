@@ -1,39 +1,19 @@
-//! Code sharing: kernels that perform the same operations at other addresses, such as those of the repeated
-//! layers of a network, share one function.
+//! Keys: bodies as words, in which buffers, registers and loop variables are numbers in order of first use.
+//! Two bodies have equal keys if renaming turns one into the other and all facts agree that code generation
+//! and schedules query about them.
 //!
-//! Two bodies are equal if renaming buffers, registers and loop variables turns one into the other, and all
-//! facts that code generation queries about them agree. [`Key`] is a body serialised as words, in which names
-//! are numbers in order of first use, followed by these facts. It is written and compared once per kernel;
-//! code is generated for one kernel of each key.
+//! A [`Writer`] writes the parts of a key one after the other, and remembers which buffer has which number.
 
-use super::Map;
-use super::frame::is_frame_sym;
-use crate::nest::bounds::Bounds;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Slot, Stmt, visit};
-use crate::sym::{Atom, Dim, Sym, View};
+use super::bounds::Bounds;
+use super::form::Contraction;
+use super::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Slot, Stmt, visit};
+use crate::maps::Map;
+use crate::sym::{Atom, Dim, Sym, SymKind, View};
 use std::hash::{Hash, Hasher};
 
-/// A body without its names.
+/// Statements, or a description of some, without their names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(Vec<u64>);
-
-impl Key {
-    /// The key of a kernel; `None` if its code depends on more than the key contains. If `embedded`,
-    /// constants cannot change, and code may depend on their values.
-    pub fn of(m: &Module, k: Kernel, embedded: bool) -> Option<Key> {
-        let body = m.kernels[k].body.as_slice();
-        if visit::has_texts(m, body) {
-            return None;
-        }
-        let mut w = Writer::new(m);
-        if embedded && reads_indices(body) {
-            w.bounds.learn(m, body);
-        }
-        w.converts = converts(m, body);
-        w.block(body);
-        Some(Key(w.out))
-    }
-}
 
 /// True if a body reads indices: the check is omitted if constants keep them in range.
 fn reads_indices(body: &[Stmt]) -> bool {
@@ -52,7 +32,8 @@ fn converts(m: &Module, body: &[Stmt]) -> bool {
     found
 }
 
-struct Writer<'a> {
+/// Writes a key.
+pub struct Writer<'a> {
     m: &'a Module,
     out: Vec<u64>,
     /// Known ranges of values.
@@ -62,6 +43,8 @@ struct Writer<'a> {
     syms: Map<Sym, u64>,
     regs: Map<Reg, u64>,
     bufs: Map<Buf, u64>,
+    /// The buffers by number.
+    named: Vec<Buf>,
     slots: Map<Slot, u64>,
     dims: Map<Dim, u64>,
 }
@@ -82,7 +65,8 @@ impl Hasher for Record<'_> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(m: &'a Module) -> Self {
+    /// An empty key.
+    pub fn new(m: &'a Module) -> Self {
         Writer {
             m,
             out: vec![],
@@ -91,23 +75,46 @@ impl<'a> Writer<'a> {
             syms: Map::default(),
             regs: Map::default(),
             bufs: Map::default(),
+            named: vec![],
             slots: Map::default(),
             dims: Map::default(),
         }
     }
-    fn put(&mut self, words: impl IntoIterator<Item = u64>) {
+    /// The key of a kernel's code; `None` if it depends on more than the key contains. If `embedded`, constants
+    /// cannot change, and code may depend on their values.
+    pub fn code(m: &Module, k: Kernel, embedded: bool) -> Option<Key> {
+        let body = m.kernels[k].body.as_slice();
+        if visit::has_texts(m, body) {
+            return None;
+        }
+        let mut w = Writer::new(m);
+        if embedded && reads_indices(body) {
+            w.bounds.learn(m, body);
+        }
+        w.converts = converts(m, body);
+        w.block(body);
+        Some(w.finish().0)
+    }
+    /// The key, and the buffers in it by number.
+    pub fn finish(self) -> (Key, Vec<Buf>) {
+        (Key(self.out), self.named)
+    }
+    /// Writes numbers.
+    pub fn put(&mut self, words: impl IntoIterator<Item = u64>) {
         self.out.extend(words);
     }
-    fn plain(&mut self, x: impl Hash) {
+    /// Writes the value of a plain enumeration.
+    pub fn plain(&mut self, x: impl Hash) {
         x.hash(&mut Record(&mut self.out));
     }
-    fn option(&mut self, v: Option<i64>) {
+    /// Writes a number, if there is one.
+    pub fn option(&mut self, v: Option<i64>) {
         self.put([u64::from(v.is_some()), v.unwrap_or_default() as u64]);
     }
     /// Writes the number of a symbol. A symbol with a value in the frame keeps its own number, because facts
     /// refer to it.
-    fn sym(&mut self, s: Sym) {
-        if is_frame_sym(self.m, s) {
+    pub fn sym(&mut self, s: Sym) {
+        if self.m.syms.kind(s) != SymKind::Loop {
             return self.put([0, u64::from(s.0)]);
         }
         let next = self.syms.len() as u64;
@@ -127,7 +134,8 @@ impl<'a> Writer<'a> {
             self.put([0]);
         }
     }
-    fn dim(&mut self, d: Dim) {
+    /// Writes a dim.
+    pub fn dim(&mut self, d: Dim) {
         if let View::Const(c) = d.view() {
             return self.put([0, c as u64]);
         }
@@ -166,11 +174,13 @@ impl<'a> Writer<'a> {
             }
         }
     }
-    fn dims(&mut self, v: &[Dim]) {
+    /// Writes a list of dims.
+    pub fn dims(&mut self, v: &[Dim]) {
         self.put([v.len() as u64]);
         v.iter().for_each(|d| self.dim(*d));
     }
-    fn reg(&mut self, r: Reg) {
+    /// Writes a register.
+    pub fn reg(&mut self, r: Reg) {
         let next = self.regs.len() as u64;
         if let Some(n) = self.regs.get(&r) {
             return self.put([0, *n]);
@@ -181,12 +191,14 @@ impl<'a> Writer<'a> {
         self.plain(data.ty);
         self.option(data.whole);
     }
-    fn buf(&mut self, b: Buf) {
+    /// Writes a buffer.
+    pub fn buf(&mut self, b: Buf) {
         let next = self.bufs.len() as u64;
         if let Some(n) = self.bufs.get(&b) {
             return self.put([0, *n]);
         }
         self.bufs.insert(b, next);
+        self.named.push(b);
         let m = self.m;
         let data = &m.bufs[b];
         self.put([1, u64::from(m.element_bits(b))]);
@@ -216,14 +228,18 @@ impl<'a> Writer<'a> {
             Place::Input(_) => self.put([3]),
             Place::Output(_) => self.put([4]),
             Place::Pointer(_) => self.put([5]),
-            Place::Temp | Place::Growable | Place::Foreign => self.put([6]),
+            Place::Temp => self.put([6]),
+            Place::Growable => self.put([7]),
+            Place::Foreign => self.put([8]),
         }
     }
-    fn block(&mut self, body: &[Stmt]) {
+    /// Writes statements.
+    pub fn block(&mut self, body: &[Stmt]) {
         self.put([body.len() as u64]);
         body.iter().for_each(|s| self.stmt(s));
     }
-    fn at(&mut self, buf: Buf, at: &[Dim]) {
+    /// Writes an access.
+    pub fn at(&mut self, buf: Buf, at: &[Dim]) {
         self.buf(buf);
         self.dims(at);
     }
@@ -305,7 +321,8 @@ impl<'a> Writer<'a> {
         let (lo, hi) = self.bounds.of(self.m, e).unwrap_or((f64::NAN, f64::NAN));
         self.put([lo.to_bits(), hi.to_bits()]);
     }
-    fn expr(&mut self, e: &Expr) {
+    /// Writes an expression.
+    pub fn expr(&mut self, e: &Expr) {
         match e {
             Expr::Const(s) => {
                 self.put([0, s.bits]);
@@ -391,5 +408,39 @@ impl<'a> Writer<'a> {
                 self.expr(body);
             }
         }
+    }
+    /// Writes loops.
+    pub fn loops(&mut self, loops: &[(Sym, Dim)]) {
+        self.put([loops.len() as u64]);
+        for (s, extent) in loops {
+            self.sym(*s);
+            self.dim(*extent);
+        }
+    }
+    /// Writes the parts of a contraction.
+    pub(crate) fn contraction(&mut self, p: &Contraction) {
+        self.loops(&p.loops);
+        self.loops(&p.reduction);
+        self.reg(p.acc);
+        self.at(p.a.0, &p.a.1);
+        self.at(p.b.0, &p.b.1);
+        self.put([
+            u64::from(p.with.is_some()),
+            u64::from(p.prefetch.is_some()),
+            u64::from(p.start.is_some()),
+        ]);
+        if let Some((op, at)) = &p.with {
+            self.plain(*op);
+            self.dims(at);
+        }
+        if let Some((buf, at)) = &p.prefetch {
+            self.at(*buf, at);
+        }
+        if let Some(e) = &p.start {
+            self.expr(e);
+        }
+        self.block(&p.epilogue);
+        self.put([u64::from(p.whole)]);
+        self.plain(p.product);
     }
 }
