@@ -96,8 +96,10 @@ impl Words {
         let mut words = vec![0u32; (groups * width) as usize];
         let mut out = vec![0u8; words.len() * 4];
         for panel in 0..panels {
-            if self.rows(&data, panel, &mut words).is_none() {
-                self.columns(&data, panel, &mut words);
+            let whole =
+                self.rows(&data, panel, &mut words).or_else(|| self.columns(&data, panel, &mut words));
+            if whole.is_none() {
+                self.each(&data, panel, &mut words);
             }
             for (to, word) in out.as_chunks_mut().0.iter_mut().zip(&words) {
                 *to = (word ^ turned).to_le_bytes();
@@ -105,8 +107,31 @@ impl Words {
             sink(&out);
         }
     }
+    /// The words of a panel whose columns are consecutive in memory and fill whole words. `None` if they do
+    /// not.
+    fn columns(&self, data: &[u8], panel: i64, words: &mut [u32]) -> Option<()> {
+        let (bits, width) = (i64::from(self.bits), self.width as usize);
+        if self.depth != 1 || self.offset * bits % 32 != 0 || self.column * bits % 32 != 0 {
+            return None;
+        }
+        words.fill(0);
+        for (lane, n) in (0..width).zip(panel * self.width..self.columns) {
+            let at = ((self.offset + n * self.column) * bits / 8) as usize;
+            let (column, _) = data.get(at..at + words.len() / width * 4)?.as_chunks();
+            for (to, word) in words[lane..].iter_mut().step_by(width).zip(column) {
+                *to = u32::from_le_bytes(*word);
+            }
+        }
+        let low = 0x0f0f_0f0f;
+        match (bits, self.high_first) {
+            (4, true) => words.iter_mut().for_each(|w| *w = placed((*w & low) << 4 | *w >> 4 & low, 4)),
+            (4, false) => words.iter_mut().for_each(|w| *w = placed(*w, 4)),
+            _ => words.iter_mut().for_each(|w| *w = placed(*w, bits)),
+        }
+        Some(())
+    }
     /// The words of a panel, one after the other.
-    fn columns(&self, data: &[u8], panel: i64, words: &mut [u32]) {
+    fn each(&self, data: &[u8], panel: i64, words: &mut [u32]) {
         let (per, bits) = (self.per(), i64::from(self.bits));
         // Elements of a column that are consecutive in memory and fill whole words.
         let whole = self.depth == 1 && (self.offset * bits) % 32 == 0 && (self.column * bits) % 32 == 0;
