@@ -407,11 +407,12 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
-        name: "unit_extents",
+        name: "short_extents",
         group: Group::Algorithm,
-        holds: "Kernels whose innermost extent only run time knows have a version for an extent of one.",
+        holds: "Kernels whose innermost extent only run time knows have versions for extents of one to four \
+            that fill vectors.",
         why: "Right before schedule, which chooses for each version by its own shape.",
-        run: |m, _| nest::algorithm::unit_extents::run(m),
+        run: |m, l| nest::algorithm::short_extents::run(m, &l.facts),
         ..PER_LEVEL
     },
     NestPass {

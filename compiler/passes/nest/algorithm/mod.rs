@@ -3,7 +3,8 @@
 pub mod attention;
 pub mod fuse_products;
 pub mod separable_pooling;
+pub mod short_extents;
 pub mod simplify_erf;
 pub mod strassen;
-pub mod unit_extents;
+
 pub mod winograd;
