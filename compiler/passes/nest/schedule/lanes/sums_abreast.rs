@@ -124,7 +124,7 @@ fn cost(operands: &[Operand], vectors: i64, n: [i64; 2], registers: i64) -> Opti
         several(0) * several(1) * if o.is_vector { vectors } else { 1 }
     };
     let sums = n[0] * n[1] * vectors;
-    let shared = operands.iter().map(|o| loads(o)).max().unwrap_or(0).min(sums);
+    let shared = operands.iter().map(loads).max().unwrap_or(0).min(sums);
     if sums + shared.min(MOST) + 1 > registers {
         return None;
     }
