@@ -2,7 +2,8 @@
 //! emits for the first of them is copied for the others, with their buffers.
 //!
 //! Copies share registers and loop variables with the first body (rule 6 of `nest`), so that their dims are
-//! the same. Builds with debug assertions emit each copy as well and compare.
+//! the same. Builds with debug assertions emit the first copy of each body as well and compare, which takes
+//! a copy of the module.
 
 use crate::nest::key::{Key, Writer};
 use crate::nest::{Buf, BufData, Kernel, Module, Place, Stmt};
@@ -24,6 +25,8 @@ struct First<T> {
     made: Vec<Made>,
     body: Vec<Stmt>,
     facts: T,
+    /// A copy was compared with what the pass emits.
+    compared: bool,
 }
 
 /// A buffer that was added with a body.
@@ -61,11 +64,13 @@ impl<T: Clone> Copies<T> {
     ) -> (Vec<Stmt>, T) {
         let (key, bufs) = of;
         let (next, kernels) = (m.bufs.next_key(), m.kernels.len());
-        let before = cfg!(debug_assertions).then(|| m.clone());
-        if let Some(first) = self.known.get(&key)
+        let known = self.known.get_mut(&key);
+        let before = known.as_ref().filter(|f| cfg!(debug_assertions) && !f.compared).map(|_| m.clone());
+        if let Some(first) = known
             && let Some(body) = first.copy(m, k, &bufs)
         {
             if let Some(mut other) = before {
+                first.compared = true;
                 let made = make(&mut other);
                 let same = whole(&other, &made.body, next) == whole(m, &body, next);
                 assert!(same, "{} is no copy of {}", m.kernels[k].name, first.name);
@@ -76,7 +81,7 @@ impl<T: Clone> Copies<T> {
         let made: Option<Vec<Made>> = added(m, next).map(|b| Made::of(m, b, &bufs)).collect();
         if let Some(made) = made.filter(|_| alone && kernels == m.kernels.len()) {
             let (name, facts) = (m.kernels[k].name.clone(), facts.clone());
-            self.known.insert(key, First { name, bufs, made, body: body.clone(), facts });
+            self.known.insert(key, First { name, bufs, made, body: body.clone(), facts, compared: false });
         }
         (body, facts)
     }
