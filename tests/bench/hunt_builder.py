@@ -59,6 +59,12 @@ class Builder:
         self.constants.append(numpy_helper.from_array(np.asarray(values, dtype), name))
         return name
 
+    def raw(self, kind, shape, values):
+        """A constant of any element type from its bytes."""
+        name = f"c{len(self.constants)}"
+        self.constants.append(TensorProto(name=name, data_type=kind, dims=shape, raw_data=values))
+        return name
+
     def weight(self, *shape, dtype=np.float32, scale=None):
         scale = scale if scale is not None else (3.0 / max(1, int(np.prod(shape[1:])))) ** 0.5
         return self.constant((self.rng.uniform(-1, 1, shape) * scale).astype(dtype))
@@ -72,8 +78,9 @@ class Builder:
         self.text.append(" ".join(filter(None, [op, note, shown])))
         return outs[0] if n == 1 else outs
 
-    def output(self, *names):
-        self.outputs += names
+    def output(self, *names, dims=None):
+        """Results; `dims` declares their sizes, where an operator of another domain leaves them open."""
+        self.outputs += [(x, dims) for x in names]
 
     def count(self, flops):
         self.flops += float(flops)
@@ -109,6 +116,15 @@ class Builder:
         y = self.add("MatMul", x, self.weight(c, k, scale=(3.0 / c) ** 0.5), note=f"{c}->{k}")
         return self.add("Add", y, self.weight(k, scale=0.1)) if bias else y
 
+    @staticmethod
+    def shown(dims, symbols):
+        return [d.name if symbols and isinstance(d, Size) else number(d) for d in dims]
+
+    def result(self, name, dims, symbols):
+        if dims is None:
+            return onnx.ValueInfoProto(name=name)
+        return helper.make_tensor_value_info(name, F, self.shown(dims, symbols))
+
     def finish(self, name):
         """Models with numbers and with symbols, and the symbols' sizes."""
         made, sizes = {}, {}
@@ -116,10 +132,10 @@ class Builder:
             infos = []
             for x, kind, dims in self.inputs:
                 sizes |= {d.name: d.value for d in dims if isinstance(d, Size)}
-                infos.append(helper.make_tensor_value_info(x, kind, [d.name if symbols and isinstance(d, Size) else number(d) for d in dims]))
-            graph = helper.make_graph(self.nodes, name, infos, [onnx.ValueInfoProto(name=y) for y in self.outputs], self.constants)
-            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
-            made[symbols] = onnx.shape_inference.infer_shapes(model)
+                infos.append(helper.make_tensor_value_info(x, kind, self.shown(dims, symbols)))
+            graph = helper.make_graph(self.nodes, name, infos, [self.result(y, dims, symbols) for y, dims in self.outputs], self.constants)
+            opsets = [helper.make_opsetid("", self.opset)] + [helper.make_opsetid(d, 1) for d in {n.domain for n in self.nodes} - {""}]
+            made[symbols] = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=10))
         return made[False], made[True], sizes
 
 

@@ -7,6 +7,7 @@ numbers and once as symbols.
 import numpy as np
 
 from hunt_builder import B, D, F, H, I32, I64, U8, Builder, Size, TooLarge, image, number
+from hunt_language import decoder, low_bits
 from hunt_types import other_floats, quantized
 
 
@@ -435,7 +436,7 @@ def integers(b):
 
 
 FAMILIES = {f.__name__: f for f in (conv2d, conv1d, conv3d, depthwise, convnext, mobile, residual, conv_transpose, resize, pool, attention, feed_forward,
-                                    matmul, rows, moves, scatters, sorts, recurrent, elementwise, integers, quantized, other_floats)}
+                                    matmul, rows, moves, scatters, sorts, recurrent, elementwise, integers, quantized, other_floats, low_bits, decoder)}
 
 
 def draw(family, seed, index):

@@ -75,6 +75,8 @@ class OnnxRuntime:
         o.intra_op_num_threads = job["threads"]
         o.inter_op_num_threads = 1
         o.log_severity_level = 4
+        # Blocked DequantizeLinear and MatMul stay in f32, as the model says.
+        o.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "0")
         for name, size in job["dims"].items():
             o.add_free_dimension_override_by_name(name, size)
         s = ort.InferenceSession(job["model"], o, providers=["CPUExecutionProvider"])
@@ -148,6 +150,9 @@ class OpenVino:
         properties = {"INFERENCE_NUM_THREADS": str(job["threads"]), "NUM_STREAMS": "1", "PERFORMANCE_HINT": "LATENCY"}
         if precision := job.get("precision", "f32"):
             properties["INFERENCE_PRECISION_HINT"] = precision
+        if precision == "f32":
+            # Activations of products with weights of few bits stay f32.
+            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
         flat = [ct.c_char_p(x.encode()) for kv in properties.items() for x in kv]
         self.call("ov_core_compile_model", core, model, ct.c_char_p(b"CPU"), ct.c_size_t(len(flat)), ct.byref(compiled), *flat)
         self.call("ov_compiled_model_create_infer_request", compiled, ct.byref(request))
