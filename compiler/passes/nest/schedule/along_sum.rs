@@ -9,12 +9,13 @@
 use crate::nest::schedule::{Packing, Schedule};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depends};
+use crate::passes::nest::analysis::machine::LINE;
 use crate::passes::nest::analysis::shape::{fresh_regs, in_one, parallel};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::clip::{self, Clip};
 use crate::passes::nest::schedule::contract::loops::{collapse_rows, split_phases};
 use crate::passes::nest::schedule::contract::{self, ConstPanels};
-use crate::passes::nest::schedule::tiles::{self, MOST_ROWS, unroll};
+use crate::passes::nest::schedule::tiles::{self, MOST_ROWS, stream, unroll};
 use crate::passes::nest::schedule::{Plan, Request};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -22,6 +23,10 @@ use crate::tensor::ElemType;
 
 /// The horizontal addition of an accumulator takes as long as this number of vector multiplications.
 const HORIZONTAL: i64 = 8;
+/// Maximum cache lines of a row that is prefetched.
+const MOST_LINES: i64 = 8;
+/// Lines between a prefetch and the use: more than memory delivers in the time that one takes.
+const AHEAD: i64 = 64;
 /// Accumulators that keep the multipliers busy: two multipliers with a latency of four.
 const BUSY: i64 = 8;
 /// Maximum cost relative to vectors along columns, in percent.
@@ -214,6 +219,16 @@ fn join_run(m: &mut Module, p: &mut Contraction, b_at: &mut [Dim]) {
     }
 }
 
+/// The elements of a cache line of A, if its rows are prefetched: those that may come from memory and are
+/// short, such as the keys of a decoder's caches. The hardware prefetches long rows.
+fn line(m: &Module, p: &Contraction, clips: &[Clip], row: Sym) -> Option<i64> {
+    let ([(_, size)], (buf, at)) = (&p.reduction[..], &p.a) else { return None };
+    let line = LINE / i64::from(m.bufs[*buf].ty.bytes()?);
+    let is_short = size.as_const()? <= MOST_LINES * line;
+    let fits = clips.is_empty() && m.linear(*buf, at).linear_in(row).is_some();
+    (is_short && fits && stream::is_far(m, *buf)).then_some(line)
+}
+
 impl Plan for AlongSum {
     fn schedule(&self, m: &Module) -> Schedule {
         let packing = match &self.b {
@@ -226,6 +241,7 @@ impl Plan for AlongSum {
             tile: vec![("rows", self.rows), ("columns", self.n.1)],
             packing: vec![("B", packing)],
             skips: clip::describe(&self.clips),
+            prefetch: line(m, &self.p, &self.clips, self.row.0).map(|_| "rows of A").into_iter().collect(),
             ..Schedule::new("vectors along the sum").vectors(self.lanes, "terms of a sum", self.run.1.into())
         }
     }
@@ -330,8 +346,9 @@ impl Tile {
             let q = m.syms.loop_var("q", zero, Dim::constant(whole));
             let s = m.syms.loop_var("s", zero, Dim::constant(split));
             let body = step(m, (Dim::sym(q) * split + s) * lanes, s.into(), lanes);
-            let body = unroll(s, split, body);
-            inner.push(Stmt::seq(q, whole, body));
+            let mut turn = self.ahead(m, first, rows, (Dim::sym(q) * split * lanes, split * lanes));
+            turn.extend(unroll(s, split, body));
+            inner.push(Stmt::seq(q, whole, turn));
         }
         for v in whole * split..vectors {
             inner.extend(step(m, Dim::constant(v * lanes), zero, lanes));
@@ -345,6 +362,23 @@ impl Tile {
         out.extend(inner);
         out.extend(self.combined(m, acc, (split, rows)));
         out.extend(self.stores(m, acc, first, rows));
+        out
+    }
+    /// Prefetches `count` elements from `from` on of rows of A that a later tile reads.
+    fn ahead(&self, m: &mut Module, first: Dim, rows: i64, (from, count): (Dim, i64)) -> Vec<Stmt> {
+        let (buf, at) = (self.p.a.0, &self.p.a.1);
+        let Some(line) = line(m, &self.p, &self.clips, self.row) else { return vec![] };
+        let later = first + (AHEAD * line / self.run.1).max(rows);
+        let mut out = vec![];
+        for k in (0..count).step_by(line as usize) {
+            let i = m.syms.loop_var("r", Dim::constant(0), Dim::constant(rows));
+            let put = |s: Sym| match s {
+                s if s == self.row => Some(later + i),
+                s => (s == self.run.0).then_some(from + k),
+            };
+            let at = at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
+            out.extend(unroll(i, rows, vec![Stmt::Prefetch { buf, at }]));
+        }
         out
     }
     /// Adds the accumulators of unrolled steps to the first.

@@ -12,7 +12,7 @@ mod finish;
 mod loops;
 mod register;
 mod rows;
-mod stream;
+pub(crate) mod stream;
 
 use crate::nest::schedule;
 use crate::nest::{BinOp, Buf, Expr, Module, Place, Stmt};

@@ -7,7 +7,7 @@
 use super::register::Block;
 use super::{Panels, Source, Tile, finish};
 use crate::nest::schedule::Packing;
-use crate::nest::{Module, Stmt};
+use crate::nest::{Buf, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::strides::stride;
@@ -19,6 +19,14 @@ const BYTES: i64 = L2 / 2;
 const LATENCY: i64 = 512;
 /// Lines that a step of the sum prefetches at most.
 const MOST_LINES: i64 = 4;
+
+/// True for an operand that may not be in the second-level cache, and is no constant.
+pub(crate) fn is_far(m: &Module, buf: Buf) -> bool {
+    let d = &m.bufs[m.storage(buf)];
+    let Some(bytes) = d.ty.bytes() else { return false };
+    let size = d.dims.iter().try_fold(i64::from(bytes), |n, d| n.checked_mul(d.as_const()?));
+    !m.is_constant(buf) && size.is_none_or(|s| s >= BYTES)
+}
 
 /// Where the lines of B are: those of a row follow each other in memory.
 #[derive(Clone, Copy)]
