@@ -1,6 +1,6 @@
 //! Loops and accesses of kernels, and rewriting of both, for fusion and schedules.
 
-pub(crate) use crate::nest::form::{Map, ParNest, as_map, cover, peel, wrap};
+pub(crate) use crate::nest::form::{Map, ParNest, as_map, cover, par_loops, peel, wrap};
 use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
 pub use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};

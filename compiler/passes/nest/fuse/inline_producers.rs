@@ -1,12 +1,15 @@
 //! inline_producers: replaces loads of a map's result by the map's expression, through index remappings
 //! (transposes, slices, padding, broadcasts), in any kernel, if recomputation is cheaper than a buffer.
+//! Where a contraction reads quotients and remainders of a loop variable then (heads of queries that share
+//! keys, written as Unsqueeze, Expand and Reshape), its loop is split, so that rows share what they read.
 //! `inline_elementwise` is an earlier round of it, for readers that read their own position.
 
 use crate::diag::Result;
 use crate::nest::form::read_in_loops;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_plain, is_temp, through_view};
-use crate::sym::Sym;
+use crate::passes::nest::schedule::split_div_mod;
+use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
@@ -20,20 +23,50 @@ pub fn run(m: &mut Module) -> Result<()> {
 
 /// Inlines producers; `only_identity`: only into readers that read their own position.
 pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
-    let mut uses = Uses::new(m);
-    let mut gone: HashSet<Kernel> = HashSet::new();
+    let mut pass = Pass { uses: Uses::new(m), gone: HashSet::new(), only_identity };
+    let mut left: Vec<(Kernel, Vec<Kernel>)> = vec![];
     // In driver order, so that an inlined expression has its own producers inlined already.
-    for k in uses.order.clone() {
-        let Some(map) = m.form(k).map().cloned() else { continue };
-        if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] || uses.pinned(map.buf) {
-            continue;
+    for k in pass.uses.order.clone() {
+        left.extend(pass.visit(m, k).map(|readers| (k, readers)));
+    }
+    // Readers that are part of others now: those may accept what these did not.
+    for (k, readers) in left {
+        if readers.iter().any(|r| pass.gone.contains(r)) {
+            pass.visit(m, k);
         }
-        if narrows(m, &map) || only_identity && looks_up_constants(m, &map) {
-            continue;
+    }
+    let Pass { gone, .. } = pass;
+    visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
+    let has_ones = |k: &Kernel| visit::any_expr(&m.kernels[*k].body, &mut has_one);
+    for k in visit::calls(&m.driver).into_iter().filter(has_ones).collect::<Vec<_>>() {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body.into_iter().map(|s| s.rewrite_exprs(&mut without_ones)).collect();
+    }
+    Ok(())
+}
+
+/// The state of the pass.
+struct Pass {
+    uses: Uses,
+    /// Kernels that are part of their readers.
+    gone: HashSet<Kernel>,
+    only_identity: bool,
+}
+
+impl Pass {
+    /// Inlines kernel `k` if it is a map and all readers accept it. Returns the readers of a map that stays.
+    fn visit(&mut self, m: &mut Module, k: Kernel) -> Option<Vec<Kernel>> {
+        let Pass { uses, gone, only_identity } = self;
+        let map = m.form(k).map()?.clone();
+        if !is_temp(m, map.buf)
+            || uses.writers(map.buf) != [k]
+            || uses.pinned(map.buf)
+            || narrows(m, &map)
+            || *only_identity && looks_up_constants(m, &map)
+        {
+            return None;
         }
-        if map.cover(m).is_none() {
-            continue;
-        }
+        map.cover(m)?;
         let readers: Vec<Kernel> = match uses.is_repeated() {
             true => {
                 uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect()
@@ -43,9 +76,9 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
         if readers.is_empty()
             || readers
                 .iter()
-                .any(|r| !accepts(m, *r, &map, readers.len(), only_identity) || !uses.may_move(m, k, *r))
+                .any(|r| !accepts(m, *r, &map, readers.len(), *only_identity) || !uses.may_move(m, k, *r))
         {
-            continue;
+            return Some(readers);
         }
         into(m, k, &readers);
         // All calls are removed at the end; until then, nothing reads what they write.
@@ -53,14 +86,8 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
             uses.apply(m, &readers, &[(k, &[])]);
         }
         gone.insert(k);
+        None
     }
-    visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
-    let has_ones = |k: &Kernel| visit::any_expr(&m.kernels[*k].body, &mut has_one);
-    for k in visit::calls(&m.driver).into_iter().filter(has_ones).collect::<Vec<_>>() {
-        let body = std::mem::take(&mut m.kernels[k].body);
-        m.kernels[k].body = body.into_iter().map(|s| s.rewrite_exprs(&mut without_ones)).collect();
-    }
-    Ok(())
 }
 
 fn one(e: &Expr) -> bool {
@@ -127,8 +154,13 @@ pub(super) fn into(m: &mut Module, k: Kernel, readers: &[Kernel]) {
     };
     for r in readers {
         let body = std::mem::take(&mut m.kernels[*r].body);
-        let body = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
-        m.kernels[*r].body = body;
+        let body: Vec<Stmt> = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
+        m.kernels[*r].body = body.into();
+        if m.form(*r).contraction().is_some()
+            && let Some(split) = split_div_mod::split(m, &m.kernels[*r].body.to_vec())
+        {
+            m.kernels[*r].body = split.into();
+        }
     }
 }
 
@@ -136,7 +168,7 @@ fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> S
     s.rewrite_exprs(&mut |e| match e {
         Expr::Load { buf, at } if m.storage(buf) == map.buf => {
             let at = through_view(m, buf, &at, map.buf);
-            let subst: HashMap<Sym, crate::sym::Dim> =
+            let subst: HashMap<Sym, Dim> =
                 cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
             instance(m, &map.value, &|s| subst.get(&s).copied())
         }
@@ -208,8 +240,7 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
                 .zip(&m.bufs[map.buf].dims)
                 .all(|(i, d)| d.as_const() == Some(1) || i.as_sym().is_some())
         });
-        let whole = crate::sym::Dim::product(c.loops.iter().map(|l| l.1))
-            == crate::sym::Dim::product(map.loops.iter().map(|l| l.1));
+        let whole = Dim::product(c.loops.iter().map(|l| l.1)) == Dim::product(map.loops.iter().map(|l| l.1));
         // Inlining a loop-free remap here would only move it; padding and slices are left to the second
         // round.
         return same
@@ -220,12 +251,15 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
     // Elements that a sequential loop reads may be read several times.
     let in_loop = read_in_loops(body).into_iter().any(|b| m.storage(b) == map.buf);
     let contraction = m.form(r).contraction().is_some();
-    let indices_plain =
-        loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
+    let indices = |f: &dyn Fn(Dim) -> bool| {
+        loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).into_iter().all(f))
+    };
+    let indices_plain = indices(&is_plain);
     match cost(m, map) {
         Cost::Remap => {
             // Inner loops must stay free of divisions.
-            indices_plain && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
+            (indices_plain || contraction && indices(&|d| split_div_mod::removes(m, body, d)))
+                && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
         }
         _ if contraction => false,
         Cost::Cheap => {
@@ -236,14 +270,13 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
                 && n_readers == 1
                 && !in_loop
                 && consumer.is_some_and(|c| {
-                    crate::sym::Dim::product(c.loops.iter().map(|l| l.1))
-                        == crate::sym::Dim::product(map.loops.iter().map(|l| l.1))
+                    Dim::product(c.loops.iter().map(|l| l.1)) == Dim::product(map.loops.iter().map(|l| l.1))
                 })
         }
     }
 }
 
-fn accesses(m: &Module, body: &[Stmt], b: Buf) -> Vec<(Buf, Vec<crate::sym::Dim>)> {
+fn accesses(m: &Module, body: &[Stmt], b: Buf) -> Vec<(Buf, Vec<Dim>)> {
     let mut out = vec![];
     visit::walk_exprs(body, &mut |e| {
         if let Expr::Load { buf, at } = e

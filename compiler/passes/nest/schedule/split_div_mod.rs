@@ -3,7 +3,7 @@
 //! The accesses are then linear, and require no division.
 
 use crate::nest::{Module, Stmt, visit};
-use crate::passes::nest::analysis::shape::{loop_like, peel, wrap};
+use crate::passes::nest::analysis::shape::{loop_like, par_loops, peel, wrap};
 use crate::sym::{Dim, Sym};
 
 /// Maximum digits: a loop may be split by several divisors.
@@ -21,19 +21,28 @@ pub(crate) fn split(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
     split
 }
 
+/// True if splitting the outer loops of `body` removes all divisions from a subscript.
+pub(crate) fn removes(m: &Module, body: &[Stmt], subscript: Dim) -> bool {
+    let (loops, _) = par_loops(body);
+    let mut all = true;
+    subscript.divisions(&mut |x, y| all &= divided_loop(m, &loops, (x, y)).is_some());
+    all
+}
+
+/// The loop that a division splits: its variable is divided by a proper divisor of its extent.
+fn divided_loop(m: &Module, loops: &[(Sym, Dim)], (x, y): (Dim, Dim)) -> Option<usize> {
+    let i = x.as_sym().and_then(|s| loops.iter().position(|l| l.0 == s))?;
+    let extent = loops[i].1;
+    let proper = extent.floor_div(y) * y == extent && extent != y;
+    (proper && (m.syms.is_pos(y) || divides(extent, y))).then_some(i)
+}
+
 fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
     let nest = peel(body);
     let mut found: Option<(usize, Dim)> = None;
     for d in dims(&nest.body) {
         d.divisions(&mut |x, y| {
-            let at = x.as_sym().and_then(|s| nest.loops.iter().position(|l| l.0 == s));
-            if let (None, Some(i)) = (found, at)
-                && nest.loops[i].1.floor_div(y) * y == nest.loops[i].1
-                && nest.loops[i].1 != y
-                && (m.syms.is_pos(y) || divides(nest.loops[i].1, y))
-            {
-                found = Some((i, y));
-            }
+            found = found.or_else(|| Some((divided_loop(m, &nest.loops, (x, y))?, y)));
         });
     }
     let (i, y) = found?;
