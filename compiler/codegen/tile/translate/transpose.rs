@@ -5,7 +5,7 @@ use super::expr::{NO_TYPE, form, is_long};
 use super::{Fit, Translate};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Pred, Value, Width};
-use crate::nest::{Buf, Expr, LoopKind, Stmt};
+use crate::nest::{Buf, LoopKind, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -26,13 +26,16 @@ impl Translate<'_> {
         if *n != lanes || start.as_const() != Some(0) || !square.contains(&count) {
             return Ok(());
         }
-        let [Stmt::Store { value, .. }] = body.as_slice() else { return Ok(()) };
+        let straight = |s: &Stmt| matches!(s, Stmt::Store { .. } | Stmt::Set { .. } | Stmt::Let { .. });
+        if !body.iter().all(straight) {
+            return Ok(());
+        }
         let mut loads: Vec<(Buf, &[Dim])> = vec![];
-        value.walk(&mut |e| {
-            if let Expr::Load { buf, at } = e {
-                loads.push((*buf, at));
-            }
-        });
+        visit::each_load(body, &mut |buf, at| loads.push((buf, at)));
+        // Several statements may read what one of them stored.
+        let stored = if body.len() > 1 { visit::stores(body) } else { vec![] };
+        let m = self.m;
+        loads.retain(|(buf, _)| !stored.iter().any(|s| m.overlaps(m.storage(*s), m.storage(*buf))));
         // Integers and f32, whose registers have the memory format, and f16, which loads extend.
         let long = self.b.is_long();
         let turns = |t: ElemType| {

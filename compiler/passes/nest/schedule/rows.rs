@@ -47,7 +47,9 @@ impl Tasks {
         let vectors = visit::any(&nest.body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
         let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
         let several = |l: &&(Sym, Dim)| l.1.as_const().is_none_or(|h| h > 1);
-        let Some((_, hi)) = nest.loops.last().filter(several).filter(|_| vectors && !empty) else {
+        let Some((_, hi)) =
+            nest.loops.last().filter(several).filter(|_| (vectors || block.is_some()) && !empty)
+        else {
             return Tasks::Keep;
         };
         let mut row = Some(1);

@@ -19,6 +19,9 @@ const VECTORS: i64 = 4;
 /// Maximum whole vectors of a row, or of a piece of a longer one, that are distinguished individually.
 const UNROLLED: i64 = 8;
 
+/// Rows of a task, if only run time knows the number of rows: a multiple of the lanes of a vector.
+const ROWS: i64 = 512;
+
 /// True for distances between lanes that shuffles support.
 pub(crate) fn is_near(step: i64) -> bool {
     (-VECTORS..=VECTORS).contains(&step)
@@ -302,10 +305,6 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
     let step = |s: Sym| stride(m, buf, at, s);
     let (outer, extent) = nest.loops.iter().copied().find(|l| step(l.0) == Some(inner))?;
     let all = extent * inner;
-    // Rows of an unknown number are not fused, since threads share them.
-    if all.as_const().is_none() && nest.loops.len() == 2 {
-        return None;
-    }
     let v = m.syms.loop_var("i", Dim::constant(0), all);
     let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
@@ -324,6 +323,18 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
     }
     nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
     nest.loops.retain(|l| l.0 != outer && l.0 != var);
-    nest.loops.push((v, all));
-    Some(v)
+    if all.as_const().is_some() || !nest.loops.is_empty() {
+        nest.loops.push((v, all));
+        return Some(v);
+    }
+    // Threads share rows of an unknown number.
+    let (part, parts) = (ROWS * inner, extent.ceil_div(ROWS));
+    let t = m.syms.loop_var("t", Dim::constant(0), parts);
+    let first = Dim::sym(t) * part;
+    let own = (all - first).min(part);
+    let i = m.syms.loop_var("i", Dim::constant(0), own);
+    let put = |d: Dim| d.subst(&mut |s| (s == v).then(|| first + i));
+    nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
+    nest.loops.extend([(t, parts), (i, own)]);
+    Some(i)
 }

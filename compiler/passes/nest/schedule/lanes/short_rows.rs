@@ -1,11 +1,12 @@
-//! Rows of run-time length may be shorter than a vector. A vector then processes a row per lane, so that the
+//! Rows shorter than a vector, maybe at run time only: a vector then processes a row per lane, so that the
 //! overhead of a row is shared by as many rows as lanes. Lanes load and store elements of different rows, so
-//! this is profitable for few elements only.
+//! this is profitable for few elements only. Loops over a known number of elements are unrolled, so that tiles
+//! load rows and transpose them in registers.
 
 use super::Vectors;
 use super::body::{in_lanes, lets_as_accs};
 use crate::nest::form::{self, Rows};
-use crate::nest::{BinOp, Buf, Expr, Module, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
 use crate::passes::nest::analysis::vectors::Needs;
 use crate::sym::{Dim, Sym};
@@ -15,6 +16,9 @@ use crate::sym::{Dim, Sym};
 /// stored takes twice that.
 const READ: i64 = 16;
 const STORED: i64 = 8;
+/// The same for a known number of elements, which vectors along rows would process without loops.
+const KNOWN_READ: i64 = 12;
+const KNOWN_STORED: i64 = 6;
 
 /// A block of rows, one per lane.
 pub(crate) struct ShortRows {
@@ -25,6 +29,8 @@ pub(crate) struct ShortRows {
     row: Sym,
     rows: Dim,
     lengths: Vec<Dim>,
+    /// All lengths are known.
+    known: bool,
     /// The last block may be masked; otherwise all blocks must be whole.
     partial: bool,
 }
@@ -44,7 +50,12 @@ pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<Sho
     if rows.as_const().is_some_and(|n| n < lanes) {
         return None;
     }
-    if lengths.is_empty() || needs.conditional || !needs.may_run_along(row) {
+    let counts: Option<Vec<i64>> = form.elements().map(form::Elements::count).collect();
+    let longest = counts.and_then(|c| c.into_iter().max());
+    let known = longest.is_some_and(|n| n <= if stores { KNOWN_STORED } else { KNOWN_READ })
+        && (vectors.caps.gathers || vectors.caps.strided)
+        && m.optimize.may_grow();
+    if lengths.is_empty() && !known || needs.conditional || !needs.may_run_along(row) {
         return None;
     }
     let bits = if needs.long { 64 } else { 32 };
@@ -53,6 +64,11 @@ pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<Sho
         let step = m.linear(buf, at).linear_in(row).map(|s| s.0);
         fits &= m.bufs[buf].ty.bits() == bits
             && match step.map(|s| (s, s.as_const())) {
+                Some((_, Some(n))) if known && n > 1 => {
+                    apart = true;
+                    stored_apart |= stored;
+                    true
+                }
                 Some((_, Some(n))) => n == 1 || n == 0 && !stored,
                 // A row stride that depends on sizes of the caller.
                 Some((s, None)) => {
@@ -73,10 +89,11 @@ pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<Sho
     });
     (fits && apart).then_some(ShortRows {
         lanes,
-        most: if stores { STORED } else { READ },
+        most: longest.filter(|_| known).unwrap_or(if stores { STORED } else { READ }),
         row,
         rows,
         lengths,
+        known,
         partial: vectors.caps.masks && !stored_apart,
     })
 }
@@ -116,19 +133,40 @@ impl ShortRows {
     pub fn or(&self, m: &mut Module, body: &[Stmt], first: Dim, rows: Vec<Stmt>) -> Vec<Stmt> {
         let lanes = Dim::constant(self.lanes);
         let short = self.lengths.iter().map(|n| Expr::cmp_index(BinOp::Le, *n, self.most));
-        let Some(short) = short.reduce(|a, b| Expr::bin(BinOp::And, a, b)) else { return rows };
-        let whole = Expr::cmp_index(BinOp::Le, first + lanes, self.rows);
+        let short = short.reduce(|a, b| Expr::bin(BinOp::And, a, b));
+        if short.is_none() && !self.known {
+            return rows;
+        }
         let then = self.block(m, body, first, lanes);
+        if self.rows.modulo(self.lanes).as_const() == Some(0) && short.is_none() {
+            return then;
+        }
+        let whole = Expr::cmp_index(BinOp::Le, first + lanes, self.rows);
         let mut els = rows;
         if self.partial && self.rows.modulo(self.lanes).as_const() != Some(0) {
             let then = self.block(m, body, first, lanes.min(self.rows - first));
-            els = vec![Stmt::If { cond: short.clone(), then, els }];
+            els = match short.clone() {
+                Some(cond) => vec![Stmt::If { cond, then, els }],
+                None => then,
+            };
         }
-        vec![Stmt::If { cond: Expr::bin(BinOp::And, whole, short), then, els }]
+        let cond = short.into_iter().fold(whole, |a, b| Expr::bin(BinOp::And, a, b));
+        vec![Stmt::If { cond, then, els }]
     }
     fn block(&self, m: &mut Module, body: &[Stmt], first: Dim, used: Dim) -> Vec<Stmt> {
         let body = lets_as_accs(m, body.to_vec());
         let body = fresh_regs(m, &body);
+        let body = if self.known { body.into_iter().map(unrolled).collect() } else { body };
         in_lanes(m, &body, self.row, first, 1, (self.lanes, used))
+    }
+}
+
+/// The statement with its loops of few iterations unrolled.
+fn unrolled(s: Stmt) -> Stmt {
+    match s {
+        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => {
+            Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body: body.into_iter().map(unrolled).collect() }
+        }
+        s => s,
     }
 }
