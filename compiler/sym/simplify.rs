@@ -32,7 +32,7 @@ pub(super) fn gcd(a: i64, b: i64) -> i64 {
 
 impl Dim {
     /// Sums terms (atoms of each sorted or not) and a constant.
-    pub(super) fn from_terms(terms: Vec<Term>, constant: i64) -> Dim {
+    pub(crate) fn from_terms(terms: Vec<Term>, constant: i64) -> Dim {
         let mut terms = terms;
         for (_, p) in &mut terms {
             p.sort();

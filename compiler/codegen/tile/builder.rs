@@ -66,8 +66,10 @@ fn counts(op: Op) -> bool {
         Op::Int(_)
             | Op::Add
             | Op::AddImm(_)
+            | Op::Mul
             | Op::MulImm(_)
             | Op::AndImm(_)
+            | Op::ShrImm(_)
             | Op::Lesser
             | Op::Greater
             | Op::Splat(_)
@@ -297,6 +299,14 @@ impl Builder {
     /// x + y.
     pub fn add(&mut self, x: Value, y: Value) -> Value {
         self.value(Op::Add, &[x, y], None, Class::Int)
+    }
+    /// x * y.
+    pub(super) fn mul(&mut self, x: Value, y: Value) -> Value {
+        self.value(Op::Mul, &[x, y], None, Class::Int)
+    }
+    /// x >> n, rounded down.
+    pub(super) fn shr_imm(&mut self, x: Value, n: u8) -> Value {
+        self.value(Op::ShrImm(n), &[x], None, Class::Int)
     }
     /// x clamped to a range.
     pub(super) fn limited(&mut self, x: Value, lo: i64, hi: i64) -> Value {

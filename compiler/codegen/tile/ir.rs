@@ -257,6 +257,10 @@ pub enum Op {
     AndImm(i32),
     /// a * immediate.
     MulImm(i32),
+    /// a * b.
+    Mul,
+    /// a >> immediate, rounded down.
+    ShrImm(u8),
     /// The minimum of a and b.
     Lesser,
     /// The maximum of a and b.

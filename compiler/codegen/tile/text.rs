@@ -104,6 +104,8 @@ names!(Op {
     "add" Add
     "and_imm" AndImm(x)
     "mul_imm" MulImm(x)
+    "mul" Mul
+    "shr_imm" ShrImm(n)
     "lesser" Lesser
     "greater" Greater
     "address" Address

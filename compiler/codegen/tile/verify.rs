@@ -209,8 +209,8 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
     match op {
         Op::Args | Op::Prefetch { .. } | Op::Jump | Op::Ret => (&[], None),
         Op::StackArg(_) | Op::Int(_) | Op::Address => (&[], int),
-        Op::AddImm(_) | Op::AndImm(_) | Op::MulImm(_) => (&[I], int),
-        Op::Add | Op::Lesser | Op::Greater => (&[I, I], int),
+        Op::AddImm(_) | Op::AndImm(_) | Op::MulImm(_) | Op::ShrImm(_) => (&[I], int),
+        Op::Add | Op::Mul | Op::Lesser | Op::Greater => (&[I, I], int),
         Op::First(_) => (&[V], int),
         Op::Const(_) | Op::Literal(..) | Op::Table(_) | Op::LaneNumbers(_) | Op::Iota(..) => (&[], vector),
         Op::SomeLanes(_) | Op::FirstLanes(_) => (&[], mask),

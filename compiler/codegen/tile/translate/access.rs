@@ -26,6 +26,8 @@ pub(super) struct Site {
 /// An analysed access.
 pub(super) struct Access {
     pub stream: Stream,
+    /// A run-time offset in elements that lanes share, but which is not linear in the loops of the tile.
+    pub uniform: Option<Dim>,
     pub storage: Buf,
     pub disp: i32,
     /// Stride between lanes in elements, if it is constant.
@@ -74,6 +76,7 @@ impl Translate<'_> {
     pub fn access(&mut self, buf: Buf, at: &[Dim]) -> Fit<Access> {
         let site = self.site(buf, at)?;
         let mut p = self.position(&site)?;
+        let uniform = self.take_uniform(&mut p.more);
         let window = self.take_window(&mut p.more);
         let places = self.take_places(site.storage, &mut p.more)?;
         self.take_loops(&mut p)?;
@@ -103,7 +106,8 @@ impl Translate<'_> {
         let constant = p.constant.checked_add(c).ok_or(TOO_FAR)?;
         let (linear, disp) = self.displaced(rest, constant, site.size, lane == Some(1));
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear, size: site.size })?;
-        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, window, bound })
+        let (stream, storage) = ((arg, moves), site.storage);
+        Ok(Access { stream, uniform, storage, disp, lane, step, places, window, bound })
     }
     /// The position after substitution of the variables of open loops.
     fn position(&mut self, site: &Site) -> Fit<Position> {

@@ -38,6 +38,9 @@ impl Translate<'_> {
                 let end = t.count(trip)?;
                 let guard = !t.m.syms.is_pos(trip);
                 t.trips.push(trip);
+                if let Some(n) = t.most_of(trip) {
+                    t.most.insert(var, n);
+                }
                 let r = t.counted(var, end, guard, (1, 1), body);
                 t.trips.pop();
                 r
@@ -52,6 +55,10 @@ impl Translate<'_> {
                 r
             }
         }
+    }
+    /// The most iterations of a loop; variables of the tile count from 0, and have other bounds.
+    fn most_of(&self, trip: Dim) -> Option<i64> {
+        if self.locals.iter().any(|s| trip.contains(*s)) { None } else { self.m.syms.range(trip).hi }
     }
     /// Runs `f` with a dim substituted for a variable.
     pub(super) fn with<T>(&mut self, var: Sym, d: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {

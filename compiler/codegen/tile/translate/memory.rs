@@ -19,9 +19,10 @@ const AHEAD: i32 = 4096;
 const LANES: Misfit = "an access lane by lane of lanes that run time knows";
 
 impl Translate<'_> {
-    pub(super) fn mem(&self, a: &Access) -> Fit<Mem> {
+    pub(super) fn mem(&mut self, a: &Access) -> Fit<Mem> {
         let p = self.place(&a.stream)?;
-        Ok(Mem { index: p.index, ..Mem::at(p.base, a.disp) })
+        let base = self.base_of(a, p.base)?;
+        Ok(Mem { index: p.index, ..Mem::at(base, a.disp) })
     }
     /// Loads contiguous elements, or broadcasts one.
     pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {

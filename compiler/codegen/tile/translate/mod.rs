@@ -26,6 +26,7 @@ mod reciprocal_division;
 mod shared_ints;
 mod storage;
 mod transpose;
+mod uniform;
 mod unroll;
 mod windows;
 
@@ -152,7 +153,7 @@ pub fn translate(s: Setting, body: &[Stmt]) -> Fit<Tile> {
 /// separate pointers.
 fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     let Setting { m, vectors, substitute, lines } = s;
-    let mut locals = vec![];
+    let (mut locals, mut of_vectors) = (vec![], vec![]);
     let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
         if let Expr::With { sym, .. } = e {
@@ -162,10 +163,11 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     visit::walk(body, &mut |s| match s {
         Stmt::For { kind, var, lo, hi, .. } => {
             locals.push(*var);
-            if let LoopKind::Vec(n) = kind
-                && m.syms.le(*hi - *lo, Dim::from(*n)) == Answer::Yes
-            {
-                lanes_of_one.push(*var);
+            if let LoopKind::Vec(n) = kind {
+                of_vectors.push(*var);
+                if m.syms.le(*hi - *lo, Dim::from(*n)) == Answer::Yes {
+                    lanes_of_one.push(*var);
+                }
             }
         }
         Stmt::Prefetch { buf, .. } => prefetched.push(m.storage(*buf)),
@@ -182,6 +184,8 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         trips: vec![],
         deeper: vec![],
         locals,
+        vectors: of_vectors,
+        most: Map::default(),
         lanes_of_one,
         withs,
         bound: Map::default(),
@@ -203,6 +207,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         rest: None,
         rest_of: Dim::constant(0),
         windows: Map::default(),
+        uniforms: Map::default(),
         compared: Map::default(),
         bounds: Bounds::of_sums(m, body),
     };
@@ -300,6 +305,10 @@ struct Translate<'a> {
     deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
     locals: Vec<Sym>,
+    /// Variables of vector loops.
+    vectors: Vec<Sym>,
+    /// The most iterations of open loops, where they are known.
+    most: Map<Sym, i64>,
     /// Variables of single-vector loops.
     lanes_of_one: Vec<Sym>,
     /// Symbols of indices loaded from memory.
@@ -334,6 +343,8 @@ struct Translate<'a> {
     rest_of: Dim,
     /// Positions within windows, by the substituted expression, mask and block.
     windows: Map<(Dim, Option<Value>, usize), windows::Window>,
+    /// Pointers at uniform positions: the position, bytes of an element, the pointer, the block.
+    uniforms: Map<(Dim, u32, Value, usize), Value>,
     /// Compared indices, by block.
     compared: Map<(BinOp, Dim, Dim, usize), Val>,
     bounds: Bounds,

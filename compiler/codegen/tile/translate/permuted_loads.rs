@@ -163,6 +163,7 @@ impl Translate<'_> {
             places: None,
             window: None,
             stream: a.stream.clone(),
+            uniform: a.uniform,
             bound: vec![],
             ..*a
         };

@@ -176,19 +176,20 @@ impl Translate<'_> {
         Ok(self.numbers(Op::Add, found.ok_or(NOT_LINEAR)?, rest))
     }
     /// a - b.
-    fn behind(&mut self, a: Count, b: Count) -> Count {
+    pub(super) fn behind(&mut self, a: Count, b: Count) -> Count {
         let minus = match b {
             Count::Fixed(n) => Count::Fixed(n.wrapping_neg()),
             Count::Run(v) => Count::Run(self.b.mul_imm(v, -1)),
         };
         self.numbers(Op::Add, a, minus)
     }
-    /// A sum, minimum or maximum of two integers.
-    fn numbers(&mut self, op: Op, a: Count, b: Count) -> Count {
+    /// A sum, product, minimum or maximum of two integers.
+    pub(super) fn numbers(&mut self, op: Op, a: Count, b: Count) -> Count {
         let (x, y) = match (a, b) {
             (Count::Fixed(x), Count::Fixed(y)) => {
                 return Count::Fixed(match op {
                     Op::Add => x.wrapping_add(y),
+                    Op::Mul => x.wrapping_mul(y),
                     Op::Lesser => x.min(y),
                     _ => x.max(y),
                 });
@@ -196,11 +197,17 @@ impl Translate<'_> {
             (Count::Run(x), Count::Fixed(y)) | (Count::Fixed(y), Count::Run(x)) if op == Op::Add => {
                 return Count::Run(self.b.add_imm(x, y));
             }
+            (Count::Run(x), Count::Fixed(y)) | (Count::Fixed(y), Count::Run(x))
+                if op == Op::Mul && i32::try_from(y).is_ok() =>
+            {
+                return Count::Run(self.b.mul_imm(x, y as i32));
+            }
             (Count::Run(x), Count::Run(y)) => (x, y),
             (Count::Run(x), Count::Fixed(y)) | (Count::Fixed(y), Count::Run(x)) => (x, self.b.int(y)),
         };
         match op {
             Op::Add => Count::Run(self.b.add(x, y)),
+            Op::Mul => Count::Run(self.b.mul(x, y)),
             op => Count::Run(self.b.push(op, &[x, y], None, Some(Class::Int)).unwrap_or(x)),
         }
     }
@@ -245,7 +252,8 @@ fn split_extreme(d: Dim, lane: Option<Sym>) -> Fit<Moving> {
     }
 }
 
-fn value(a: &Atom) -> Dim {
+/// An atom as an expression.
+pub(super) fn value(a: &Atom) -> Dim {
     match a {
         Atom::Sym(s) => Dim::sym(*s),
         Atom::FloorDiv(x, y) => x.floor_div(*y),

@@ -34,7 +34,9 @@ impl Emit<'_> {
             | Op::AddImm(_)
             | Op::Add
             | Op::AndImm(_)
+            | Op::Mul
             | Op::MulImm(_)
+            | Op::ShrImm(_)
             | Op::Lesser
             | Op::Greater
             | Op::First(_)
@@ -75,6 +77,8 @@ impl Emit<'_> {
                 self.code.int(OWN, i64::from(k));
                 self.code.three(table::AND_INT, d, r[0], OWN);
             }
+            Op::Mul => self.code.three(table::MUL, d, r[0], r[1]),
+            Op::ShrImm(k) => self.code.two(table::ASR | u32::from(k) << 16, d, r[0]),
             Op::MulImm(k) => {
                 self.code.int(OWN, i64::from(k));
                 self.code.three(table::MUL, d, r[0], OWN);

@@ -22,7 +22,7 @@ const MOST: usize = 2048;
 fn latency(n: &Node) -> usize {
     match n.op {
         _ if n.mem.is_some() => 4,
-        Op::Int(_) | Op::AddImm(_) | Op::Add | Op::AndImm(_) | Op::Lesser | Op::Greater => 1,
+        Op::Int(_) | Op::AddImm(_) | Op::Add | Op::AndImm(_) | Op::ShrImm(_) | Op::Lesser | Op::Greater => 1,
         Op::Bin(Bin::Div, _) | Op::Un(Un::Sqrt, _) => 12,
         _ => 4,
     }

@@ -326,6 +326,8 @@ pub(in crate::codegen) const ORR_INT: u32 = 0xaa00_0000;
 pub(super) const IMM_HIGH: u32 = 1 << 22;
 /// UBFM with 63 for the last bit: a shift to the right.
 pub(super) const LSR: u32 = 0xd340_fc00;
+/// SBFM, the same of a signed number.
+pub(super) const ASR: u32 = 0x9340_fc00;
 /// x = n * m.
 pub(super) const MUL: u32 = 0x9b00_7c00;
 /// Compares n with m, with a number, with a negative number.

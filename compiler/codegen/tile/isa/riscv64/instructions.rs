@@ -35,7 +35,9 @@ impl Emit<'_> {
             | Op::AddImm(_)
             | Op::Add
             | Op::AndImm(_)
+            | Op::Mul
             | Op::MulImm(_)
+            | Op::ShrImm(_)
             | Op::Lesser
             | Op::Greater
             | Op::First(_)
@@ -65,6 +67,8 @@ impl Emit<'_> {
                 self.code.int(OWN, i64::from(k));
                 self.code.three(table::AND_INT, d, r[0], OWN);
             }
+            Op::Mul => self.code.three(table::MUL, d, r[0], r[1]),
+            Op::ShrImm(k) => self.code.short(table::SRAI, d, r[0], i64::from(k)),
             Op::MulImm(k) => {
                 self.code.int(OWN, i64::from(k));
                 self.code.three(table::MUL, d, r[0], OWN);

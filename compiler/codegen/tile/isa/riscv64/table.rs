@@ -324,6 +324,7 @@ pub(in crate::codegen) const ADDI: u32 = 0x13;
 pub(in crate::codegen) const ADDIW: u32 = 0x1b;
 pub(in crate::codegen) const ANDI: u32 = 7 << 12 | 0x13;
 pub(in crate::codegen) const SLLI: u32 = 1 << 12 | 0x13;
+pub(super) const SRAI: u32 = 1 << 30 | 5 << 12 | 0x13;
 pub(in crate::codegen) const ADD: u32 = 0x33;
 pub(in crate::codegen) const AND_INT: u32 = 7 << 12 | 0x33;
 pub(in crate::codegen) const OR_INT: u32 = 6 << 12 | 0x33;

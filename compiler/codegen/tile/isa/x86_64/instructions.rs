@@ -64,6 +64,8 @@ impl Emit<'_> {
             | Op::AndImm(_)
             | Op::Lesser
             | Op::Greater
+            | Op::Mul
+            | Op::ShrImm(_)
             | Op::MulImm(_) => self.scalar(n.op, &p),
             Op::Address | Op::First(_) | Op::AnyLane => self.scalar(n.op, &p),
             Op::Const(_)
@@ -143,6 +145,8 @@ impl Emit<'_> {
                     p.r[1],
                 )
             }
+            Op::Mul => Instruction::with2(Code::Imul_r64_rm64, p.d, p.r[1]),
+            Op::ShrImm(k) => Instruction::with2(Code::Sar_rm64_imm8, p.d, u32::from(k)),
             Op::MulImm(k) => Instruction::with3(Code::Imul_r64_rm64_imm32, p.d, p.r[0], k),
             Op::Address => Instruction::with2(Code::Lea_r64_m, p.d, p.at),
             Op::First(bits) => {

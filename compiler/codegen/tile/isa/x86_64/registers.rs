@@ -89,6 +89,8 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
             | Op::Dot(_)
             | Op::Dot2
             | Op::AndImm(_)
+            | Op::Mul
+            | Op::ShrImm(_)
             | Op::Lesser
             | Op::Greater => Operand::reg_reuse_def(reg(d), 0),
             _ => Operand::reg_def(reg(d)),

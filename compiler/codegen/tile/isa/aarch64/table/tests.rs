@@ -252,6 +252,7 @@ fn encoded() -> Vec<(String, u32)> {
         ("orr x1, x2, x3", three(ORR_INT)),
         ("mov x1, x3", ORR_INT | 3 << 16 | 31 << 5 | 1),
         ("lsr x1, x2, #32", two(LSR | 32 << 16)),
+        ("asr x1, x2, #32", two(ASR | 32 << 16)),
         ("mul x1, x2, x3", three(MUL)),
         ("cmp x2, x3", CMP | 3 << 16 | 2 << 5),
         ("cmp x2, #7", CMP_IMM | 7 << 10 | 2 << 5),

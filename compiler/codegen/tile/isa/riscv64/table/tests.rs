@@ -176,6 +176,7 @@ fn encoded() -> Vec<(String, u32)> {
         ("addiw ra, sp, 7", ADDIW | 7 << 20 | 2 << 15 | 1 << 7),
         ("andi ra, sp, 7", ANDI | 7 << 20 | 2 << 15 | 1 << 7),
         ("slli ra, sp, 7", SLLI | 7 << 20 | 2 << 15 | 1 << 7),
+        ("srai ra, sp, 7", SRAI | 7 << 20 | 2 << 15 | 1 << 7),
         ("add ra, sp, gp", ADD | 3 << 20 | 2 << 15 | 1 << 7),
         ("and ra, sp, gp", AND_INT | 3 << 20 | 2 << 15 | 1 << 7),
         ("or ra, sp, gp", OR_INT | 3 << 20 | 2 << 15 | 1 << 7),
