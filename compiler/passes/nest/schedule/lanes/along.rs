@@ -20,6 +20,8 @@ pub(super) struct Along {
     nest: ParNest,
     var: Sym,
     extent: Dim,
+    /// The extent in the schedule: its bound, if tasks differ.
+    shown: Dim,
     lanes: i64,
     /// Indices that are uniform across lanes: the symbol, its value, and its bound.
     outside: Vec<(Sym, Expr, Dim)>,
@@ -127,7 +129,10 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
         if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
     };
     let (how, blocks) = interleaved(m, &nest, (var, extent), how, vectors);
-    Some(Along { nest, var, extent, lanes, outside, how, blocks })
+    let differs = extent.syms().iter().any(|s| m.syms.loop_range(*s).is_some());
+    let most = m.syms.range(extent).hi.filter(|_| differs);
+    let shown = most.map_or(extent, Dim::constant);
+    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks })
 }
 
 /// The interleaved iterations around vectors, and the sequence of these.
@@ -264,7 +269,7 @@ impl Shared {
 impl Along {
     /// The schedule.
     pub fn describe(&self) -> Schedule {
-        let s = Schedule::new("vectors").vectors(self.lanes, "elements of the result", self.extent);
+        let s = Schedule::new("vectors").vectors(self.lanes, "elements of the result", self.shown);
         let blocks = |side: i64| if side > 1 { vec![("vectors", side)] } else { vec![] };
         match &self.how {
             How::Apart(_) => Schedule { strategy: "vectors of permuted loads", ..s },
@@ -288,7 +293,7 @@ impl Along {
     }
     /// The nest in vectors.
     pub fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let Along { mut nest, var, extent, lanes, outside, how, blocks } = self;
+        let Along { mut nest, var, extent, lanes, outside, how, blocks, .. } = self;
         let zero = Dim::constant(0);
         let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
             vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]

@@ -136,7 +136,7 @@ fn encoded() -> Vec<(String, u32)> {
         let word = if store { word | 1 << 20 | 7 << 7 } else { word | 7 << 20 | 1 << 7 };
         all.push((format!("{name} ra, 7(sp)"), word));
     }
-    let words: [(&str, u32); 53] = [
+    let words: [(&str, u32); 54] = [
         ("flw ft1, 7(sp)", load_float(Bits::B32) | 7 << 20 | 2 << 15 | 1 << 7),
         ("fld ft1, 7(sp)", load_float(Bits::B64) | 7 << 20 | 2 << 15 | 1 << 7),
         ("fmv.w.x ft1, sp", to_float_register(Bits::B32) | 2 << 15 | 1 << 7),
