@@ -103,7 +103,7 @@ pub use body::Body;
 pub use build::KernelBuilder;
 pub use foreign::Foreign;
 pub use group::DotKind;
-pub use modes::{HALVES, Math, Optimize};
+pub use modes::{HALVES, HALVES_AT_ONCE, HALVES_IN_SEQUENCE, Math, Optimize};
 pub use operation::{BinOp, TextOp, UnOp};
 pub use reasons::{Reason, Reasons, Subject};
 pub use scalar::Scalar;

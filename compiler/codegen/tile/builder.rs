@@ -104,7 +104,11 @@ impl Builder {
             line: Line::default(),
         }
     }
-    /// Products of f16 may be accumulated in f16 ([`Func::halves`]).
+    /// Arithmetic of f16 may be in f16 ([`Func::halves`]).
+    pub(super) fn has_halves(&self) -> bool {
+        self.f.halves
+    }
+    /// See [`Builder::has_halves`].
     pub(super) fn allow_halves(&mut self) {
         self.f.halves = true;
     }

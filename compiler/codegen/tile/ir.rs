@@ -390,6 +390,14 @@ pub enum Op {
         /// The lane of the third argument.
         lane: u8,
     },
+    /// The first argument times one broadcast lane of the second, of eight f16. 128 bits only.
+    MulHalves {
+        /// The lane of the second argument.
+        lane: u8,
+    },
+    /// `Bin` of eight f16: `Add`, `Sub`, `Least` or `Most`; selection derives it from operations on f32. 128
+    /// bits only.
+    BinHalves(Bin),
     /// First argument plus, in each lane, the products of four bytes of the second and the third. It
     /// overwrites the first.
     Dot(Bytes),
@@ -625,7 +633,8 @@ pub struct Func {
     pub long: bool,
     /// For in-order cores.
     pub in_order: bool,
-    /// Products of f16 may be accumulated in f16, up to [`HALVES`](crate::nest::HALVES) of them.
+    /// Products of f16 may be accumulated in f16, up to [`HALVES`](crate::nest::HALVES) of them, and what is
+    /// computed of f16 and stored as f16 may be.
     pub halves: bool,
     /// The machine has no byte dot products: they are expanded.
     pub in_words: bool,

@@ -144,6 +144,8 @@ names!(Op {
     "fma_scalar" FmaScalar { neg, bits, f }
     "fma_lane" FmaLane { neg, bits, lane }
     "fma_halves" FmaHalves { lane }
+    "mul_halves" MulHalves { lane }
+    "bin_halves" BinHalves(op)
     "dot" Dot(bytes)
     "dot_lane" DotLane { bytes, swapped, lane }
     "mul_bytes" MulBytes { bytes, upper }

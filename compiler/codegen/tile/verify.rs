@@ -236,7 +236,7 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::FmaLane { .. } | Op::FmaHalves { .. } => (&[V, V, V], vector),
         Op::Dot(_) | Op::DotLane { .. } | Op::Dot2 | Op::MatrixDot { .. } => (&[V, V, V], vector),
         Op::Dot8 { .. } => (&[V, V, V, V], vector),
-        Op::Zip { .. } | Op::Unzip { .. } => (&[V, V], vector),
+        Op::MulHalves { .. } | Op::BinHalves(_) | Op::Zip { .. } | Op::Unzip { .. } => (&[V, V], vector),
         Op::AddMulBytes { .. } => (&[V, V, V], vector),
         Op::MulBytes { .. } | Op::AddPairs(_) | Op::BytesFrom => (&[V, V], vector),
         Op::Cmp(..) | Op::ICmp(..) => (&[V, V], mask),

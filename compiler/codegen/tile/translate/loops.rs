@@ -142,7 +142,7 @@ impl Translate<'_> {
         let (whole, rest) = (n / lanes * lanes, n % lanes);
         // Several vectors per iteration, and the remaining ones.
         let copies = if whole > lanes && isa::machine(self.b.width()).unrolls() {
-            unroll::vectors(self.m, body)
+            self.unroll().vectors(body)
         } else {
             1
         };
@@ -284,7 +284,7 @@ impl Translate<'_> {
             (0..step).step_by(part as usize).try_for_each(|at| t.ahead(var, at, |t| t.block(body)))
         };
         // Vectors are independent of each other, which schedules guarantee for the longest ones.
-        if step > part && unroll::alternates(self.m, body) {
+        if step > part && self.unroll().alternates(body) {
             self.alternately(var, (step, part), body)?;
         } else if step > part && !unroll::reads_back(self.m, body) {
             self.stores_last(parts)?

@@ -3,7 +3,8 @@
 use super::Translate;
 use crate::codegen::Map;
 use crate::codegen::tile::isa;
-use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Stmt};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Reg, Stmt};
+use crate::tensor::ElemType;
 
 /// Maximum statements after unrolling a loop.
 const STATEMENTS: i64 = 64;
@@ -16,7 +17,18 @@ const STORES: usize = 8;
 /// Maximum registers of its two vectors.
 const LIVE: usize = 30;
 
+/// What unrolling depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Unroll<'a> {
+    pub m: &'a Module,
+    /// What is computed of f16 only may be computed in f16: two vectors are one then, if they alternate.
+    pub halves: bool,
+}
+
 impl Translate<'_> {
+    pub(super) fn unroll(&self) -> Unroll<'_> {
+        Unroll { m: self.m, halves: self.b.has_halves() }
+    }
     /// True for short inner loops that are unrolled completely.
     pub(super) fn written_out(&self, kind: LoopKind, trip: Option<i64>, body: &[Stmt]) -> bool {
         let (LoopKind::Seq | LoopKind::Par, Some(n @ 2..=ITERATIONS)) = (kind, trip) else { return false };
@@ -69,12 +81,61 @@ pub(super) fn reads_back(m: &Module, body: &[Stmt]) -> bool {
     found
 }
 
-/// True for long bodies of many stores and few values at a time: two vectors of each fit into the registers
-/// if their statements alternate, and pairs of vectors are stored together.
-pub(super) fn alternates(m: &Module, body: &[Stmt]) -> bool {
-    let stores = body.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
-    let is_plain = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
-    is_plain && stores >= STORES && 2 * most_live(body) <= LIVE && !reads_back(m, body)
+impl Unroll<'_> {
+    /// True for long bodies of many stores and few values at a time: two vectors of each fit into the
+    /// registers if their statements alternate, and pairs of vectors are stored together.
+    pub fn alternates(self, body: &[Stmt]) -> bool {
+        let stores = body.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
+        let is_plain = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+        let live = most_live(body);
+        let fits = if self.halves && self.is_of_halves(body) {
+            live <= LIVE
+        } else {
+            stores >= STORES && 2 * live <= LIVE
+        };
+        is_plain && fits && !reads_back(self.m, body)
+    }
+    /// True for sums, differences and limits of f16.
+    fn is_of_halves(self, body: &[Stmt]) -> bool {
+        let is_half = |b: &Buf| self.m.bufs[*b].ty == ElemType::F16;
+        let mut all = true;
+        for s in body {
+            all &= !matches!(s, Stmt::Store { buf, .. } if !is_half(buf));
+            s.expr().into_iter().for_each(|e| {
+                e.walk(&mut |e| {
+                    all &= match e {
+                        Expr::Load { buf, .. } => is_half(buf),
+                        Expr::Bin(op, ..) => {
+                            matches!(op, BinOp::Add | BinOp::Sub | BinOp::Min | BinOp::Max)
+                        }
+                        e => matches!(e, Expr::Const(_) | Expr::Reg(_) | Expr::Let { .. }),
+                    }
+                })
+            });
+        }
+        all
+    }
+    /// Vectors per iteration of a loop with this body.
+    pub fn vectors(self, body: &[Stmt]) -> i64 {
+        let mut operations = 0;
+        for s in body {
+            match s {
+                Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. } | Stmt::Acc { .. } => {}
+                // Bodies with loops or branches are long enough.
+                _ => return 1,
+            }
+            if let Some(e) = s.expr() {
+                e.walk(&mut |_| operations += 1);
+            }
+        }
+        match operations {
+            n if 8 * n <= OPERATIONS => 8,
+            n if 4 * n <= OPERATIONS => 4,
+            n if 2 * n <= OPERATIONS => 2,
+            _ if self.alternates(body) => 2,
+            _ => 1,
+        }
+    }
 }
 
 /// Most registers in use at once.
@@ -97,26 +158,4 @@ fn most_live(body: &[Stmt]) -> usize {
         live = live.saturating_sub(last.values().filter(|at| **at == i).count());
     }
     most
-}
-
-/// Vectors per iteration of a loop with this body.
-pub(super) fn vectors(m: &Module, body: &[Stmt]) -> i64 {
-    let mut operations = 0;
-    for s in body {
-        match s {
-            Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. } | Stmt::Acc { .. } => {}
-            // Bodies with loops or branches are long enough.
-            _ => return 1,
-        }
-        if let Some(e) = s.expr() {
-            e.walk(&mut |_| operations += 1);
-        }
-    }
-    match operations {
-        n if 8 * n <= OPERATIONS => 8,
-        n if 4 * n <= OPERATIONS => 4,
-        n if 2 * n <= OPERATIONS => 2,
-        _ if alternates(m, body) => 2,
-        _ => 1,
-    }
 }

@@ -15,8 +15,8 @@
 //! in the cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of
 //! its own makes.
 //!
-//! On levels with f16 arithmetic, `--math fast` computes layers whose weights are f16 by F(2x2, 3x3) with V and
-//! U of f16: 16 products of f16 for 4 results (`choice`).
+//! On levels with f16 arithmetic, `--math fast` computes layers whose weights are f16 by F(2x2, 3x3) with V, U
+//! and M of f16: 16 products of f16 for 4 results (`choice`).
 //!
 //! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model
 //! runs, block after block of input channels (`[slot][36][C / blocks][K / slices]`), and M is a sum over
@@ -97,7 +97,7 @@ struct Layer {
     parts: Contraction,
     /// The transform in both directions.
     form: Form,
-    /// U and V are f16, and so are the products.
+    /// U, V and M are f16, and so are the products.
     halves: bool,
     /// Batch, if there is such a loop.
     n: Option<(Sym, Dim)>,
@@ -155,13 +155,13 @@ impl Layer {
     fn products(&self) -> i64 {
         (self.form.products() * self.form.products()) as i64
     }
-    /// The type of U and V.
+    /// The type of U, V and M.
     fn factors(&self) -> ElemType {
         if self.halves { ElemType::F16 } else { ElemType::F32 }
     }
     /// Bytes of V and M of a tile, M for at most `width` output channels.
     fn near(&self, width: i64) -> i64 {
-        self.products() * (self.factor_bytes() * self.c.1 + 4 * self.k.1.min(width))
+        self.products() * self.factor_bytes() * (self.c.1 + self.k.1.min(width))
     }
     fn factor_bytes(&self) -> i64 {
         if self.halves { 2 } else { 4 }
@@ -375,8 +375,11 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
         ]
         .concat(),
     );
-    let mm =
-        m.temp(format!("{name}.m"), ElemType::F32, [[constant(slots)].as_slice(), &group(width, 4)].concat());
+    let mm = m.temp(
+        format!("{name}.m"),
+        l.factors(),
+        [[constant(slots)].as_slice(), &group(width, l.factor_bytes())].concat(),
+    );
     let u = if p.fresh {
         m.temp(
             format!("{name}.u"),

@@ -2,6 +2,7 @@
 //! addresses its literals, which follow it, relative to the instruction; it needs no relocation.
 
 use super::code::{Code, Label};
+use super::memory::is_near;
 use super::registers::{LITERALS, SAVED, SAVED_VECTORS};
 use super::table;
 use crate::codegen::debug::rows;
@@ -208,6 +209,9 @@ impl Emit<'_> {
             -16 => (b.disp, rb, ra),
             _ => return false,
         };
+        if !store && is_near(first.into()) && is_near(i64::from(first) + 16) {
+            return false;
+        }
         let word = if store { table::STORE_PAIR } else { table::LOAD_PAIR };
         let (base, disp) = self.near(base_a, i64::from(first));
         self.code.push(word | ((disp / 16) as u32 & 0x7f) << 15 | two << 10 | base << 5 | one);

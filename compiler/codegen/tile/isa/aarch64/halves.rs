@@ -2,16 +2,22 @@
 //! accumulated in f16 ([`Func::halves`]). A loop with at most that many steps then carries accumulators of
 //! eight f16, which combine two adjacent vectors of a row, and multiplies unconverted operands. After the
 //! loop they are added in f32 to the initial values. Long reductions consist of nested loops.
+//!
+//! The error of a sum of f16 grows with the partial sums that are rounded: the products of an iteration are
+//! added up for themselves, and their sum then to that of the iterations before. Registers hold the former;
+//! the latter wait in memory, in the shade of the products.
 
 use super::near;
 use crate::codegen::tile::ir::Bits::B32;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Un, Value};
 use crate::codegen::tile::isa::node;
 use crate::codegen::{Map, Set};
-use crate::nest::HALVES;
+use crate::nest::{HALVES, HALVES_IN_SEQUENCE};
 
 /// Bytes of four elements.
 const FOUR: i32 = 8;
+/// Products of an iteration that are added up for themselves.
+const APART: usize = 8;
 
 /// A reduction step: the element of a row, and four adjacent elements of a row of columns.
 #[derive(Clone, Copy)]
@@ -154,7 +160,10 @@ struct Pair {
 fn rewrite(f: &mut Func, l: &Loop) {
     let Some(turns) = iterations(f, l) else { return };
     let mut left = carried(f, l);
-    left.retain(|s| turns.saturating_mul(s.steps.len() as i64) <= HALVES);
+    left.retain(|s| {
+        let most = if s.steps.len() >= APART { HALVES } else { HALVES_IN_SEQUENCE };
+        turns.saturating_mul(s.steps.len() as i64) <= most
+    });
     if left.is_empty() {
         return;
     }
@@ -235,8 +244,10 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
     let mut held: Map<Mem, Value> = Map::default();
     let mut columns: Map<(Value, bool), Value> = Map::default();
     let mut ends = vec![];
+    let mut totals = vec![];
     for p in pairs {
-        let mut sum = p.carried;
+        let apart = p.first.steps.len() >= APART;
+        let mut sum = (!apart).then_some(p.carried);
         for (i, x) in p.first.steps.iter().enumerate() {
             let (Some((at, count, lane)), Some(near)) = (lanes.get(&x.element), place(b, x.vector)) else {
                 continue;
@@ -273,14 +284,28 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
             });
             let def = Value::fresh(classes, Class::Vector);
             nodes[x.at].clear();
-            let op = Op::FmaHalves { lane: *lane };
-            nodes[x.at].push(node(op, vec![sum, vector, holder], Some(def), line));
+            let (op, args) = match sum {
+                Some(sum) => (Op::FmaHalves { lane: *lane }, vec![sum, vector, holder]),
+                None => (Op::MulHalves { lane: *lane }, vec![vector, holder]),
+            };
+            nodes[x.at].push(node(op, args, Some(def), line));
             if let Some(y) = p.second.as_ref().and_then(|s| s.steps.get(i)) {
                 nodes[y.at].clear();
             }
-            sum = def;
+            sum = Some(def);
         }
-        ends.push(sum);
+        let Some(sum) = sum else { continue };
+        if apart {
+            let total = Value::fresh(classes, Class::Vector);
+            totals.push(node(Op::BinHalves(Bin::Add), vec![p.carried, sum], Some(total), Line::default()));
+            ends.push(total);
+        } else {
+            ends.push(sum);
+        }
+    }
+    // Before the exit.
+    if let Some(last) = nodes.last_mut() {
+        last.splice(0..0, totals);
     }
     b.nodes = nodes.into_iter().flatten().collect();
     // Remove loads without uses.

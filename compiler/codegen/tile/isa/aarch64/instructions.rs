@@ -170,6 +170,11 @@ impl Emit<'_> {
                 self.code.three(table::fma_lane(neg, bits, lane), d, r[1], r[2])
             }
             Op::FmaHalves { lane } => self.code.three(table::fma_halves(lane), d, r[1], r[2]),
+            Op::MulHalves { lane } => self.code.three(table::mul_halves(lane), d, r[0], r[1]),
+            Op::BinHalves(bin) => {
+                let word = table::bin_halves(bin).ok_or_else(|| none(op))?;
+                self.code.three(word, d, r[0], r[1]);
+            }
             Op::Dot(bytes) => self.code.three(table::dot(bytes), d, r[1], r[2]),
             Op::DotLane { bytes, swapped, lane } => {
                 self.code.three(table::dot_lane(bytes, swapped, lane), d, r[1], r[2])

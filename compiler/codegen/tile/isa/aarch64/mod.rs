@@ -1,7 +1,9 @@
 //! Armv8-A with Advanced SIMD: vectors of 128 bits, 32 registers, arithmetic on registers only.
 
 pub(in crate::codegen) mod code;
+mod eights;
 mod encode;
+mod groups;
 mod halves;
 mod instructions;
 mod matrix;
@@ -37,6 +39,7 @@ impl Machine for Aarch64 {
         }
         if f.halves {
             halves::sums(f);
+            eights::pairs(f);
         }
         select::forms(f);
     }

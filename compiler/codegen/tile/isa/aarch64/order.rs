@@ -7,7 +7,7 @@
 use super::registers;
 use super::select::next_to;
 use crate::codegen::tile::ir::{Bin, Block, Class, Func, Mem, Node, Op, Un, Value};
-use crate::codegen::tile::isa::stores;
+pub(super) use crate::codegen::tile::isa::stores;
 use crate::codegen::tile::live;
 use crate::codegen::{Map, Set};
 
@@ -16,7 +16,7 @@ const REGISTERS: usize = 30;
 /// Live vectors from which on a schedule begins no further chain: the first number whose schedule fits.
 const LIMITS: [usize; 4] = [30, 26, 22, 18];
 /// Maximum instructions of a block: scheduling takes time in proportion to those that are ready at once.
-const MOST: usize = 2048;
+pub(super) const MOST: usize = 2048;
 
 /// Cycles until a result may be used.
 fn latency(n: &Node) -> usize {
@@ -283,7 +283,7 @@ fn overwrites(n: &Node) -> Option<usize> {
 type Edge = (usize, usize, usize);
 
 /// What waits for what, and the cycles.
-fn edges(nodes: &[Node]) -> Vec<Edge> {
+pub(super) fn edges(nodes: &[Node]) -> Vec<Edge> {
     let mut out = vec![];
     let mut made: Map<Value, usize> = Map::default();
     let mut used: Map<Value, Vec<usize>> = Map::default();

@@ -76,8 +76,10 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
             n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect()
         }
         // The register with the lane has a field of four bits.
-        Op::FmaHalves { .. } => {
-            let limit = |i: usize| if i == 2 { OperandConstraint::Limit(16) } else { OperandConstraint::Reg };
+        Op::FmaHalves { .. } | Op::MulHalves { .. } => {
+            let last = n.args.len() - 1;
+            let limit =
+                |i: usize| if i == last { OperandConstraint::Limit(16) } else { OperandConstraint::Reg };
             let one = |(i, v): (usize, &Value)| {
                 Operand::new(reg(*v), limit(i), OperandKind::Use, OperandPos::Early)
             };

@@ -2,8 +2,8 @@
 //! loaded into, products of rows and columns are scheduled so that few loads are live at once, and selects
 //! overwrite dead operands.
 
-use super::{near, order};
-use crate::codegen::tile::ir::{Block, Form, Func, Mem, Node, Op, Value};
+use super::{groups, near, order};
+use crate::codegen::tile::ir::{Bin, Block, Form, Func, Mem, Node, Op, Value};
 use crate::codegen::tile::isa::stores;
 use crate::codegen::{Map, Set};
 
@@ -65,7 +65,14 @@ impl Uses {
 /// Selects instruction forms and their order, for in-order or out-of-order cores.
 pub(super) fn forms(f: &mut Func) {
     let in_order = f.in_order;
+    let (zeros, loaded) = (zeros(&f.blocks), broadcasts(&f.blocks));
     for n in f.blocks.iter_mut().flat_map(|b| &mut b.nodes) {
+        let starts = |n: &Node| zeros.contains(&n.args[2]) && !n.args.iter().any(|v| loaded.contains(v));
+        if let (Op::Fma { neg: false, bits }, true) = (n.op, n.args.len() == 3 && starts(n)) {
+            // The first product of a sum.
+            n.op = Op::Bin(Bin::Mul, bits);
+            n.args.truncate(2);
+        }
         if let (Op::Fma { neg, bits }, &[a, b, c]) = (n.op, n.args.as_slice()) {
             (n.op, n.args) = (Op::Fma231 { neg, bits }, vec![c, a, b]);
         }
@@ -81,6 +88,9 @@ pub(super) fn forms(f: &mut Func) {
         }
     }
     order::blocks(f, &others);
+    if !in_order {
+        groups::fill(f);
+    }
     let uses = Uses::of(&f.blocks);
     let mut at = 0;
     for (i, b) in f.blocks.iter_mut().enumerate() {
@@ -97,6 +107,18 @@ pub(super) fn forms(f: &mut Func) {
             at += 1;
         }
     }
+}
+
+/// Constants of zeros.
+fn zeros(blocks: &[Block]) -> Set<Value> {
+    let is_zero = |n: &&Node| matches!(n.op, Op::Const(x) if x.is_zero());
+    blocks.iter().flat_map(|b| &b.nodes).filter(is_zero).filter_map(|n| n.def).collect()
+}
+
+/// Elements that are loaded for all lanes.
+fn broadcasts(blocks: &[Block]) -> Set<Value> {
+    let is_one = |n: &&Node| matches!(n.op, Op::Broadcast(_));
+    blocks.iter().flat_map(|b| &b.nodes).filter(is_one).filter_map(|n| n.def).collect()
 }
 
 /// Broadcast loads whose uses are all products of the same block with one such factor.
@@ -325,11 +347,23 @@ impl Columns {
     }
 }
 
+/// The vector of columns that a product multiplies by an element, its last argument.
+fn column(product: &Node) -> Option<&Value> {
+    product.args.iter().nth_back(1)
+}
+
 /// Orders products of rows, which are held as elements, and columns, which are loaded: column after column,
 /// all rows with each, so that no more than two columns are alive. False for other blocks.
 fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let is_product = |n: &Node| {
-        matches!(n.op, Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } | Op::MatrixDot { .. })
+        matches!(
+            n.op,
+            Op::FmaLane { .. }
+                | Op::FmaHalves { .. }
+                | Op::MulHalves { .. }
+                | Op::DotLane { .. }
+                | Op::MatrixDot { .. }
+        )
     };
     let Some(last) = b.nodes.iter().rposition(is_product) else { return false };
     let products: Vec<&Node> = b.nodes.iter().filter(|n| is_product(n)).collect();
@@ -339,7 +373,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     // vectors. Cores that wait for a load take one after the other, where there are rows enough to hide it.
     let mut columns: Vec<Value> = vec![];
     for n in &products {
-        let Some(v) = n.args.get(1) else { return false };
+        let Some(v) = column(n) else { return false };
         if !loads.made.contains_key(v) {
             return false;
         }
@@ -357,11 +391,11 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     }
     let rank = |v: &Value| groups.iter().position(|p| p.contains(v)).unwrap_or(0);
     let mut ordered: Vec<(usize, &Node)> =
-        products.iter().filter_map(|n| Some((rank(n.args.get(1)?), *n))).collect();
+        products.iter().filter_map(|n| Some((rank(column(n)?), *n))).collect();
     // Of those that are taken apart, all rows with one before the other: a sum is in both.
     let other = |n: &Node| {
         let half = |v: &&Value| loads.is_made(**v) && groups.iter().any(|g| g.get(1) == Some(*v));
-        n.args.get(1).as_ref().is_some_and(half)
+        column(n).as_ref().is_some_and(half)
     };
     ordered.sort_by_key(|p| (p.0, other(p.1)));
     // Each sum in its order.
@@ -390,7 +424,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
         nodes.filter(move |n| matches!(n.op, Op::Unzip { .. }) == apart)
     };
     // Elements are loaded for the first column that they multiply.
-    let held: Set<Value> = products.iter().filter_map(|n| n.args.get(2).copied()).collect();
+    let held: Set<Value> = products.iter().filter_map(|n| n.args.last().copied()).collect();
     let is_element = |n: &Node| {
         matches!(n.op, Op::Load(_) | Op::LoadFirst(..)) && n.def.is_some_and(|d| held.contains(&d))
     };
@@ -406,7 +440,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
         let rest = ordered[i..].iter().take_while(|o| o.0 == *rank).count();
         let early = if in_order { rest } else { rest.min(ELEMENTS_AHEAD + 1) };
         for (_, n) in &ordered[i..i + early] {
-            out.extend(n.args.get(2).and_then(|v| elements.remove(v)));
+            out.extend(n.args.last().and_then(|v| elements.remove(v)));
         }
         if *rank != at {
             if i == 0 {

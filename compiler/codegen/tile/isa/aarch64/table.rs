@@ -151,6 +151,22 @@ pub(super) fn fma_halves(lane: u8) -> u32 {
     0x4f00_1000 | (lane & 1) << 20 | (lane >> 1 & 1) << 21 | (lane >> 2) << 11
 }
 
+/// d = n * m\[lane\], of eight f16. Four bits name m.
+pub(super) fn mul_halves(lane: u8) -> u32 {
+    fma_halves(lane) | 0x8000
+}
+
+/// d = n op m, of eight f16.
+pub(super) fn bin_halves(op: Bin) -> Option<u32> {
+    match op {
+        Bin::Add => Some(0x4e40_1400),
+        Bin::Sub => Some(0x4ec0_1400),
+        Bin::Least => Some(0x4ec0_3400),
+        Bin::Most => Some(0x4e40_3400),
+        _ => None,
+    }
+}
+
 /// d += the products of four bytes of n and m; of mixed signs, those of n are unsigned: SDOT, UDOT, USDOT.
 pub(super) fn dot(bytes: Bytes) -> u32 {
     match bytes {
@@ -262,6 +278,9 @@ pub(super) const FCVTL: u32 = 0x0e21_7800;
 pub(super) const ZERO: u32 = 0x6f00_e400;
 /// An integer of 64 bits as f32, in the first lane.
 pub(super) const SCVTF_SCALAR: u32 = 0x9e22_0000;
+
+/// Bits that loads of vector registers have in common.
+pub(super) const VECTOR_LOAD: u32 = 1 << 26 | 1 << 22;
 
 /// Accesses of one vector register of 1, 2, 4, 8 and 16 bytes: with a displacement in elements, in bytes.
 pub(super) fn vector_access(bytes: u32, store: bool) -> [u32; 2] {
@@ -381,6 +400,7 @@ pub(super) fn has_op(op: Op) -> bool {
     match op {
         Op::Bin(op, bits) => bin(op, bits).is_some(),
         Op::Un(op, bits) => un(op, bits).is_some(),
+        Op::BinHalves(op) => bin_halves(op).is_some(),
         Op::LoadFirst(form, _) | Op::StoreFirst(form, _) | Op::Load(form) | Op::Store(form) => {
             form != crate::codegen::tile::ir::Form::NearU8
         }

@@ -375,6 +375,8 @@ pub(super) fn has_op(op: Op) -> bool {
         | Op::BytesFrom
         | Op::FmaLane { .. }
         | Op::FmaHalves { .. }
+        | Op::MulHalves { .. }
+        | Op::BinHalves(_)
         | Op::Zip { .. }
         | Op::Unzip { .. }
         | Op::SelectInto(..) => false,

@@ -325,6 +325,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Dot2 => DOT2[column],
         Op::LoadFirst(..) | Op::StoreFirst(..) | Op::SelectInto(..) => return false,
         Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } => return false,
+        Op::MulHalves { .. } | Op::BinHalves(_) => return false,
         Op::Dot8 { .. } | Op::MatrixDot { .. } | Op::Zip { .. } | Op::Unzip { .. } => return false,
         Op::MulBytes { .. } | Op::AddMulBytes { .. } | Op::AddPairs(_) | Op::BytesFrom => return false,
         Op::Literal(..) => return false,

@@ -2,7 +2,7 @@
 
 use super::{Panels, Source};
 use crate::nest::key::Writer;
-use crate::nest::{Buf, Math, Module};
+use crate::nest::{Buf, HALVES_AT_ONCE, Math, Module};
 use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::form::{Contraction, ProductKind};
 use crate::passes::nest::analysis::machine::THREADS;
@@ -24,7 +24,7 @@ const HALF_ROWS: i64 = 8;
 /// Minimum reduction steps for which the remainder is negligible.
 const LONG_HALVES: i64 = 32;
 /// Elements of a row per load if accumulators are f16, one for each step.
-const HALVES_OF_REGISTER: i64 = 8;
+pub(super) const HALVES_OF_REGISTER: i64 = 8;
 /// Maximum rows of a tile: more would exhaust the pointer registers.
 pub(crate) const MOST_ROWS: i64 = 14;
 
@@ -312,10 +312,11 @@ impl<P> Tile<P> {
     /// Reduction steps that an iteration of a tile of `mr` rows and `nv` vectors unrolls.
     pub(super) fn steps(&self, p: &Contraction, mr: i64, nv: i64) -> i64 {
         let most = p.product.steps();
+        let divides = |n: &i64| p.reduction.last().is_some_and(|d| d.1.modulo(*n).as_const() == Some(0));
         if self.halves
-            && p.reduction.last().is_some_and(|d| d.1.modulo(HALVES_OF_REGISTER).as_const() == Some(0))
+            && let Some(n) = [HALVES_AT_ONCE, HALVES_OF_REGISTER].into_iter().find(divides)
         {
-            return HALVES_OF_REGISTER;
+            return n;
         }
         let short = p.reduction.last().and_then(|d| d.1.as_const()).is_some_and(|n| n <= SHORT_SUM);
         match self.caps.tiles {

@@ -1,8 +1,9 @@
 //! One register tile: accumulators and the reduction, with its prefetches.
 
+use super::choice::HALVES_OF_REGISTER;
 use super::{Panels, Part, Source, Tile, multiplies_halves};
 use super::{finish, stream};
-use crate::nest::{BinOp, Buf, Expr, HALVES, LoopKind, Math, Module, Place, Reg, Stmt};
+use crate::nest::{BinOp, Buf, Expr, HALVES, HALVES_IN_SEQUENCE, LoopKind, Math, Module, Place, Reg, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::strides::stride;
@@ -265,8 +266,8 @@ impl Sum<'_> {
         // f16 accumulation requires a loop of its own without other exits.
         let halves = multiplies_halves(m, p, self.block.t.caps);
         let mut s = match first.as_const() {
-            Some(n) if halves && n * each > HALVES => {
-                in_parts(m, n, HALVES / each, &|m, q| self.iteration(m, q))
+            Some(n) if halves && n * each > self.halves() => {
+                in_parts(m, n, self.halves() / each, &|m, q| self.iteration(m, q))
             }
             _ => {
                 let q = m.syms.loop_var("k", zero, first);
@@ -279,6 +280,10 @@ impl Sum<'_> {
         }
         s.extend(self.rest(m, (var, hi)));
         s
+    }
+    /// Maximum products of f16 for which an accumulator is f16.
+    fn halves(&self) -> i64 {
+        if self.each >= HALVES_OF_REGISTER { HALVES } else { HALVES_IN_SEQUENCE }
     }
     /// Steps `from .. from + count`, unrolled.
     fn steps(&self, m: &mut Module, from: Dim, count: i64) -> Vec<Stmt> {

@@ -143,6 +143,12 @@ fn encoded() -> Vec<(String, u32)> {
     for lane in 0..8 {
         all.push((format!("fmla v1.8h, v2.8h, v3.h[{lane}]"), three(fma_halves(lane))));
         all.push((format!("fmla v1.8h, v2.8h, v15.h[{lane}]"), two(fma_halves(lane)) | 15 << 16));
+        all.push((format!("fmul v1.8h, v2.8h, v3.h[{lane}]"), three(mul_halves(lane))));
+        all.push((format!("fmul v1.8h, v2.8h, v15.h[{lane}]"), two(mul_halves(lane)) | 15 << 16));
+    }
+    for (name, op) in [("fadd", Bin::Add), ("fsub", Bin::Sub), ("fmin", Bin::Least), ("fmax", Bin::Most)] {
+        let word = bin_halves(op).expect("an instruction");
+        all.push((format!("{name} v1.8h, v2.8h, v3.8h"), three(word)));
     }
     let [upper, _] = super::un(Un::Whole { upper: true }, Bits::B32).expect("an instruction");
     all.push(("fcvtl2 v1.4s, v2.8h".to_owned(), two(upper)));
