@@ -66,14 +66,16 @@ def low_bits(b):
     product = bits_of if b.chance(0.6) else dequantized
     gated = b.chance(0.3)
     b.count(2.0 * m.value * k * n * (3 if gated else 1))
-    x = b.input(b.size("N", 1), m, k)
+    rows = b.size("N", 1)
+    x = b.input(rows, m, k)
     if not gated:
-        b.output(product(b, x, k, n))
+        b.output(product(b, x, k, n), dims=(rows, m, n))
         return
     # Activations of 8 bits of a sum of products: the errors of three products.
     gate, up = product(b, x, k, n), product(b, x, k, n)
     y = b.add("Mul", b.add("Mul", gate, b.add("Sigmoid", gate)), up)
-    b.output(b.add("Add", x, product(b, y, n, k)) if n % 16 == 0 else y)
+    back = n % 16 == 0
+    b.output(b.add("Add", x, product(b, y, n, k)) if back else y, dims=(rows, m, k if back else n))
 
 
 def rotary(b, half):
