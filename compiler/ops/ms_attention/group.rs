@@ -449,7 +449,7 @@ impl<'a> Lower<'a> {
             let last = if op.causal { own.clone() } else { n + Expr::index(self.tokens - 1) };
             let mut allowed = Expr::bin(BinOp::Le, j.clone(), last);
             if window > 0 {
-                allowed = allowed.and(Expr::bin(BinOp::Lt, own - j, runtime::int(window)));
+                allowed = allowed.and(Expr::bin(BinOp::Lt, own - runtime::int(window), j));
             }
             Expr::select(allowed, v, core::masked(self.ty))
         })
