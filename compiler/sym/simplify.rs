@@ -13,7 +13,7 @@
 //! 5. `floordiv(floordiv(x, a), b) = floordiv(x, a*b)` for numbers a, b > 0.
 //! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front. This is the one rule that
 //!    depends on the order of additions (`mod + 2*d*floordiv` stays); [`super::SymTable::eq`] sees through
-//!    it.
+//!    it. Likewise `a*mod(floordiv(x, a), b) + mod(x, a) = mod(x, a*b)` for numbers a, b > 0.
 //! 7. Minima and maxima are flat, sorted, without repetitions and with at most one number; of operands that
 //!    differ by a number, only the decisive one stays.
 //! 8. Expressions have bounds on size and nesting (`MAX_SIZE`, `MAX_DEPTH`); beyond them they are poison.
@@ -281,7 +281,11 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
             let Atom::Mod(x, d) = a else { continue };
             let mut rest = p.clone();
             rest.remove(k);
-            let front = Dim::intern_term(*c, rest);
+            let front = Dim::intern_term(*c, rest.clone());
+            if let Some((j, joined)) = next_digit(terms, (*c, &rest), (*x, *d)) {
+                let left = terms.iter().enumerate().filter(|(at, _)| ![i, j].contains(at));
+                return Some((left.map(|(_, t)| t.clone()).collect(), front * joined));
+            }
             // front * d * floordiv(x, d) must be a sub-sum of the others
             let want = front * *d * x.floor_div(*d);
             let View::Sum { terms: w, constant: 0 } = want.view() else { continue };
@@ -300,6 +304,22 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
         }
     }
     None
+}
+
+/// Of `front * mod(x, a)` with a number a: the term `front * a * mod(floordiv(x, a), b)`, and `mod(x, a * b)`.
+fn next_digit(terms: &[Term], (c, rest): (i64, &[Atom]), (x, a): (Dim, Dim)) -> Option<(usize, Dim)> {
+    let a = a.as_const().filter(|a| *a > 0)?;
+    let (high, c) = (x.floor_div(a), c.checked_mul(a)?);
+    terms.iter().enumerate().find_map(|(j, (d, p))| {
+        if *d != c || p.len() != rest.len() + 1 {
+            return None;
+        }
+        let at = p.iter().position(|q| matches!(q, Atom::Mod(y, _) if *y == high))?;
+        let Atom::Mod(_, b) = p[at] else { return None };
+        let others = p[..at].iter().chain(&p[at + 1..]);
+        let b = b.as_const().filter(|b| *b > 0 && others.eq(rest))?;
+        Some((j, x.modulo(a.checked_mul(b)?)))
+    })
 }
 
 impl Dim {

@@ -197,6 +197,12 @@ impl Translate<'_> {
     fn reach(&self, displacement: i64, vector: bool) -> Option<Reach> {
         if self.near { isa::machine(self.b.width()).reach(displacement, vector) } else { None }
     }
+    /// The position of an access in elements. It may be linear in the loops although subscripts are not.
+    pub(super) fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
+        let d = self.m.linear(buf, at);
+        let divided = |s: &Sym| d.contains(*s) && d.linear_in(*s).is_none();
+        if self.locals.iter().any(divided) { self.m.syms.simplify(d) } else { d }
+    }
     /// The properties common to all copies of an access.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
         // The nest is not moved while it is translated, so that addresses of accesses identify them.
@@ -206,7 +212,7 @@ impl Translate<'_> {
         }
         let data = &self.m.bufs[buf];
         let Some(size) = data.ty.bytes() else { return Err("elements smaller than a byte") };
-        let linear = (self.outer)(self.m.linear(buf, at));
+        let linear = (self.outer)(self.linear(buf, at));
         let mut rest = linear;
         let mut terms = Some(vec![]);
         for s in self.locals.iter().chain(&self.withs).filter(|s| linear.contains(**s)) {

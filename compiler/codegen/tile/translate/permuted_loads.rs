@@ -235,7 +235,7 @@ impl Translate<'_> {
         if self.counters().iter().any(|c| c.0 == lane) {
             return Err(NOT_LINEAR);
         }
-        let linear = self.substituted(self.m.linear(buf, at));
+        let linear = self.substituted(self.linear(buf, at));
         let used = match (self.used_lanes(), self.lanes_left()) {
             (Some(n), _) => n,
             (None, Some(_)) => self.b.lanes(),

@@ -46,7 +46,7 @@ impl Translate<'_> {
         };
         let mut done: Vec<(Buf, &[Dim], Vec<Value>)> = vec![];
         for (buf, at) in loads {
-            let step = |t: &Self, s: Sym| t.substituted(t.m.linear(buf, at)).linear_in(s).map(|x| x.0);
+            let step = |t: &Self, s: Sym| t.substituted(t.linear(buf, at)).linear_in(s).map(|x| x.0);
             let (Some(across), Some(along)) = (step(self, *lane), step(self, var)) else { continue };
             if matches!(across.as_const(), Some(0 | 1))
                 || along.as_const() != Some(1)
