@@ -281,11 +281,11 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
             let Atom::Mod(x, d) = a else { continue };
             let mut rest = p.clone();
             rest.remove(k);
-            let front = Dim::intern_term(*c, rest.clone());
             if let Some((j, joined)) = next_digit(terms, (*c, &rest), (*x, *d)) {
                 let left = terms.iter().enumerate().filter(|(at, _)| ![i, j].contains(at));
-                return Some((left.map(|(_, t)| t.clone()).collect(), front * joined));
+                return Some((left.map(|(_, t)| t.clone()).collect(), Dim::intern_term(*c, rest) * joined));
             }
+            let front = Dim::intern_term(*c, rest);
             // front * d * floordiv(x, d) must be a sub-sum of the others
             let want = front * *d * x.floor_div(*d);
             let View::Sum { terms: w, constant: 0 } = want.view() else { continue };
@@ -309,17 +309,16 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
 /// Of `front * mod(x, a)` with a number a: the term `front * a * mod(floordiv(x, a), b)`, and `mod(x, a * b)`.
 fn next_digit(terms: &[Term], (c, rest): (i64, &[Atom]), (x, a): (Dim, Dim)) -> Option<(usize, Dim)> {
     let a = a.as_const().filter(|a| *a > 0)?;
-    let (high, c) = (x.floor_div(a), c.checked_mul(a)?);
-    terms.iter().enumerate().find_map(|(j, (d, p))| {
-        if *d != c || p.len() != rest.len() + 1 {
-            return None;
-        }
-        let at = p.iter().position(|q| matches!(q, Atom::Mod(y, _) if *y == high))?;
-        let Atom::Mod(_, b) = p[at] else { return None };
-        let others = p[..at].iter().chain(&p[at + 1..]);
-        let b = b.as_const().filter(|b| *b > 0 && others.eq(rest))?;
-        Some((j, x.modulo(a.checked_mul(b)?)))
-    })
+    let c = c.checked_mul(a)?;
+    terms.iter().enumerate().filter(|(_, t)| t.0 == c && t.1.len() == rest.len() + 1).find_map(
+        |(j, (_, p))| {
+            let at = p.iter().position(|q| matches!(q, Atom::Mod(y, _) if *y == x.floor_div(a)))?;
+            let Atom::Mod(_, b) = p[at] else { return None };
+            let others = p[..at].iter().chain(&p[at + 1..]);
+            let b = b.as_const().filter(|b| *b > 0 && others.eq(rest))?;
+            Some((j, x.modulo(a.checked_mul(b)?)))
+        },
+    )
 }
 
 impl Dim {

@@ -200,8 +200,9 @@ impl Translate<'_> {
     /// The position of an access in elements. It may be linear in the loops although subscripts are not.
     pub(super) fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
         let d = self.m.linear(buf, at);
-        let divided = |s: &Sym| d.contains(*s) && d.linear_in(*s).is_none();
-        if self.locals.iter().any(divided) { self.m.syms.simplify(d) } else { d }
+        let mut divides = false;
+        d.divisions(&mut |x, _| divides |= self.locals.iter().any(|s| x.contains(*s)));
+        if divides { self.m.syms.simplify(d) } else { d }
     }
     /// The properties common to all copies of an access.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
