@@ -3,7 +3,8 @@
 //!
 //! Weights of few bits that contractions read packed stay packed (`quantize::few_bits`); kernels that gather
 //! rows of them dequantize only these rows. Large pure rearrangements are left to the inliner, which turns
-//! them into packing without a copy.
+//! them into packing without a copy, unless their readers are folded. Kernels that write parts of a buffer
+//! (Concat of slices of weights) are folded together.
 
 use crate::codegen::interface::Interface;
 use crate::diag::{Result, limits};
@@ -13,7 +14,7 @@ use crate::passes::nest::analysis::shape::{Uses, as_map};
 use crate::passes::nest::fuse::{drop_dead_kernels, inline_producers};
 use crate::passes::nest::quantize::few_bits;
 use crate::tensor::{ConstData, ElemType, SmallFloat};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Maximum size of a result worth storing.
@@ -59,61 +60,127 @@ impl Budget {
     }
 }
 
-/// True for a kernel that reads only constants (buffers in `made` will be constants) and stores only its own
-/// results.
-fn may_fold(m: &Module, uses: &Uses, body: &[Stmt], made: &HashSet<Buf>) -> bool {
-    let known = |b: &Buf| {
-        let b = m.storage(*b);
-        matches!(m.bufs[b].place, Place::Const(_)) || made.contains(&b)
-    };
+/// True for a kernel that may be folded if everything that it reads is constant.
+fn is_candidate(m: &Module, uses: &Uses, top: &HashSet<Kernel>, k: Kernel) -> bool {
+    let body = &m.kernels[k].body;
     let own = |b: &Buf| {
-        uses.writers(*b).len() == 1
+        let writers = uses.writers(*b);
+        // Parts of a concatenation. Branches may write different contents.
+        let parts =
+            || !uses.is_repeated() && writers.iter().all(|w| top.contains(w)) && !extends(m, body, *b);
+        (writers.len() == 1 || !writers.is_empty() && parts())
             && matches!(m.bufs[*b].place, Place::Temp)
             && !m.bufs[*b].ty.is_packed()
             && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES)
     };
-    visit::stores(body).iter().all(own)
-        && !visit::has_texts(m, body)
-        && visit::loads(body).iter().all(known)
-        && !has_symbols(m, body)
-        && !lazy(m, body)
+    visit::stores(body).iter().all(own) && !visit::has_texts(m, body) && !has_symbols(m, body)
 }
 
-/// Folds all eligible kernels; true if some were deferred.
-fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
-    let mut waits = false;
-    let uses = Uses::new(m);
-    let mut constant: HashSet<Buf> = HashSet::new();
-    let (mut kernels, mut inlined) = (vec![], vec![]);
+/// Kernels that may be folded: they read constants and results of each other, and no other kernel writes
+/// their results. Large rearrangements are folded only for readers that are.
+fn foldable(m: &Module, uses: &Uses) -> HashSet<Kernel> {
+    let top: HashSet<Kernel> =
+        m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    let place: HashMap<Kernel, usize> = uses.order.iter().enumerate().map(|(i, k)| (*k, i)).collect();
+    let mut able: HashSet<Kernel> =
+        uses.order.iter().copied().filter(|k| is_candidate(m, uses, &top, *k)).collect();
+    let lazy: HashSet<Kernel> = able.iter().copied().filter(|k| lazy(m, &m.kernels[*k].body)).collect();
+    loop {
+        let before = able.len();
+        for k in &uses.order {
+            let body = &m.kernels[*k].body;
+            let known = |b: &Buf| {
+                let b = m.storage(*b);
+                let writers = uses.writers(b);
+                let complete = || writers.contains(k) || writers.iter().all(|w| place[w] < place[k]);
+                matches!(m.bufs[b].place, Place::Const(_))
+                    || !writers.is_empty() && writers.iter().all(|w| able.contains(w)) && complete()
+            };
+            let alone = |b: &Buf| uses.writers(*b).iter().all(|w| able.contains(w));
+            let wanted = |b: &Buf| {
+                let readers = uses.readers(*b);
+                !lazy.contains(k)
+                    || !uses.pinned(*b) && !readers.is_empty() && readers.iter().all(|r| able.contains(r))
+            };
+            let stays = visit::loads(body).iter().all(known)
+                && visit::stores(body).iter().all(|b| alone(b) && wanted(b));
+            if !stays {
+                able.remove(k);
+            }
+        }
+        if able.len() == before {
+            return able;
+        }
+    }
+}
+
+/// Kernels to fold.
+#[derive(Default)]
+struct Selected {
+    kernels: Vec<Kernel>,
+    /// Their results.
+    constant: HashSet<Buf>,
+    /// Maps that dequantize weights of few bits, and the kernels into which they are inlined instead.
+    inlined: Vec<(Kernel, Vec<Kernel>)>,
+    /// True if some are deferred.
+    waits: bool,
+}
+
+/// Selects among the foldable kernels, as far as the budget goes.
+fn select(m: &mut Module, uses: &Uses, able: &HashSet<Kernel>, vectors: bool, wait: bool) -> Selected {
+    let mut s = Selected::default();
     let mut budget = Budget::of(m);
-    for k in uses.order.clone() {
+    for k in uses.order.iter().copied().filter(|k| able.contains(k)) {
         let body = &m.kernels[k].body;
-        if !may_fold(m, &uses, body, &constant) {
+        let stores = visit::stores(body);
+        let known = |b: &Buf| {
+            let b = m.storage(*b);
+            matches!(m.bufs[b].place, Place::Const(_)) || s.constant.contains(&b) || stores.contains(&b)
+        };
+        if !visit::loads(body).iter().all(known) {
             continue;
         }
-        let stores = visit::stores(body);
         if let [made] = stores[..]
             && vectors
             && extends(m, body, made)
             && bytes(m, made).is_none_or(|n| n >= UNPACKED_BYTES)
         {
-            let computed = visit::loads(body).iter().any(|b| constant.contains(&m.storage(*b)));
-            waits |= wait && computed;
+            let computed = visit::loads(body).iter().any(|b| s.constant.contains(&m.storage(*b)));
+            s.waits |= wait && computed;
             if wait && computed {
                 continue;
             }
-            if let Some(r) = few_bits::readers(m, &uses, k, made) {
-                waits |= r.moves;
-                inlined.push((k, r.others));
+            if let Some(r) = few_bits::readers(m, uses, k, made) {
+                s.waits |= r.moves;
+                s.inlined.push((k, r.others));
                 continue;
             }
         }
         let made = stores.iter().filter_map(|b| bytes(m, *b)).sum::<i64>() as f64;
         if budget.take(steps(m, &m.kernels[k].body), made) {
-            constant.extend(stores);
-            kernels.push(k);
+            s.constant.extend(stores);
+            s.kernels.push(k);
         }
     }
+    s
+}
+
+/// Folds all eligible kernels; true if some were deferred.
+fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
+    let uses = Uses::new(m);
+    let mut able = foldable(m, &uses);
+    let Selected { kernels, constant, inlined, waits } = loop {
+        let s = select(m, &uses, &able, vectors, wait);
+        // A buffer is folded with all kernels that write it.
+        let taken: HashSet<Kernel> = s.kernels.iter().copied().collect();
+        let partly = |b: &Buf| !uses.writers(*b).iter().all(|w| taken.contains(w));
+        let refused: HashSet<Kernel> =
+            s.constant.iter().filter(|b| partly(b)).flat_map(|b| uses.writers(*b)).copied().collect();
+        if refused.is_empty() {
+            break s;
+        }
+        able.retain(|k| !refused.contains(k));
+    };
     // Maps that dequantize weights of few bits are inlined into the kernels that read single rows of them.
     inlined.iter().for_each(|(k, readers)| inline_producers::into(m, *k, readers));
     if !inlined.is_empty() {
