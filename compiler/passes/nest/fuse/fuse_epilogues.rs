@@ -256,7 +256,7 @@ struct Padding {
     padded: Buf,
     fill: Expr,
     /// For each dimension: pad before, size inside, pad after.
-    dims: Vec<(i64, Dim, i64)>,
+    dims: Vec<(i64, Dim, Dim)>,
 }
 
 /// The kernel as a copy of an image, or of a part of it, into the middle of a padded buffer: either another
@@ -315,7 +315,7 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
 
 /// For each dimension of a padded buffer: the padding before the range in which a condition on positions
 /// holds, the size of that range, and the padding after it.
-fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> Option<Vec<(i64, Dim, i64)>> {
+fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> Option<Vec<(i64, Dim, Dim)>> {
     let outer = &m.bufs[padded].dims;
     let mut found: Vec<(i64, Option<Dim>)> = vec![(0, None); cover.len()];
     // The dimension that a position runs along, and its offset.
@@ -346,9 +346,9 @@ fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> O
     }
     let dims = found.into_iter().zip(outer).map(|((before, size), outer)| {
         let size = size.unwrap_or(*outer - before);
-        let after = (*outer - size - before).as_const()?;
+        let after = m.syms.simplify(*outer - size - before);
         // An image that is cropped to nothing leaves fewer rows than its pads have.
-        (after >= 0 && m.syms.is_nonneg(size)).then_some((before, size, after))
+        (m.syms.is_nonneg(after) && m.syms.is_nonneg(size)).then_some((before, size, after))
     });
     dims.collect()
 }
@@ -376,15 +376,15 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Stmt> {
         calls.extend(m.driver.pop());
     }
     for (k, (before, size, after)) in p.dims.iter().enumerate() {
-        for (start, n) in [(Dim::constant(0), *before), (*size + *before, *after)] {
-            if n == 0 {
+        for (start, n) in [(Dim::constant(0), Dim::constant(*before)), (*size + *before, *after)] {
+            if n.as_const() == Some(0) {
                 continue;
             }
             // Sides do not overlap: earlier dimensions are restricted to the inside, later ones are complete.
-            let part = |j: usize, d: &(i64, Dim, i64)| match j.cmp(&k) {
+            let part = |j: usize, d: &(i64, Dim, Dim)| match j.cmp(&k) {
                 std::cmp::Ordering::Less => (Dim::constant(d.0), d.1),
-                std::cmp::Ordering::Equal => (start, Dim::constant(n)),
-                std::cmp::Ordering::Greater => (Dim::constant(0), d.1 + (d.0 + d.2)),
+                std::cmp::Ordering::Equal => (start, n),
+                std::cmp::Ordering::Greater => (Dim::constant(0), d.1 + d.0 + d.2),
             };
             let parts: Vec<(Dim, Dim)> = p.dims.iter().enumerate().map(|(j, d)| part(j, d)).collect();
             let extents: Vec<Dim> = parts.iter().map(|x| x.1).collect();

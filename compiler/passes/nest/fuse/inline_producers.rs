@@ -5,7 +5,7 @@
 //! `inline_elementwise` is an earlier round of it, for readers that read their own position.
 
 use crate::diag::Result;
-use crate::nest::form::read_in_loops;
+use crate::nest::form::{Window, read_in_loops};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_plain, is_temp, through_view};
 use crate::passes::nest::schedule::split_div_mod;
@@ -261,7 +261,7 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
             (indices_plain || contraction && indices(&|d| split_div_mod::removes(m, body, d)))
                 && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
         }
-        _ if contraction => false,
+        _ if contraction || slides(m, r) => false,
         Cost::Cheap => {
             indices_plain && (n_readers == 1 || map.value.size() <= 6) && (!in_loop || map.value.size() <= 8)
         }
@@ -274,6 +274,13 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
                 })
         }
     }
+}
+
+/// True for a window that moves along with its result, as in pooling. It may read an element several times,
+/// and its schedules take plain elements only.
+fn slides(m: &Module, r: Kernel) -> bool {
+    let moves = |w: &Window, d: &Dim| [&w.loops, &w.taps].iter().all(|l| l.iter().any(|l| d.contains(l.0)));
+    m.form(r).window().is_some_and(|w| w.read.1.iter().any(|d| moves(&w, d)))
 }
 
 fn accesses(m: &Module, body: &[Stmt], b: Buf) -> Vec<(Buf, Vec<Dim>)> {
