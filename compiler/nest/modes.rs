@@ -18,10 +18,10 @@ pub enum Math {
     Fast,
 }
 
-/// Maximum f16 products that are accumulated in f16; the partial sum is then added to an f32 accumulator. The
-/// error is at most that many times 2^-11 of the sum of the magnitudes of the products, for any length of the
-/// reduction. [`HALVES_AT_ONCE`] of them are added up at a time, and these sums then to each other: typical
-/// errors are less than those of a f32 accumulator for every 32 products.
+/// Maximum f16 products that are accumulated in f16; the partial sum is then added to an f32 accumulator.
+/// [`HALVES_AT_ONCE`] of them are added up at a time, and these sums then to each other, or at most
+/// [`HALVES_IN_SEQUENCE`] one after the other. The error is at most 128 times 2^-11 of the sum of the
+/// magnitudes of the products, for any length of the reduction.
 pub const HALVES: i64 = 512;
 
 /// f16 products whose sum is added to that of the ones before.

@@ -17,7 +17,7 @@ use crate::nest::{HALVES, HALVES_IN_SEQUENCE};
 /// Bytes of four elements.
 const FOUR: i32 = 8;
 /// Products of an iteration that are added up for themselves.
-const APART: usize = 8;
+const APART: usize = 4;
 
 /// A reduction step: the element of a row, and four adjacent elements of a row of columns.
 #[derive(Clone, Copy)]
