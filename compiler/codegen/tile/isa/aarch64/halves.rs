@@ -95,7 +95,8 @@ fn carried(f: &Func, l: &Loop) -> Vec<Sum> {
     }
     let half = |v: Value, op: Op| {
         made.get(&v).map(|i| &b.nodes[*i]).is_some_and(|n| {
-            let place = |m: Mem| m.index.is_none() && !made.contains_key(&m.base);
+            let address = |i: &usize| matches!(b.nodes[*i].op, Op::Add | Op::AddImm(_));
+            let place = |m: Mem| m.index.is_none() && made.get(&m.base).is_none_or(address);
             n.op == op && n.args.is_empty() && n.mem.is_some_and(place)
         })
     };
@@ -270,8 +271,11 @@ fn products(f: &mut Func, l: &Loop, pairs: &[Pair]) -> Vec<Value> {
                     // In the lower half of a lane of 32 bits.
                     _ => Op::LoadFirst(Form::U16, 1),
                 };
-                // At the start of the block: its loads depend on nothing in it.
-                nodes[0].insert(0, load(op, *at, def));
+                // At the start of the block, or behind what computes its address.
+                match position.get(&at.base) {
+                    Some(i) => nodes[*i].push(load(op, *at, def)),
+                    None => nodes[0].insert(0, load(op, *at, def)),
+                }
                 def
             });
             let vector = *columns.entry((x.vector, p.second.is_some())).or_insert_with(|| {
