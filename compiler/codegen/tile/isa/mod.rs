@@ -6,8 +6,8 @@ mod x86_64;
 
 use super::ir::{Block, Class, Form, Func, Line, Node, Number, Op, Value, Width};
 use super::regalloc::Alloc;
-use crate::codegen::Set;
 use crate::codegen::tile::{Code, Stub};
+use crate::codegen::{Map, Set};
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, PRegSet, RegClass, VReg};
 
@@ -84,6 +84,34 @@ fn stores(n: &Node) -> bool {
         n.op,
         Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_) | Op::StoreStrided(_)
     )
+}
+
+/// Number of uses of each value.
+fn uses(blocks: &[Block]) -> Map<Value, usize> {
+    let mut uses: Map<Value, usize> = Map::default();
+    for b in blocks {
+        let values = b.nodes.iter().flat_map(Node::values).chain(b.jump_args.iter().copied());
+        values.for_each(|v| *uses.entry(v).or_default() += 1);
+    }
+    uses
+}
+
+/// Removes instructions that nothing reads among those that `may_go` accepts, and what only they read.
+fn remove_unused(blocks: &mut [Block], may_go: impl Fn(&Node) -> bool) {
+    let mut uses = uses(blocks);
+    for b in blocks.iter_mut().rev() {
+        let mut kept = vec![];
+        for n in std::mem::take(&mut b.nodes).into_iter().rev() {
+            let unused = n.def.is_some_and(|d| uses.get(&d).is_none_or(|k| *k == 0));
+            if unused && may_go(&n) {
+                n.values().for_each(|v| *uses.entry(v).or_insert(1) -= 1);
+            } else {
+                kept.push(n);
+            }
+        }
+        kept.reverse();
+        b.nodes = kept;
+    }
 }
 
 /// Values with a use that `as_wanted` does not accept.

@@ -115,10 +115,8 @@ impl Translate<'_> {
         let Some(c) = y.as_const().filter(|c| (1..1 << 15).contains(c)) else { return Err(DIVISION) };
         let shift = c.ilog2() + u32::from(!(c as u64).is_power_of_two());
         if (c as u64).is_power_of_two() {
-            return Ok(match self.uniform(x)? {
-                Count::Fixed(n) => Count::Fixed(n >> shift),
-                Count::Run(v) => Count::Run(self.b.shr_imm(v, shift as u8)),
-            });
+            let x = self.uniform(x)?;
+            return Ok(self.right_by(x, shift));
         }
         // floor((a + k * i) / c) = floor(a / c) + floor((mod(a, c) + k * i) / c), and the last dividend is small.
         let p = self.parts(x)?;
@@ -133,11 +131,16 @@ impl Translate<'_> {
         let small = self.scalar(&Parts { rest: p.rest.modulo(c), ..p })?;
         let shift = 31 + shift;
         let by = ((1i64 << shift) + c - 1) / c;
-        let small = match self.numbers(Op::Mul, small, Count::Fixed(by)) {
-            Count::Fixed(n) => Count::Fixed(n >> shift),
-            Count::Run(v) => Count::Run(self.b.shr_imm(v, shift as u8)),
-        };
+        let product = self.numbers(Op::Mul, small, Count::Fixed(by));
+        let small = self.right_by(product, shift);
         Ok(self.numbers(Op::Add, still, small))
+    }
+    /// x >> n, rounded down.
+    fn right_by(&mut self, x: Count, n: u32) -> Count {
+        match x {
+            Count::Fixed(x) => Count::Fixed(x >> n),
+            Count::Run(v) => Count::Run(self.b.shr_imm(v, n as u8)),
+        }
     }
     /// The most iterations of the loop with a counter, if they are known.
     fn trip_of(&self, counter: Value) -> Option<i64> {

@@ -225,10 +225,17 @@ impl Uses {
     pub fn readers(&self, b: Buf) -> &[Kernel] {
         self.readers.get(&b).map_or(&[], |v| v)
     }
+    /// Storage that a kernel writes.
+    pub fn writes(&self, k: Kernel) -> &[Buf] {
+        &self.accesses[k].writes
+    }
+    /// Storage that a kernel reads.
+    pub fn reads(&self, k: Kernel) -> &[Buf] {
+        &self.accesses[k].reads
+    }
     /// Storage that a kernel writes, then storage that it reads.
     pub fn accesses(&self, k: Kernel) -> impl Iterator<Item = Buf> {
-        let a = &self.accesses[k];
-        a.writes.iter().chain(&a.reads).copied()
+        self.writes(k).iter().chain(self.reads(k)).copied()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::passes::nest::analysis::shape::{Uses, as_map};
 use crate::passes::nest::fuse::{drop_dead_kernels, inline_producers};
 use crate::passes::nest::quantize::few_bits;
 use crate::tensor::{ConstData, ElemType, SmallFloat};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Maximum size of a result worth storing.
@@ -81,19 +81,17 @@ fn is_candidate(m: &Module, uses: &Uses, top: &HashSet<Kernel>, k: Kernel) -> bo
 fn foldable(m: &Module, uses: &Uses) -> HashSet<Kernel> {
     let top: HashSet<Kernel> =
         m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
-    let place: HashMap<Kernel, usize> = uses.order.iter().enumerate().map(|(i, k)| (*k, i)).collect();
     let mut able: HashSet<Kernel> =
         uses.order.iter().copied().filter(|k| is_candidate(m, uses, &top, *k)).collect();
     let lazy: HashSet<Kernel> = able.iter().copied().filter(|k| lazy(m, &m.kernels[*k].body)).collect();
     loop {
         let before = able.len();
         for k in &uses.order {
-            let body = &m.kernels[*k].body;
             let known = |b: &Buf| {
-                let b = m.storage(*b);
-                let writers = uses.writers(b);
-                let complete = || writers.contains(k) || writers.iter().all(|w| place[w] < place[k]);
-                matches!(m.bufs[b].place, Place::Const(_))
+                let writers = uses.writers(*b);
+                let complete =
+                    || writers.contains(k) || writers.iter().all(|w| uses.place(*w) < uses.place(*k));
+                matches!(m.bufs[*b].place, Place::Const(_))
                     || !writers.is_empty() && writers.iter().all(|w| able.contains(w)) && complete()
             };
             let alone = |b: &Buf| uses.writers(*b).iter().all(|w| able.contains(w));
@@ -102,8 +100,8 @@ fn foldable(m: &Module, uses: &Uses) -> HashSet<Kernel> {
                 !lazy.contains(k)
                     || !uses.pinned(*b) && !readers.is_empty() && readers.iter().all(|r| able.contains(r))
             };
-            let stays = visit::loads(body).iter().all(known)
-                && visit::stores(body).iter().all(|b| alone(b) && wanted(b));
+            let stays =
+                uses.reads(*k).iter().all(known) && uses.writes(*k).iter().all(|b| alone(b) && wanted(b));
             if !stays {
                 able.remove(k);
             }

@@ -6,7 +6,7 @@
 
 use crate::diag::Result;
 use crate::nest::form::{Window, read_in_loops};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, UnOp, visit};
+use crate::nest::{BinOp, Body, Buf, Expr, Kernel, Module, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_plain, is_temp, through_view};
 use crate::passes::nest::schedule::split_div_mod;
 use crate::sym::{Dim, Sym};
@@ -156,10 +156,9 @@ pub(super) fn into(m: &mut Module, k: Kernel, readers: &[Kernel]) {
         let body = std::mem::take(&mut m.kernels[*r].body);
         let body: Vec<Stmt> = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
         m.kernels[*r].body = body.into();
-        if m.form(*r).contraction().is_some()
-            && let Some(split) = split_div_mod::split(m, &m.kernels[*r].body.to_vec())
-        {
-            m.kernels[*r].body = split.into();
+        if m.form(*r).contraction().is_some() {
+            let body = std::mem::take(&mut m.kernels[*r].body);
+            m.kernels[*r].body = split_div_mod::split(m, &body).map_or(body, Body::from);
         }
     }
 }

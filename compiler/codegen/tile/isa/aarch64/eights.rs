@@ -5,7 +5,7 @@
 
 use crate::codegen::tile::ir::Bits::B32;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Mem, Node, Number, Op, Un, Value};
-use crate::codegen::tile::isa::{node, stores};
+use crate::codegen::tile::isa::{node, remove_unused, stores};
 use crate::codegen::{Map, Set};
 
 /// Bytes of four elements.
@@ -24,7 +24,10 @@ pub(super) fn pairs(f: &mut Func) {
         }
     }
     if changed {
-        remove_unused(f);
+        let may_go = |n: &Node| {
+            matches!(n.op, Op::Load(_) | Op::Un(..) | Op::Bin(..) | Op::BinHalves(_) | Op::Const(_))
+        };
+        remove_unused(&mut f.blocks, may_go);
     }
 }
 
@@ -177,29 +180,5 @@ impl<'a> Eights<'a> {
             }
         }
         out
-    }
-}
-
-/// Removes arithmetic and loads whose results nothing reads.
-fn remove_unused(f: &mut Func) {
-    let mut uses: Map<Value, usize> = Map::default();
-    for b in &f.blocks {
-        let values = b.nodes.iter().flat_map(Node::values).chain(b.jump_args.iter().copied());
-        values.for_each(|v| *uses.entry(v).or_default() += 1);
-    }
-    let removable =
-        |n: &Node| matches!(n.op, Op::Load(_) | Op::Un(..) | Op::Bin(..) | Op::BinHalves(_) | Op::Const(_));
-    for b in f.blocks.iter_mut().rev() {
-        let mut kept = vec![];
-        for n in std::mem::take(&mut b.nodes).into_iter().rev() {
-            let unused = n.def.is_some_and(|d| uses.get(&d).is_none_or(|k| *k == 0));
-            if unused && removable(&n) {
-                n.values().for_each(|v| *uses.entry(v).or_insert(1) -= 1);
-            } else {
-                kept.push(n);
-            }
-        }
-        kept.reverse();
-        b.nodes = kept;
     }
 }

@@ -8,8 +8,9 @@ use super::memory::is_near;
 use super::order::{self, MOST};
 use super::registers;
 use super::select::next_to;
+use crate::codegen::Set;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Node, Op, Un, Value};
-use crate::codegen::{Map, Set};
+use crate::codegen::tile::isa::{stores, uses};
 
 /// Operations of a group.
 const GROUP: usize = 3;
@@ -20,7 +21,7 @@ const TURNS: usize = 6;
 
 /// Reorders the blocks of a function.
 pub(super) fn fill(f: &mut Func) {
-    let uses = uses(f);
+    let uses = uses(&f.blocks);
     for i in 0..f.blocks.len() {
         let b = &f.blocks[i];
         if b.nodes.len() > MOST || !b.nodes.iter().any(|n| n.mem.is_some()) {
@@ -37,16 +38,6 @@ pub(super) fn fill(f: &mut Func) {
             f.blocks[i].nodes = order.map(|n| f.blocks[i].nodes[*n].clone()).collect();
         }
     }
-}
-
-/// Number of uses of each value.
-fn uses(f: &Func) -> Map<Value, usize> {
-    let mut uses: Map<Value, usize> = Map::default();
-    for b in &f.blocks {
-        let values = b.nodes.iter().flat_map(|n| n.values()).chain(b.jump_args.iter().copied());
-        values.for_each(|v| *uses.entry(v).or_default() += 1);
-    }
-    uses
 }
 
 /// One instruction, or two accesses that are performed by one.
@@ -76,7 +67,7 @@ impl Units {
             let n = &b.nodes[i];
             let both = b.nodes.get(i + 1).is_some_and(|o| is_pair(n, o));
             let nodes: Vec<usize> = (i..=i + usize::from(both)).collect();
-            let operations = if both { vec![if order::stores(n) { 6 } else { 3 }] } else { operations(n) };
+            let operations = if both { vec![if stores(n) { 6 } else { 3 }] } else { operations(n) };
             let frees = registers::overwrites(n.op).is_some() || n.args.iter().any(|v| dies(*v));
             let moves =
                 n.mem.is_none() && n.def.is_some() && !n.args.is_empty() && operations == [1] && frees;
@@ -163,7 +154,7 @@ impl Groups {
 fn is_pair(a: &Node, b: &Node) -> bool {
     let whole = matches!(a.op, Op::Load(Form::B32 | Form::B64) | Op::Store(Form::B32 | Form::B64));
     let (Some(x), Some(y)) = (a.mem, b.mem) else { return false };
-    let single = !order::stores(a) && is_near(x.disp.into()) && is_near(y.disp.into());
+    let single = !stores(a) && is_near(x.disp.into()) && is_near(y.disp.into());
     whole && !single && a.op == b.op && x.index.is_none() && next_to(&x, &y)
 }
 

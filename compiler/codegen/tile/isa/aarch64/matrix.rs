@@ -13,7 +13,7 @@
 
 use crate::codegen::tile::ir::Bits::{B32, B64};
 use crate::codegen::tile::ir::{Block, Class, Form, Func, Line, Mem, Node, Op, Value};
-use crate::codegen::tile::isa::node;
+use crate::codegen::tile::isa::{node, remove_unused};
 use crate::codegen::{Map, Set};
 
 /// Accumulators of two rows, in the order of the pair.
@@ -81,18 +81,8 @@ pub(super) fn products(f: &mut Func) {
         }
         .block(b, rows, to);
     }
-    drop_unused(&mut f.blocks);
-}
-
-/// Removes loads of row elements that paired loads replaced.
-fn drop_unused(blocks: &mut [Block]) {
-    let used: Set<Value> = blocks
-        .iter()
-        .flat_map(|b| b.nodes.iter().flat_map(Node::values).chain(b.jump_args.iter().copied()))
-        .collect();
-    for b in blocks {
-        b.nodes.retain(|n| !(n.op == Op::Broadcast(Form::B64) && n.def.is_some_and(|d| !used.contains(&d))));
-    }
+    // Loads of row elements that paired loads replaced.
+    remove_unused(&mut f.blocks, |n| n.op == Op::Broadcast(Form::B64));
 }
 
 /// The chains of a block in order.

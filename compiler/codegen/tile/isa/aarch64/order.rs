@@ -7,7 +7,7 @@
 use super::registers;
 use super::select::next_to;
 use crate::codegen::tile::ir::{Bin, Block, Class, Func, Mem, Node, Op, Un, Value};
-pub(super) use crate::codegen::tile::isa::stores;
+use crate::codegen::tile::isa::stores;
 use crate::codegen::tile::live;
 use crate::codegen::{Map, Set};
 

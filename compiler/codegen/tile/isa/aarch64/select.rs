@@ -65,7 +65,8 @@ impl Uses {
 /// Selects instruction forms and their order, for in-order or out-of-order cores.
 pub(super) fn forms(f: &mut Func) {
     let in_order = f.in_order;
-    let (zeros, loaded) = (zeros(&f.blocks), broadcasts(&f.blocks));
+    let zeros = results(&f.blocks, |op| matches!(op, Op::Const(x) if x.is_zero()));
+    let loaded = results(&f.blocks, |op| matches!(op, Op::Broadcast(_)));
     for n in f.blocks.iter_mut().flat_map(|b| &mut b.nodes) {
         let starts = |n: &Node| zeros.contains(&n.args[2]) && !n.args.iter().any(|v| loaded.contains(v));
         if let (Op::Fma { neg: false, bits }, true) = (n.op, n.args.len() == 3 && starts(n)) {
@@ -109,16 +110,9 @@ pub(super) fn forms(f: &mut Func) {
     }
 }
 
-/// Constants of zeros.
-fn zeros(blocks: &[Block]) -> Set<Value> {
-    let is_zero = |n: &&Node| matches!(n.op, Op::Const(x) if x.is_zero());
-    blocks.iter().flat_map(|b| &b.nodes).filter(is_zero).filter_map(|n| n.def).collect()
-}
-
-/// Elements that are loaded for all lanes.
-fn broadcasts(blocks: &[Block]) -> Set<Value> {
-    let is_one = |n: &&Node| matches!(n.op, Op::Broadcast(_));
-    blocks.iter().flat_map(|b| &b.nodes).filter(is_one).filter_map(|n| n.def).collect()
+/// Results of the operations that a function accepts.
+fn results(blocks: &[Block], of: impl Fn(Op) -> bool) -> Set<Value> {
+    blocks.iter().flat_map(|b| &b.nodes).filter(|n| of(n.op)).filter_map(|n| n.def).collect()
 }
 
 /// Broadcast loads whose uses are all products of the same block with one such factor.
