@@ -321,27 +321,33 @@ impl Blocks {
             .unwrap_or_else(|| Expr::bool(true))
     }
 
-    /// Partial squares for one side that may be shorter than a square at run time, the widest first, each
-    /// with its condition; two of them overlap.
+    /// Partial squares for sides that may be shorter than a square at run time, the widest first, each with
+    /// its condition; the last one of a side overlaps the one before it.
     fn parts(&self, m: &mut Module, (column, row): (Option<Dim>, Dim)) -> Vec<(Expr, Vec<Stmt>)> {
         let (to, from, lanes) = (&self.to, &self.from, self.lanes);
         let mut out = vec![];
         let unknown = |s: &Side| s.extent.as_const().is_none();
-        if !unknown(to) && !unknown(from) {
-            return out;
-        }
         let whole = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
-        for n in [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART) {
-            let p = m.syms.loop_var("p", Dim::constant(0), Dim::constant(2));
-            let first = |s: &Side| Dim::sym(p) * (s.extent - n);
-            let twice = |body| vec![Stmt::seq(p, 2, body)];
-            if unknown(from) && whole(to) {
-                let body = self.squares(m, (column, first(from)), (lanes, n));
-                out.push((self.at_least((lanes, n)), twice(body)));
-            } else if unknown(to) && whole(from) {
-                let body = self.squares(m, (Some(first(to)), row), (n, lanes));
-                out.push((self.at_least((n, lanes)), twice(body)));
-            }
+        let each = |m: &mut Module, s: &Side, n: i64| {
+            let count = m.syms.simplify(s.extent.ceil_div(n));
+            let p = m.syms.loop_var("p", Dim::constant(0), count);
+            (p, count, (Dim::sym(p) * n).min(s.extent - n))
+        };
+        let parts = || [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART);
+        for n in parts().filter(|_| unknown(from) && whole(to)) {
+            let (p, count, first) = each(m, from, n);
+            let body = self.squares(m, (column, first), (lanes, n));
+            out.push((self.at_least((lanes, n)), vec![Stmt::seq(p, count, body)]));
+        }
+        for n in parts().filter(|_| unknown(to) && whole(from)) {
+            let (p, count, first) = each(m, to, n);
+            let body = self.squares(m, (Some(first), row), (n, lanes));
+            out.push((self.at_least((n, lanes)), vec![Stmt::seq(p, count, body)]));
+        }
+        if let Some(n) = parts().last().filter(|_| unknown(to) && unknown(from) && m.optimize.may_grow()) {
+            let ((p, columns, column), (q, rows, row)) = (each(m, to, n), each(m, from, n));
+            let body = self.squares(m, (Some(column), row), (n, n));
+            out.push((self.at_least((n, n)), vec![Stmt::seq(q, rows, vec![Stmt::seq(p, columns, body)])]));
         }
         out
     }
