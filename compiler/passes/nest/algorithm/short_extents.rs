@@ -144,7 +144,9 @@ impl Candidate<'_> {
         }
         match body.form() {
             Form::Map(_) => n > 1 && self.gains_map(n),
-            Form::RowReduction(rows) if rows.elements().any(Elements::stores) => self.gains_down(n),
+            Form::RowReduction(rows) if rows.elements().any(Elements::stores) => {
+                self.gains_down(n) || n == 1 && self.gains_single()
+            }
             Form::Window(_) | Form::RowReduction(_) => self.gains_down(n) || self.gains_rows(n),
             _ => false,
         }
@@ -223,6 +225,24 @@ impl Candidate<'_> {
             any |= self.found(buf, at, *var, n).is_some_and(|s| (1..=MOST).contains(&s));
         });
         any
+    }
+    /// True if rows that are read and stored have a single element in the version, next to each other.
+    fn gains_single(&self) -> bool {
+        let Some((row, _)) = self.nest.loops.last().copied().filter(|l| self.is_long(l.1, 1)) else {
+            return false;
+        };
+        let (mut any, mut near) = (false, true);
+        let mut access = |buf: Buf, at: &[Dim]| {
+            let own = self.found(buf, at, row, 1) == Some(1);
+            any |= own;
+            near &= own || stride(self.m, buf, at, row).is_some_and(|s| (0..=1).contains(&s));
+        };
+        visit::accesses(&self.nest.body, &mut access);
+        let single = |s: &Stmt| match s {
+            Stmt::For { lo, hi, .. } => self.at(*hi - *lo, 1).as_const() == Some(1),
+            _ => true,
+        };
+        any && near && self.nest.body.iter().all(single)
     }
     /// True if short rows are reduced, and lie at a known distance in the version.
     fn gains_rows(&self, n: i64) -> bool {
