@@ -23,7 +23,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
-use crate::sym::Dim;
+use crate::sym::{Answer, Dim};
 use crate::tensor::ElemType;
 use coords::{Filter, Nearest, Transform};
 use plan::{Plan, source, weight};
@@ -259,9 +259,14 @@ impl Operator for Resize {
         let most = if sums { SUMMED } else { CHANNELS };
         let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < most);
         let one_by_one = few && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed());
+        let grow = plans.iter().all(|p| cx.m.syms.le(from[p.axis], to[p.axis]) == Answer::Yes);
         let groups: Vec<Vec<Plan>> = match whole || plans.is_empty() {
             true if one_by_one => plans.into_iter().rev().map(|p| vec![p]).collect(),
             true => vec![plans],
+            // The same if the other axes do not shrink.
+            false if grow && plans.last().is_some_and(Plan::is_computed) => {
+                plans.into_iter().rev().map(|p| vec![p]).collect()
+            }
             false => plans.into_iter().map(|p| vec![p]).collect(),
         };
         let outside: Vec<(usize, Buf)> =

@@ -150,7 +150,7 @@ fn interleaved(
     {
         return (how, vec![Block::of_two(row)]);
     }
-    if !waits(&nest.body) {
+    if !has_many_steps(&nest.body) {
         return (how, vec![]);
     }
     // Rows and results in place of adjacent vectors, which a row of run-time length may not have.
@@ -302,10 +302,9 @@ impl Along {
         let mut others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
         let out = match how {
             How::Apart(pieces) => {
-                let abreast = permuted_loads::abreast(m, &pieces, &nest, var).filter(|_| outside.is_empty());
-                others.retain(|l| Some(l.0) != abreast.map(|a| a.0));
-                let row = Row { body: &nest.body, var, lanes, abreast };
-                within(pieces.apply(m, &row, extent))
+                let alone = outside.is_empty();
+                let row = Row { body: &nest.body, var, lanes, abreast: None };
+                within(pieces.in_rows(m, row, extent, (&mut others, alone)))
             }
             How::Shared(n) => {
                 let c = m.syms.loop_var("c", zero, extent.ceil_div(n));
@@ -394,14 +393,26 @@ fn side_by_side(
     out
 }
 
+/// Steps of a reduction whose latency a single vector would expose.
+const LONG: i64 = 12;
+
 /// True for long reductions, whose latency a single vector would expose.
 fn waits(body: &[Stmt]) -> bool {
-    const LONG: i64 = 12;
     let long = |s: &Stmt| match s {
         Stmt::For { kind: LoopKind::Seq, lo, hi, .. } => (*hi - *lo).as_const().is_none_or(|n| n >= LONG),
         _ => false,
     };
     body.iter().any(long)
+}
+
+/// The same with the steps of nested loops, each of which is short: a window in a few channels.
+fn has_many_steps(body: &[Stmt]) -> bool {
+    fn steps(s: &Stmt) -> i64 {
+        let Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. } = s else { return 1 };
+        let inside = body.iter().map(steps).max().unwrap_or(1);
+        (*hi - *lo).as_const().map_or(LONG, |n| n.saturating_mul(inside))
+    }
+    body.iter().any(|s| steps(s) >= LONG)
 }
 
 /// Unrolls short loops of a single vector: innermost loops, and short loops around them. Nothing else hides

@@ -8,7 +8,7 @@
 use super::Vectors;
 use super::body::renamed;
 use crate::nest::form::{Stored, stored};
-use crate::nest::{Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, in_one, loop_like};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::clamps::Inside;
@@ -39,23 +39,41 @@ pub(super) enum Pieces {
 const ABREAST: i64 = 4;
 const LOADS: i64 = 16;
 
-/// The innermost loop around a row of run-time length, if it has few iterations: the rows of an image that
-/// read the same rows of a smaller one. Their positions and masks are the same.
-pub(super) fn abreast(m: &Module, pieces: &Pieces, nest: &ParNest, var: Sym) -> Option<(Sym, i64)> {
-    let (Pieces::Windows { .. }, [Stmt::Store { value, .. }]) = (pieces, nest.body.as_slice()) else {
-        return None;
-    };
-    let (row, count) = nest.loops.iter().rev().find(|l| l.0 != var).filter(|_| nest.loops.len() > 2)?;
-    let rows = count.as_const().filter(|n| (2..=ABREAST).contains(n))?;
-    let mut loads = 0;
-    value.walk(&mut |e| {
-        if let Expr::Load { buf, .. } = e
-            && !m.is_constant(*buf)
+/// Rows side by side: the innermost loop around a row of run-time length, and the number of its iterations
+/// that are computed together. Their positions and masks are the same.
+struct Abreast {
+    row: Sym,
+    rows: i64,
+    /// The loop has few iterations, all of which are computed together: the rows of an image that read the
+    /// same rows of a smaller one.
+    all: bool,
+}
+
+impl Abreast {
+    fn new(m: &Module, pieces: &Pieces, (row, extent): (&Row, Dim), loops: &[(Sym, Dim)]) -> Option<Abreast> {
+        let (Pieces::Windows { .. }, [Stmt::Store { value, .. }]) = (pieces, row.body) else {
+            return None;
+        };
+        let (r, count) = loops.last().copied().filter(|l| !extent.contains(l.0))?;
+        let mut loads = 0;
+        let mut same = true;
+        value.walk(&mut |e| {
+            if let Expr::Load { buf, at } = e
+                && !m.is_constant(*buf)
+            {
+                loads += 1;
+                same &= m.linear(*buf, at).linear_in(r).is_some();
+            }
+        });
+        if let Some(rows) = count.as_const().filter(|n| (2..=ABREAST).contains(n))
+            && loops.len() > 1
         {
-            loads += 1;
+            return (loads * rows <= LOADS).then_some(Abreast { row: r, rows, all: true });
         }
-    });
-    (loads * rows <= LOADS).then_some((*row, rows))
+        let rows = (LOADS / i64::max(loads, 1)).min(ABREAST);
+        let fits = same && rows > 1 && count.as_const().is_none_or(|n| n >= rows) && m.optimize.may_grow();
+        fits.then_some(Abreast { row: r, rows, all: false })
+    }
 }
 
 impl Pieces {
@@ -183,8 +201,45 @@ pub(super) fn along(
 }
 
 impl Pieces {
+    /// Emits the map over all rows; `loops`: those around them, and whether nothing is between them and the
+    /// row. Rows side by side replace one of the loops.
+    pub fn in_rows(
+        &self,
+        m: &mut Module,
+        row: Row,
+        extent: Dim,
+        (loops, alone): (&mut Vec<(Sym, Dim)>, bool),
+    ) -> Vec<Stmt> {
+        let abreast = if alone { Abreast::new(m, self, (&row, extent), loops) } else { None };
+        let Some(Abreast { row: r, rows, all }) = abreast else { return self.apply(m, &row, extent) };
+        let Some(i) = loops.iter().position(|l| l.0 == r) else { return self.apply(m, &row, extent) };
+        if all {
+            loops.remove(i);
+            return self.apply(m, &Row { abreast: Some((r, rows)), ..row }, extent);
+        }
+        let zero = Dim::constant(0);
+        let count = loops[i].1;
+        let blocks = count.ceil_div(rows);
+        let b = m.syms.loop_var("b", zero, blocks);
+        loops[i] = (b, blocks);
+        let first = Dim::sym(b) * rows;
+        let own = loop_like(m, r, zero, rows.into());
+        let put = |s: Sym| (s == r).then(|| first + own);
+        let body: Vec<Stmt> = row.body.iter().map(|s| s.clone().subst(&put)).collect();
+        let then = self.apply(m, &Row { body: &body, abreast: Some((own, rows)), ..row }, extent);
+        if count.modulo(rows).as_const() == Some(0) {
+            return then;
+        }
+        let hi = count.min(first + rows);
+        let one = loop_like(m, r, first, hi);
+        let body: Vec<Stmt> =
+            row.body.iter().map(|s| s.clone().subst(&|s| (s == r).then(|| Dim::sym(one)))).collect();
+        let each = self.apply(m, &Row { body: &body, ..row }, extent);
+        let els = vec![Stmt::For { kind: LoopKind::Seq, var: one, lo: first, hi, body: each }];
+        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + rows, count), then, els }]
+    }
     /// Emits the map over rows of this extent.
-    pub fn apply(&self, m: &mut Module, row: &Row, extent: Dim) -> Vec<Stmt> {
+    fn apply(&self, m: &mut Module, row: &Row, extent: Dim) -> Vec<Stmt> {
         let lanes = row.lanes;
         let mut out = vec![];
         match *self {
@@ -230,6 +285,7 @@ fn once(m: &mut Module, n: Dim, body: Stmt) -> Stmt {
 }
 
 /// A map over a row.
+#[derive(Clone, Copy)]
 pub(super) struct Row<'a> {
     /// The statements.
     pub body: &'a [Stmt],
