@@ -54,7 +54,7 @@ impl Abreast {
         let (Pieces::Windows { .. }, [Stmt::Store { value, .. }]) = (pieces, row.body) else {
             return None;
         };
-        let (r, count) = loops.last().copied().filter(|l| !extent.contains(l.0))?;
+        let (r, count) = loops.last().copied().filter(|l| loops.len() > 1 && !extent.contains(l.0))?;
         let mut loads = 0;
         let mut same = true;
         value.walk(&mut |e| {
@@ -65,9 +65,7 @@ impl Abreast {
                 same &= m.linear(*buf, at).linear_in(r).is_some();
             }
         });
-        if let Some(rows) = count.as_const().filter(|n| (2..=ABREAST).contains(n))
-            && loops.len() > 1
-        {
+        if let Some(rows) = count.as_const().filter(|n| (2..=ABREAST).contains(n)) {
             return (loads * rows <= LOADS).then_some(Abreast { row: r, rows, all: true });
         }
         let rows = (LOADS / i64::max(loads, 1)).min(ABREAST);
