@@ -3,6 +3,7 @@
 pub(crate) use crate::nest::form;
 
 pub mod borders;
+pub mod columns;
 pub mod copies;
 pub mod cost;
 pub mod lanes64;

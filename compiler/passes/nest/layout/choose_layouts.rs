@@ -9,6 +9,7 @@ mod unflatten;
 use crate::diag::Result;
 use crate::nest::form::Sampled;
 use crate::nest::{Body, Buf, Expr, Kernel, Layout, Module, Place, visit};
+use crate::passes::nest::analysis::columns::is_depthwise;
 use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Uses;
@@ -172,7 +173,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     {
         return;
     }
-    if has_few_columns(c) && stays_channels_first(m, &Uses::new(m), a) {
+    if has_few_columns(m, c) && stays_channels_first(m, &Uses::new(m), a) {
         return;
     }
     // Image and result of a depthwise convolution have the same innermost dimension.
@@ -357,12 +358,6 @@ fn attach_residuals(m: &mut Module, k: Kernel) {
             copy_image(m, k, b);
         }
     }
-}
-
-/// True if each channel of the image has its own weights and no reduction runs over several channels.
-fn is_depthwise(loops: &[(Sym, Dim)], image: &[Dim], weights: &[Dim]) -> bool {
-    let Some(channel) = image.get(1).and_then(|d| d.as_sym()) else { return false };
-    form::depends(weights, channel) && loops.iter().any(|l| l.0 == channel)
 }
 
 /// An image of enough channels that a kernel reads at computed positions, and the result: either an image

@@ -14,6 +14,7 @@ mod staged;
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, DotKind, Expr, Kernel, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::borders::Borders;
+use crate::passes::nest::analysis::columns::{FEWEST_COLUMNS, fuller_row};
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
 pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, depends};
 use crate::passes::nest::analysis::machine::{L1, L2, PAGE};
@@ -97,7 +98,7 @@ impl Axes {
         let facts = facts_of(p.product, request.facts);
         p.whole = request.within == Within::Kernel;
         split_phases(m, &mut p);
-        let n = columns(m, &mut p)?;
+        let n = columns(m, &mut p, facts)?;
         let (n, extent) = collapse_columns(m, &mut p, n)?;
         if extent.as_const().is_some_and(|c| c < least_columns(m, &p, n, facts)) {
             return None;
@@ -241,9 +242,6 @@ fn unit_by_lane(m: &Module, p: &Contraction, facts: Facts) -> i64 {
     }
 }
 
-/// Minimum columns of a tile on every level.
-pub(crate) const FEWEST_COLUMNS: i64 = 4;
-
 /// Minimum columns of a tile: two if they are contiguous in the result, vectors may be partial, and no other
 /// loop is contiguous: the pixels of an image of few channels.
 fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
@@ -253,12 +251,13 @@ fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
 }
 
 /// The column: a loop that only B depends on, contiguous in the result if possible. The operands of a matrix
-/// product may be swapped for that.
-fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
+/// product may be swapped for that, and those of a convolution if vectors along rows are fuller.
+fn columns(m: &Module, p: &mut Contraction, facts: Facts) -> Option<Sym> {
     let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);
-    if next.is_some_and(|v| only(&p.a.1, &p.b.1, v)) && p.reduction.len() == 1 {
+    let taps = || fuller_row(m, p).is_some_and(|row| panels::runs_in_vectors(row.1, facts));
+    if next.is_some_and(|v| only(&p.a.1, &p.b.1, v)) && (p.reduction.len() == 1 || taps()) {
         std::mem::swap(&mut p.a, &mut p.b);
         if let ProductKind::Dot { group: DotKind::Bytes | DotKind::LongBytes, swapped } = &mut p.product {
             *swapped = !*swapped;

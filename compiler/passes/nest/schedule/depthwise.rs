@@ -7,12 +7,13 @@
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Math, Module, Reg, Scalar, Stmt};
+use crate::passes::nest::analysis::columns::FEWEST_COLUMNS;
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depends};
 use crate::passes::nest::analysis::machine::{L1, LINE, SETS};
 use crate::passes::nest::analysis::shape::{fresh_regs, nested, parallel, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::contract::{FEWEST_COLUMNS, loops::joined, order_reduction};
+use crate::passes::nest::schedule::contract::{loops::joined, order_reduction};
 use crate::passes::nest::schedule::lanes::Relayout;
 use crate::passes::nest::schedule::lanes::permuted_loads::is_near_from;
 use crate::passes::nest::schedule::{Plan, Request, Within, rows, tiles};

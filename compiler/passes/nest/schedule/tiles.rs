@@ -97,7 +97,8 @@ impl Part {
     fn vectors(&self, t: &Tile) -> i64 {
         match self.cols {
             Cols::Some(r) => (r + t.lanes - 1) / t.lanes,
-            Cols::Full | Cols::Guarded => t.nv,
+            Cols::Full => t.nv,
+            Cols::Guarded(n) => n,
         }
     }
 }
@@ -203,7 +204,7 @@ fn each_panel(
         (Some(r), Some(0)) => columns(m, Cols::Some(r)),
         (r, _) => {
             let then = columns(m, Cols::Full);
-            let els = columns(m, r.map_or(Cols::Guarded, Cols::Some));
+            let els = columns(m, r.map_or(Cols::Guarded(t.nv), Cols::Some));
             vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, panel, full), then, els }]
         }
     }
@@ -229,7 +230,7 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
         Some(0) => {}
         Some(r) => out.extend(at(full).rows(m, rows, Cols::Some(r))),
         None => {
-            let then = at(full).rows(m, rows, Cols::Guarded);
+            let then = at(full).rows(m, rows, Cols::Guarded(t.nv));
             out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Lt, full, panels), then, els: vec![] });
         }
     }
@@ -253,10 +254,20 @@ fn each_part(
         }
         return out;
     }
+    let left = t.n_extent - panel * t.nr;
+    let guarded = matches!(cols, Cols::Guarded(_));
     if parts == 1 {
-        return each(m, Part { panel, sub: Dim::constant(0), cols });
+        let whole = Part { panel, sub: Dim::constant(0), cols };
+        let all = each(m, whole);
+        if !guarded || t.nv == 1 || !m.optimize.may_grow() {
+            return all;
+        }
+        // The columns may fit one vector.
+        let then = each(m, Part { cols: Cols::Guarded(1), ..whole });
+        return vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, left, t.lanes), then, els: all }];
     }
-    let s = m.syms.loop_var("s", Dim::constant(0), Dim::constant(parts));
+    let count = if guarded { m.syms.simplify(left.ceil_div(width).min(parts)) } else { parts.into() };
+    let s = m.syms.loop_var("s", Dim::constant(0), count);
     let body = each(m, Part { panel, sub: s.into(), cols });
-    vec![Stmt::seq(s, parts, body)]
+    vec![Stmt::seq(s, count, body)]
 }

@@ -1,8 +1,9 @@
 //! Images that keep channels first, because vectors along channels would be nearly empty or slower.
 
-use super::{FEW, LEAST, is_depthwise, spatial_is_one};
+use super::{FEW, LEAST, spatial_is_one};
 use crate::nest::{Buf, Kernel, Layout, Module, Place, visit};
-use crate::passes::nest::analysis::form::{self, Contraction};
+use crate::passes::nest::analysis::columns::{FEWEST_COLUMNS, channels_of_group, fuller_row, is_depthwise};
+use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::Dim;
@@ -48,14 +49,10 @@ pub(super) fn few_come_channels_first(m: &Module, images: &[Buf]) -> bool {
     }
 }
 
-/// Columns for which vectors along channels are nearly empty.
-const VERY_FEW: i64 = 4;
-
-/// True for a convolution with very few output channels per group.
-pub(super) fn has_few_columns(c: &Contraction) -> bool {
-    let own = c.loops.iter().filter(|l| form::depends(&c.b.1, l.0) && !form::depends(&c.a.1, l.0));
-    let columns = Dim::product(own.map(|l| l.1)).as_const();
-    columns.is_some_and(|n| n < VERY_FEW) && !is_depthwise(&c.loops, &c.a.1, &c.b.1)
+/// True for a convolution with so few output channels per group that vectors along rows are fuller.
+pub(super) fn has_few_columns(m: &Module, c: &Contraction) -> bool {
+    let very_few = channels_of_group(c).is_some_and(|n| n < FEWEST_COLUMNS);
+    very_few && !is_depthwise(&c.loops, &c.a.1, &c.b.1) || fuller_row(m, c).is_some()
 }
 
 /// True for the padded copy of an input image that is read only by convolutions with very few output
@@ -68,7 +65,7 @@ pub(super) fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
                 && m.bufs[out].dims.len() >= 3
                 && m.form(*k)
                     .contraction()
-                    .is_some_and(|c| all.is_some_and(|n| n < VERY_FEW) || has_few_columns(c))
+                    .is_some_and(|c| all.is_some_and(|n| n < FEWEST_COLUMNS) || has_few_columns(m, c))
         }
         _ => false,
     };

@@ -149,12 +149,18 @@ pub(crate) fn packing(
         .last()
         .and_then(|d| along(d.0))
         .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
+    // Taps of an image: panels would hold each element once for each tap.
+    let taps = p.reduction.len() > 1 && m.is_constant(p.a.0);
+    let known = extent.as_const().is_some() && constant_rows(p) <= MASKED_ROWS;
+    let runs = match p.product {
+        ProductKind::Fma if taps || known => runs_in_vectors(extent, site.facts),
+        _ => fills_vectors(extent, site.facts),
+    };
     if (!constant || panel)
         && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p, site.facts))
-        && p.reduction.len() == 1
-        && near
+        && (p.reduction.len() == 1 && near || taps)
         && along(n) == Some(1)
-        && runs_in_vectors(p, extent, site.facts)
+        && runs
     {
         return Some(Packing::InPlace);
     }
@@ -179,13 +185,14 @@ pub(crate) fn packing(
 /// Maximum rows for which B is read with masks at the ends of its rows instead of packed.
 pub(super) const MASKED_ROWS: i64 = 28;
 
+/// True if columns are whole vectors.
+fn fills_vectors(extent: Dim, facts: Facts) -> bool {
+    extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
+}
+
 /// True if columns are whole vectors, or the last one can be masked.
-fn runs_in_vectors(p: &Contraction, extent: Dim, facts: Facts) -> bool {
-    let masks = facts.caps.masks
-        && p.product == ProductKind::Fma
-        && extent.as_const().is_some()
-        && constant_rows(p) <= MASKED_ROWS;
-    masks || extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
+pub(super) fn runs_in_vectors(extent: Dim, facts: Facts) -> bool {
+    facts.caps.masks || fills_vectors(extent, facts)
 }
 
 fn packed_name(m: &Module, p: &Contraction) -> String {

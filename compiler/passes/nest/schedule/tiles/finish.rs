@@ -107,7 +107,7 @@ fn pass(m: &mut Module, b: &Block, acc: Reg, step: Step) -> Vec<Stmt> {
         Cols::Some(r) if r % lanes != 0 && step != Step::Values => {
             body.extend(vector(m, b, acc, rest, (i, whole.into(), (r % lanes).into())))
         }
-        Cols::Guarded => {
+        Cols::Guarded(_) => {
             for v in 0..nv {
                 let left = (t.n_extent - b.column() - v * lanes).min(Dim::constant(lanes)).max(zero);
                 body.extend(vector(m, b, acc, rest, (i, v.into(), left)));

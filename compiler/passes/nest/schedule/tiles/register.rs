@@ -17,8 +17,8 @@ pub(super) enum Cols {
     Full,
     /// This many.
     Some(i64),
-    /// A run-time number.
-    Guarded,
+    /// A run-time number, in at most so many vectors.
+    Guarded(i64),
 }
 
 impl Cols {
@@ -27,7 +27,7 @@ impl Cols {
         match self {
             Cols::Some(r) => r / lanes,
             Cols::Full => nv,
-            Cols::Guarded => 0,
+            Cols::Guarded(_) => 0,
         }
     }
 }
@@ -205,7 +205,7 @@ impl Sum<'_> {
         };
         // In place, the last row of columns may end within a vector: lanes beyond the end add nothing.
         let guard = match (&t.panels, cols) {
-            (Panels::InPlace, Cols::Guarded) => {
+            (Panels::InPlace, Cols::Guarded(_)) => {
                 Some(Expr::cmp_index(BinOp::Lt, panel * t.nr + lane, t.n_extent))
             }
             _ => None,
