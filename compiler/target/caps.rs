@@ -38,6 +38,8 @@ pub struct Caps {
     pub by_scalar: bool,
     /// In-order cores.
     pub in_order: bool,
+    /// Cores that load two vectors as fast as one.
+    pub pairs: bool,
 }
 
 impl Caps {
@@ -59,6 +61,7 @@ impl Caps {
         by_lane: false,
         by_scalar: false,
         in_order: false,
+        pairs: false,
     };
     pub(super) const NEON: Caps = Caps {
         tiles: Tiles::Neon,
@@ -103,6 +106,7 @@ impl Caps {
         by_lane: false,
         by_scalar: false,
         in_order: false,
+        pairs: false,
     };
     pub(super) const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
     pub(super) const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, short_masks: true, ..Caps::AVX2 };

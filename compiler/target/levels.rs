@@ -142,8 +142,8 @@ pub const LEVELS: &[Known] = &[
     arm_cpu("neoverse-n2", A86, Caps::NEON_I8MM),
     arm_cpu("neoverse-v1", A86, Caps::NEON_I8MM),
     arm_cpu("neoverse-v2", A86, Caps::NEON_I8MM),
-    arm_cpu("apple-m1", A82, Caps::NEON_DOT),
-    arm_cpu("apple-m2", A86, Caps::NEON_I8MM),
+    arm_cpu("apple-m1", A82, Caps { pairs: true, ..Caps::NEON_DOT }),
+    arm_cpu("apple-m2", A86, Caps { pairs: true, ..Caps::NEON_I8MM }),
     Known {
         name: "rv64gc",
         arch: "riscv64",

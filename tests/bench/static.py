@@ -53,6 +53,8 @@ MODELS = {
         "(float[128,384] x, float[384] s, float[384] b) => (float[128,384] y)", "y = LayerNormalization (x, s, b)", 17, "generic"),
     "gelu": ("(float[128,1536] x) => (float[128,1536] y)", "y = Gelu (x)", 20, "generic"),
 }
+# What is the default where all cores are Apple's.
+MODELS |= {f"{name}, apple": (*MODELS[name][:3], "apple-m1", *MODELS[name][4:]) for name in ("gemv", "depthwise 3x3", "layer norm")}
 # riscv64: CPUs with the lanes of a vector of the level that is named after them. Each has code of its own.
 RISCV_TARGET = "riscv64gc-unknown-linux-gnu"
 RISCV_FEATURES = "+m,+f,+d,+v,+zicbop"
@@ -75,7 +77,8 @@ def macs(line):
         return 8
     if re.fullmatch(r"[su]m(ul|la)l2?", op):
         return 8
-    if op not in ("fmla", "fmls"):
+    # The first product of a sum of f16 is a multiplication by a lane.
+    if op not in ("fmla", "fmls") and not re.fullmatch(r"fmul v\d+\.8h, v\d+\.8h, v\d+\.h\[\d\]", line):
         return 0
     return 8 if ".8h" in line else 4 if ".4s" in line else 2
 

@@ -85,6 +85,7 @@ impl Builder {
                 width,
                 long,
                 in_order,
+                pairs: false,
                 halves: false,
                 in_words: false,
                 in_quads: false,
@@ -107,6 +108,10 @@ impl Builder {
     /// Arithmetic of f16 may be in f16 ([`Func::halves`]).
     pub(super) fn has_halves(&self) -> bool {
         self.f.halves
+    }
+    /// See [`Func::pairs`].
+    pub(super) fn allow_pairs(&mut self) {
+        self.f.pairs = true;
     }
     /// See [`Builder::has_halves`].
     pub(super) fn allow_halves(&mut self) {

@@ -14,6 +14,8 @@ pub(super) struct Alloc {
     pub blocks: Vec<Block>,
     /// See [`Func::long`].
     pub long: bool,
+    /// See [`Func::pairs`].
+    pub pairs: bool,
     /// See [`Func::width`].
     pub width: Width,
     succs: Vec<Vec<regalloc2::Block>>,
@@ -118,6 +120,7 @@ fn operands(f: &Func, blocks: Vec<Block>, machine: &dyn Machine) -> Alloc {
         operands,
         blocks,
         long: f.long,
+        pairs: f.pairs,
         width: f.width,
         values: f.classes.len(),
         vector_slots: f.width.bytes() as usize / 8,

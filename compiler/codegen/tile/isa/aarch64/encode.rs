@@ -209,7 +209,7 @@ impl Emit<'_> {
             -16 => (b.disp, rb, ra),
             _ => return false,
         };
-        if !store && is_near(first.into()) && is_near(i64::from(first) + 16) {
+        if !store && !self.f.pairs && is_near(first.into()) && is_near(i64::from(first) + 16) {
             return false;
         }
         let word = if store { table::STORE_PAIR } else { table::LOAD_PAIR };

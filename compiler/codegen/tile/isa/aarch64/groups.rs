@@ -28,7 +28,8 @@ pub(super) fn fill(f: &mut Func) {
             continue;
         }
         let repeats = b.succs.iter().any(|s| *s == i || f.blocks[*s].succs == [i]);
-        let units = Units::of(b, |v| f.classes[v.0 as usize] != Class::Int && uses.get(&v) == Some(&1));
+        let units =
+            Units::of(b, f.pairs, |v| f.classes[v.0 as usize] != Class::Int && uses.get(&v) == Some(&1));
         let given: Vec<usize> = (0..units.parts.len()).collect();
         let cycles = |order: &[usize]| units.cycles(order, repeats);
         let starts = if repeats { 1..=GROUP } else { GROUP..=GROUP };
@@ -58,14 +59,14 @@ struct Units {
 }
 
 impl Units {
-    /// `dies`: whether a vector has one use only.
-    fn of(b: &Block, dies: impl Fn(Value) -> bool) -> Units {
+    /// `pairs`: near loads are paired, too; `dies`: whether a vector has one use only.
+    fn of(b: &Block, pairs: bool, dies: impl Fn(Value) -> bool) -> Units {
         let mut parts: Vec<Part> = vec![];
         let mut part_of = vec![];
         let mut i = 0;
         while i < b.nodes.len() {
             let n = &b.nodes[i];
-            let both = b.nodes.get(i + 1).is_some_and(|o| is_pair(n, o));
+            let both = b.nodes.get(i + 1).is_some_and(|o| is_pair(n, o, pairs));
             let nodes: Vec<usize> = (i..=i + usize::from(both)).collect();
             let operations = if both { vec![if stores(n) { 6 } else { 3 }] } else { operations(n) };
             let frees = registers::overwrites(n.op).is_some() || n.args.iter().any(|v| dies(*v));
@@ -151,10 +152,10 @@ impl Groups {
 }
 
 /// True for accesses that one instruction performs.
-fn is_pair(a: &Node, b: &Node) -> bool {
+fn is_pair(a: &Node, b: &Node, pairs: bool) -> bool {
     let whole = matches!(a.op, Op::Load(Form::B32 | Form::B64) | Op::Store(Form::B32 | Form::B64));
     let (Some(x), Some(y)) = (a.mem, b.mem) else { return false };
-    let single = !stores(a) && is_near(x.disp.into()) && is_near(y.disp.into());
+    let single = !pairs && !stores(a) && is_near(x.disp.into()) && is_near(y.disp.into());
     whole && !single && a.op == b.op && x.index.is_none() && next_to(&x, &y)
 }
 

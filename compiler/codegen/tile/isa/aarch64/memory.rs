@@ -95,9 +95,8 @@ impl Emit<'_> {
         let d = al.last().map_or(0, |a| number(*a));
         match n.op {
             Op::Address => {
-                let a = self.address(at);
-                if a != d {
-                    self.code.three(table::ORR_INT, d, 31, a);
+                if at.0 != d || at.1 != 0 {
+                    self.code.add(d, at.0, at.1);
                 }
             }
             Op::Load(_) | Op::Broadcast(_) | Op::Store(_)

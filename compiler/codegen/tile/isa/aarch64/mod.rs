@@ -1,5 +1,6 @@
 //! Armv8-A with Advanced SIMD: vectors of 128 bits, 32 registers, arithmetic on registers only.
 
+mod bases;
 pub(in crate::codegen) mod code;
 mod eights;
 mod encode;

@@ -21,8 +21,15 @@ pub(super) const MOST: usize = 2048;
 /// Cycles until a result may be used.
 fn latency(n: &Node) -> usize {
     match n.op {
-        _ if n.mem.is_some() => 4,
-        Op::Int(_) | Op::AddImm(_) | Op::Add | Op::AndImm(_) | Op::ShrImm(_) | Op::Lesser | Op::Greater => 1,
+        _ if n.mem.is_some() && n.op != Op::Address => 4,
+        Op::Address
+        | Op::Int(_)
+        | Op::AddImm(_)
+        | Op::Add
+        | Op::AndImm(_)
+        | Op::ShrImm(_)
+        | Op::Lesser
+        | Op::Greater => 1,
         Op::Bin(Bin::Div, _) | Op::Un(Un::Sqrt, _) => 12,
         _ => 4,
     }
@@ -79,7 +86,7 @@ fn stores_in_place(nodes: &[Node]) -> Vec<Edge> {
 
 /// Index of the unit that executes an instruction: one is for arithmetic, one for memory.
 fn place(n: &Node) -> usize {
-    usize::from(n.mem.is_some())
+    usize::from(n.mem.is_some() && n.op != Op::Address)
 }
 
 /// Cycles of instructions in an order.

@@ -2,7 +2,7 @@
 //! loaded into, products of rows and columns are scheduled so that few loads are live at once, and selects
 //! overwrite dead operands.
 
-use super::{groups, near, order};
+use super::{bases, groups, near, order};
 use crate::codegen::tile::ir::{Bin, Block, Form, Func, Mem, Node, Op, Value};
 use crate::codegen::tile::isa::stores;
 use crate::codegen::{Map, Set};
@@ -87,6 +87,9 @@ pub(super) fn forms(f: &mut Func) {
         if others.ends_with(&[true]) && !in_order {
             in_pairs(b);
         }
+    }
+    if !f.pairs {
+        bases::blocks(f);
     }
     order::blocks(f, &others);
     if !in_order {

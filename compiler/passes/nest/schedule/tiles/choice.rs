@@ -18,9 +18,9 @@ use crate::tensor::ElemType;
 const CROWDED_ROWS: i64 = 8;
 /// Rows of a tile if their number is a run-time value, see `Even` and `heights`.
 pub(super) const TALL_ROWS: i64 = 12;
-/// Rows of a tile with f16 accumulators, two vectors of a row per register. The remaining steps use f32, for
-/// which registers do not suffice.
-const HALF_ROWS: i64 = 8;
+/// Maximum rows of a tile with f16 accumulators: registers suffice for the sums of all products so far, those
+/// of the current iteration, and a register of each row. The remaining steps use f32, for which they do not.
+const HALF_ROWS: i64 = 10;
 /// Minimum reduction steps for which the remainder is negligible.
 const LONG_HALVES: i64 = 32;
 /// Elements of a row per load if accumulators are f16, one for each step.
@@ -198,6 +198,11 @@ fn rows_by_lane(registers: i64, nv: i64) -> i64 {
     ((registers - 2) / (nv + 1)).clamp(1, MOST_ROWS)
 }
 
+/// The same of accumulators of f16, of which there are two for each result.
+fn rows_of_halves(registers: i64, nv: i64) -> i64 {
+    ((registers - 3) / (2 * nv + 1)).clamp(1, HALF_ROWS)
+}
+
 /// Vectors and rows of a tile for panels of `nr` columns: the most multiplications per load that registers
 /// allow.
 fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
@@ -338,7 +343,7 @@ impl<P: Source> Tile<P> {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let (nv, mut mr) = known.map_or_else(|| shape(columns.nr, most, facts), |k| (k.0, k.1));
         if halves && nv % 2 == 0 {
-            mr = rows_by_lane(registers, nv / 2).min(HALF_ROWS).min(most.max(1));
+            mr = rows_of_halves(registers, nv / 2).min(most.max(1));
         }
         if crowded {
             mr = mr.min(CROWDED_ROWS);
