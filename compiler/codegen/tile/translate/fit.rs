@@ -6,6 +6,7 @@ use super::{Fit, Misfit, NOT_INSIDE};
 use crate::codegen::tile::Vectors;
 use crate::codegen::{Map, Set};
 use crate::nest::{DotKind, Expr, LoopKind, Module, Reg, Stmt, visit};
+use crate::sym::{Answer, Dim};
 use crate::target::Dot;
 use std::collections::HashSet;
 
@@ -114,16 +115,32 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
     }
 }
 
-/// Accumulators used only in vector loops of a single length shorter than a vector: the other lanes may hold
+/// Accumulators used only in vector loops of a single length of at most a vector: the other lanes may hold
 /// anything.
-pub(super) fn short_sums(body: &[Stmt], lanes: i64) -> Set<Reg> {
-    let mut lengths: Map<Reg, Option<i64>> = Map::default();
-    note(body, None, lanes, &mut lengths);
+pub(super) fn short_sums(m: &Module, body: &[Stmt], lanes: i64) -> Set<Reg> {
+    let mut inner = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { var, .. } | Stmt::With { sym: var, .. } = s {
+            inner.push(*var);
+        }
+    });
+    // A length that differs between iterations is none.
+    let short = |n: Dim| match n.as_const() {
+        Some(n) => (1..lanes).contains(&n),
+        None => m.syms.le(n, Dim::constant(lanes)) == Answer::Yes && !inner.iter().any(|s| n.contains(*s)),
+    };
+    let mut lengths: Map<Reg, Option<Dim>> = Map::default();
+    note(body, None, &short, &mut lengths);
     lengths.into_iter().filter(|(_, n)| n.is_some()).map(|(r, _)| r).collect()
 }
 
-fn note(body: &[Stmt], length: Option<i64>, lanes: i64, lengths: &mut Map<Reg, Option<i64>>) {
-    let mut seen = |r: Reg, length: Option<i64>| {
+fn note(
+    body: &[Stmt],
+    length: Option<Dim>,
+    short: &dyn Fn(Dim) -> bool,
+    lengths: &mut Map<Reg, Option<Dim>>,
+) {
+    let mut seen = |r: Reg, length: Option<Dim>| {
         let n = lengths.entry(r).or_insert(length);
         *n = n.filter(|n| Some(*n) == length);
     };
@@ -141,11 +158,9 @@ fn note(body: &[Stmt], length: Option<i64>, lanes: i64, lengths: &mut Map<Reg, O
     }
     for s in body {
         let inside = match s {
-            Stmt::For { kind: LoopKind::Vec(_), lo, hi, .. } => {
-                (*hi - *lo).as_const().filter(|n| (1..lanes).contains(n))
-            }
+            Stmt::For { kind: LoopKind::Vec(_), lo, hi, .. } => Some(*hi - *lo).filter(|n| short(*n)),
             _ => length,
         };
-        s.bodies().for_each(|b| note(b, inside, lanes, lengths));
+        s.bodies().for_each(|b| note(b, inside, short, lengths));
     }
 }

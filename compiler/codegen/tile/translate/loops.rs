@@ -171,7 +171,7 @@ impl Translate<'_> {
     /// True if an enclosing loop implies that at least one of these elements exists.
     fn runs_for(&self, trip: Dim) -> bool {
         let once = self.m.syms.simplify(trip.min(1));
-        self.trips.contains(&once)
+        once.as_const() == Some(1) || self.trips.contains(&once)
     }
     /// Runs `f` with the first `n` lanes active.
     fn masked(&mut self, trip: Dim, n: Value, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {

@@ -192,7 +192,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         prefetched,
         sites: Map::default(),
         accs: Map::default(),
-        short: fit::short_sums(body, i64::from(vectors.width.lanes()) / if long { 2 } else { 1 }),
+        short: fit::short_sums(m, body, i64::from(vectors.width.lanes()) / if long { 2 } else { 1 }),
         regs: Map::default(),
         shared: Map::default(),
         args: vec![],

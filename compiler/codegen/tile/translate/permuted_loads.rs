@@ -55,7 +55,7 @@ impl Translate<'_> {
         let used = match self.used_lanes() {
             Some(n) => n,
             // Inactive lanes are masked.
-            None => self.lanes_left().map(|_| self.b.lanes())?,
+            None => self.lanes_left().map(|_| self.most_left())?,
         };
         let places: Vec<(u32, i64)> = match &a.places {
             Some(p) => (0..).zip(p.iter().copied()).collect(),
@@ -94,6 +94,11 @@ impl Translate<'_> {
         let whole = self.used_lanes().is_some() && parts.iter().all(|w| w.count == lanes);
         let loads = wide || form == Form::B32 || whole;
         (parts.len() <= most && loads).then_some(parts)
+    }
+    /// The most active lanes of a last vector of run-time length.
+    fn most_left(&self) -> u32 {
+        let most = self.m.syms.range(self.rest_of).hi.and_then(|n| u32::try_from(n).ok());
+        most.map_or(self.b.lanes(), |n| n.clamp(1, self.b.lanes()))
     }
     /// The active lanes of a last vector of run-time length.
     fn lanes_left(&self) -> Option<Value> {

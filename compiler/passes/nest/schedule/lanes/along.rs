@@ -7,13 +7,13 @@ use super::sums_abreast::{self, Block};
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, rows};
 use crate::nest::schedule::Schedule;
-use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
+use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::analysis::vectors::Needs;
 use crate::passes::nest::schedule::transpose;
-use crate::sym::{Dim, Sym};
+use crate::sym::{Answer, Dim, Sym};
 
 /// A nest with vectors along the contiguous dimension of the result.
 pub(super) struct Along {
@@ -28,6 +28,8 @@ pub(super) struct Along {
     how: How,
     /// Iterations that are interleaved, so that shared elements are loaded once.
     blocks: Vec<Block>,
+    /// Half a vector loads fewer vectors of memory.
+    halves: bool,
 }
 
 /// The sequence of the vectors.
@@ -132,7 +134,17 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     let differs = extent.syms().iter().any(|s| m.syms.loop_range(*s).is_some());
     let most = m.syms.range(extent).hi.filter(|_| differs);
     let shown = most.map_or(extent, Dim::constant);
-    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks })
+    let caps = vectors.caps;
+    let rows = nest.loops.len() > 1 && m.optimize.may_grow();
+    let halves = rows && caps.masks && caps.shuffles && skips(m, &nest.body, var);
+    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, halves })
+}
+
+/// True if lanes load every second element, or fewer: a vector of them is in several vectors of memory.
+fn skips(m: &Module, body: &[Stmt], var: Sym) -> bool {
+    let mut any = false;
+    visit::each_load(body, &mut |buf, at| any |= stride(m, buf, at, var).is_some_and(|s| s.abs() > 1));
+    any
 }
 
 /// The interleaved iterations around vectors, and the sequence of these.
@@ -293,7 +305,7 @@ impl Along {
     }
     /// The nest in vectors.
     pub fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let Along { mut nest, var, extent, lanes, outside, how, blocks, .. } = self;
+        let Along { mut nest, var, extent, lanes, outside, how, blocks, halves, .. } = self;
         let zero = Dim::constant(0);
         let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
             vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
@@ -320,11 +332,12 @@ impl Along {
                 let body = short_rows(nest.body);
                 let alone = extent.as_const().is_none();
                 let body = if alone { body.into_iter().map(short_taps).collect() } else { body };
-                side_by_side(m, body, (var, extent), lanes, side, false)
+                side_by_side(m, body, (var, extent), (lanes, side), halves, false)
             }
             How::Staged(staging) => {
                 staging.apply(m, &mut nest, var, lanes);
-                side_by_side(m, nest.body, (var, extent), lanes, stage_through_scratch::SIDE, true)
+                let size = (lanes, stage_through_scratch::SIDE);
+                side_by_side(m, nest.body, (var, extent), size, false, true)
             }
         };
         m.syms.set_loop_range(var, zero, extent);
@@ -333,14 +346,14 @@ impl Along {
     }
 }
 
-/// A row in blocks of `side` vectors, and the remainder in single vectors. Blocks that share scratch
-/// (`staged`) are one task.
+/// A row in blocks of `side` vectors, and the remainder in single vectors; `halves`: a last vector of at most
+/// half the lanes of unknown number has code of its own. Blocks that share scratch (`staged`) are one task.
 fn side_by_side(
     m: &mut Module,
     body: Vec<Stmt>,
     (var, extent): (Sym, Dim),
-    lanes: i64,
-    side: i64,
+    (lanes, side): (i64, i64),
+    halves: bool,
     staged: bool,
 ) -> Vec<Stmt> {
     let (zero, step) = (Dim::constant(0), lanes * side);
@@ -379,18 +392,38 @@ fn side_by_side(
         out.push(Stmt::par(s, count, body));
     }
     if rest.as_const() != Some(0) {
-        let body = fresh_regs(m, &nest_body);
-        let body = in_lanes(m, &body, var, whole, 1, (lanes, rest));
+        let last = |m: &mut Module, n: Dim| {
+            let body = fresh_regs(m, &nest_body);
+            in_lanes(m, &body, var, whole, 1, (lanes, n))
+        };
+        let body = last(m, rest);
         if rest.as_const().is_some() {
             out.extend(body);
-        } else {
-            // A loop with at most one iteration: a branch could not be part of one tile with the blocks.
-            let some = m.syms.simplify(rest.min(1));
-            let once = m.syms.loop_var("e", zero, some);
-            out.push(Stmt::seq(once, some, body));
+            return out;
         }
+        // Loops with at most one iteration: branches could not be part of one tile with the blocks.
+        let once = |m: &mut Module, n: Dim, body: Vec<Stmt>| {
+            let n = m.syms.simplify(n);
+            let once = m.syms.loop_var("e", zero, n);
+            Stmt::seq(once, n, body)
+        };
+        let body = if halves && rest_may_exceed(m, rest, lanes / 2) {
+            let more = (rest + (lanes / 2 - 1)).floor_div(lanes);
+            let few = m.syms.simplify(rest.min(lanes / 2));
+            let few = last(m, few);
+            vec![once(m, more, body), once(m, Dim::constant(1) - more, few)]
+        } else {
+            body
+        };
+        let all = once(m, rest.min(1), body);
+        out.push(all);
     }
     out
+}
+
+/// True unless a number is at most `n`.
+fn rest_may_exceed(m: &Module, rest: Dim, n: i64) -> bool {
+    m.syms.le(rest, Dim::constant(n)) != Answer::Yes
 }
 
 /// Steps of a reduction whose latency a single vector would expose.
