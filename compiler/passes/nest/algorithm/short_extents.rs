@@ -4,15 +4,15 @@
 //! is short, each vector has few elements, although it could be filled across the next extent: this one is
 //! contiguous, or has a stride that shuffles load. The driver calls a version of the kernel in this case. Its
 //! buffers are views with a number in place of the symbol, so that strides are known, and the schedule is the
-//! one for this shape.
+//! one for this shape. A recurrence has a version for one sequence at a time: its products have a single row.
 //!
 //! ```text
 //! call k                    if T == 1 { call k_short1 } else if T == 2 { call k_short2 } else { call k }
 //! ```
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Layout, Module, Stmt, visit};
-use crate::passes::nest::analysis::form::{Elements, Form, ParNest, first_store, peel};
+use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Layout, LoopKind, Module, Stmt, visit};
+use crate::passes::nest::analysis::form::{Elements, Form, ParNest, depends, first_store, peel};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{fresh_regs, nested, substitute};
 use crate::passes::nest::analysis::strides::stride;
@@ -59,7 +59,13 @@ pub fn run(m: &mut Module, facts: &Facts) -> Result<()> {
 
 fn versions_of(m: &mut Module, k: Kernel, facts: &Facts) -> Vec<Version> {
     let body = &m.kernels[k].body;
-    if m.kernels[k].scheduled || visit::has_opaque(m, body) || !is_suitable(body.form()) {
+    if m.kernels[k].scheduled || visit::has_opaque(m, body) {
+        return vec![];
+    }
+    if body.form().is_compound() {
+        return version_of_steps(m, k).into_iter().collect();
+    }
+    if !is_suitable(body.form()) {
         return vec![];
     }
     let nest = peel(body);
@@ -82,6 +88,29 @@ fn versions_of(m: &mut Module, k: Kernel, facts: &Facts) -> Vec<Version> {
     }
     let each = found.into_iter().flat_map(|(s, values)| values.into_iter().map(move |n| (s, n)));
     each.map(|(symbol, value)| Version { symbol, value, kernel: specialize(m, k, (symbol, value)) }).collect()
+}
+
+/// The version of recurrences for a single row, if products of its steps have a run-time number of rows.
+fn version_of_steps(m: &mut Module, k: Kernel) -> Option<Version> {
+    let body = &m.kernels[k].body;
+    // Scratch of tasks belongs to one kernel.
+    if visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Private, .. })) {
+        return None;
+    }
+    let mut rows: BTreeSet<Sym> = BTreeSet::new();
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { kind: LoopKind::Seq, body, .. } = s {
+            for step in body {
+                if let Form::Contraction(c) = Form::of(std::slice::from_ref(step)) {
+                    let own = c.loops.iter().filter(|l| depends(&c.a.1, l.0) && !depends(&c.b.1, l.0));
+                    rows.extend(own.filter_map(|l| l.1.as_sym()));
+                }
+            }
+        }
+    });
+    let suits = |s: &Sym| m.syms.loop_range(*s).is_none() && can_be_viewed(m, body, *s);
+    let symbol = rows.into_iter().find(suits).filter(|_| m.optimize.may_grow())?;
+    Some(Version { symbol, value: 1, kernel: specialize(m, k, (symbol, 1)) })
 }
 
 /// Forms whose vectors run along the result or along rows. Images are left alone: their rows are long.

@@ -122,7 +122,10 @@ impl Axes {
             (None, None) => 1,
         };
         let unit = p.product.unit(facts.lanes);
-        let mut nr = tiles::panel(most, extent, unit);
+        // A version of a kernel for one row shares the panels of that for a run-time number of rows.
+        let rows_of_a = &m.bufs[m.storage(p.a.0)].dims;
+        let shared = most == 1 && m.is_constant(p.b.0) && rows_of_a.iter().any(|d| d.as_const().is_none());
+        let mut nr = tiles::panel(if shared { i64::MAX } else { most }, extent, unit);
         let known = row.and_then(|r| r.1.as_const()).filter(|r| *r > 1);
         let joins = |all: i64| known.is_some_and(|short| tiles::rows_of_panel(nr, all, facts) >= 2 * short);
         if tiles::chooses_by_rows(p.product.pairs_rows(), facts)
