@@ -254,20 +254,17 @@ impl Operator for Resize {
             .is_some_and(|n| n <= UNROLLED);
         // If sources are known only at run time, lanes gather their elements. There are fewest of them before
         // rows are multiplied, unless all channels of a pixel are contiguous. Axis by axis, a sum of taps
-        // also takes fewer multiplications, but what is between the axes is stored and read again.
+        // also takes fewer multiplications, but what is between the axes is stored and read again. Where it is
+        // in any case, the order is the same if no axis shrinks.
         let sums = plans.iter().any(|p| p.weights.is_some());
         let most = if sums { SUMMED } else { CHANNELS };
         let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < most);
-        let one_by_one = few && plans.len() > 1 && plans.last().is_some_and(|p| p.is_computed());
-        let grow = plans.iter().all(|p| cx.m.syms.le(from[p.axis], to[p.axis]) == Answer::Yes);
-        let groups: Vec<Vec<Plan>> = match whole || plans.is_empty() {
-            true if one_by_one => plans.into_iter().rev().map(|p| vec![p]).collect(),
-            true => vec![plans],
-            // The same if the other axes do not shrink.
-            false if grow && plans.last().is_some_and(Plan::is_computed) => {
-                plans.into_iter().rev().map(|p| vec![p]).collect()
-            }
-            false => plans.into_iter().map(|p| vec![p]).collect(),
+        let grows = |p: &Plan| cx.m.syms.le(from[p.axis], to[p.axis]) == Answer::Yes;
+        let pays = if whole { few } else { plans.iter().all(grows) };
+        let groups: Vec<Vec<Plan>> = match plans.last() {
+            Some(rows) if rows.is_computed() && pays => plans.into_iter().rev().map(|p| vec![p]).collect(),
+            Some(_) if !whole => plans.into_iter().map(|p| vec![p]).collect(),
+            _ => vec![plans],
         };
         let outside: Vec<(usize, Buf)> =
             groups.iter().flatten().filter_map(|p| Some((p.axis, p.outside?))).collect();

@@ -16,8 +16,8 @@
 //!
 //! An instruction is its result with its class, the operation with what belongs to it between dots, its
 //! operands, its memory operand, a constant that is read from behind the code, and behind the last one of a
-//! block where it goes with which values. `tile WIDTH [long] [in_order] [pairs] [halves] [in_words] [in_quads]`
-//! says what [`Func`] does.
+//! block where it goes with which values. `tile WIDTH [long] [in_order] [pairs] [halves] [in_words]
+//! [in_quads]` says what [`Func`] does.
 
 use super::ir::{
     Bin, Bits, Block, Bytes, Class, Factors, Form, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,

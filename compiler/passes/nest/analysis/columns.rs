@@ -6,9 +6,14 @@ use crate::nest::{Math, Module};
 use crate::sym::{Dim, Sym};
 
 /// Lanes of the longest vectors.
-const LANES: i64 = 16;
+pub(crate) const LANES: i64 = 16;
 /// Minimum columns of a tile on every level. Fewer output channels are sums of vectors along the row.
 pub(crate) const FEWEST_COLUMNS: i64 = 4;
+
+/// Lanes of the vectors that hold `n` elements.
+pub(crate) fn whole(n: i64) -> i64 {
+    (n + LANES - 1) / LANES * LANES
+}
 
 /// True if each channel of the image has its own weights and no reduction runs over several channels.
 pub(crate) fn is_depthwise(loops: &[(Sym, Dim)], image: &[Dim], weights: &[Dim]) -> bool {
@@ -43,7 +48,6 @@ pub(crate) fn fuller_row(m: &Module, c: &Contraction) -> Option<(Sym, Dim)> {
         && !depends(&c.b.1, var)
         && stride(m, c.a.0, &c.a.1, var) == Some(1)
         && !is_depthwise(&c.loops, &c.a.1, &c.b.1);
-    let whole = |n: i64| (n + LANES - 1) / LANES * LANES;
     // Cost per element, in twentieths of that of full vectors: those along rows cross cache lines. Output
     // channels that fill half of a vector may have vectors along the sum, and those of several groups together
     // vectors of their own.

@@ -9,7 +9,7 @@ mod unflatten;
 use crate::diag::Result;
 use crate::nest::form::Sampled;
 use crate::nest::{Body, Buf, Expr, Kernel, Layout, Module, Place, visit};
-use crate::passes::nest::analysis::columns::is_depthwise;
+use crate::passes::nest::analysis::columns::{LANES, is_depthwise, whole};
 use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Uses;
@@ -206,9 +206,7 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     // Cost of packing an image element, and of transposing a result element, in reduction steps.
     const PACK: i64 = 5;
     const TRANSPOSE_COST: i64 = 12;
-    const LANES: i64 = 16;
     let known = |b: Buf| m.bufs[b].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>();
-    let whole = |n: i64| (n + LANES - 1) / LANES * LANES;
     let Some(w) = known(weights) else { return false };
     let depth: i64 = w[1..].iter().product();
     let (Some(from), Some(to)) = (known(image), known(out)) else {

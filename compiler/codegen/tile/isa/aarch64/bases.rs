@@ -36,8 +36,7 @@ struct Base {
 
 /// Adds bases to the blocks of a function.
 pub(super) fn blocks(f: &mut Func) {
-    let is_far = |n: &Node| loaded(n).is_some_and(|m| !is_near(m.disp.into()));
-    let wanted = |b: &Block| b.nodes.iter().filter(|n| is_far(n)).count() >= ENOUGH;
+    let wanted = |b: &Block| b.nodes.iter().filter_map(loaded_far).count() >= ENOUGH;
     if !f.blocks.iter().any(wanted) {
         return;
     }
@@ -53,7 +52,7 @@ fn add(b: &mut Block, classes: &mut Vec<Class>) {
     let mut far: Map<Value, Vec<Load>> = Map::default();
     let mut order: Vec<Value> = vec![];
     for (i, n) in b.nodes.iter().enumerate() {
-        if let Some(m) = loaded(n).filter(|m| !is_near(m.disp.into())) {
+        if let Some(m) = loaded_far(n) {
             far.entry(m.base)
                 .or_insert_with(|| {
                     order.push(m.base);
@@ -87,10 +86,10 @@ fn add(b: &mut Block, classes: &mut Vec<Class>) {
     made.into_iter().for_each(|(at, n)| b.nodes.insert(at, n));
 }
 
-/// The place of a load of vectors in memory order, without an index.
-fn loaded(n: &Node) -> Option<Mem> {
+/// The place of a load of vectors in memory order, without an index, that is far from its base.
+fn loaded_far(n: &Node) -> Option<Mem> {
     let loads = matches!(n.op, Op::Load(Form::B32 | Form::B64) | Op::LoadFirst(Form::B32 | Form::B64, _));
-    n.mem.filter(|m| loads && m.index.is_none() && !m.each && n.args.is_empty())
+    n.mem.filter(|m| loads && m.index.is_none() && !m.each && n.args.is_empty() && !is_near(m.disp.into()))
 }
 
 /// The bases that are worth it for loads from one base.

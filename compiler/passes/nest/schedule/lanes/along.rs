@@ -407,7 +407,7 @@ fn side_by_side(
             let once = m.syms.loop_var("e", zero, n);
             Stmt::seq(once, n, body)
         };
-        let body = if halves && rest_may_exceed(m, rest, lanes / 2) {
+        let body = if halves && m.syms.le(rest, Dim::constant(lanes / 2)) != Answer::Yes {
             let more = (rest + (lanes / 2 - 1)).floor_div(lanes);
             let few = m.syms.simplify(rest.min(lanes / 2));
             let few = last(m, few);
@@ -419,11 +419,6 @@ fn side_by_side(
         out.push(all);
     }
     out
-}
-
-/// True unless a number is at most `n`.
-fn rest_may_exceed(m: &Module, rest: Dim, n: i64) -> bool {
-    m.syms.le(rest, Dim::constant(n)) != Answer::Yes
 }
 
 /// Steps of a reduction whose latency a single vector would expose.

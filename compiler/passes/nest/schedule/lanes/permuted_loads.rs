@@ -200,7 +200,7 @@ pub(super) fn along(
 
 impl Pieces {
     /// Emits the map over all rows; `loops`: those around them, and whether nothing is between them and the
-    /// row. Rows side by side replace one of the loops.
+    /// row. Rows side by side replace the innermost loop.
     pub fn in_rows(
         &self,
         m: &mut Module,
@@ -210,16 +210,14 @@ impl Pieces {
     ) -> Vec<Stmt> {
         let abreast = if alone { Abreast::new(m, self, (&row, extent), loops) } else { None };
         let Some(Abreast { row: r, rows, all }) = abreast else { return self.apply(m, &row, extent) };
-        let Some(i) = loops.iter().position(|l| l.0 == r) else { return self.apply(m, &row, extent) };
+        let Some((_, count)) = loops.pop() else { return self.apply(m, &row, extent) };
         if all {
-            loops.remove(i);
             return self.apply(m, &Row { abreast: Some((r, rows)), ..row }, extent);
         }
         let zero = Dim::constant(0);
-        let count = loops[i].1;
         let blocks = count.ceil_div(rows);
         let b = m.syms.loop_var("b", zero, blocks);
-        loops[i] = (b, blocks);
+        loops.push((b, blocks));
         let first = Dim::sym(b) * rows;
         let own = loop_like(m, r, zero, rows.into());
         let put = |s: Sym| (s == r).then(|| first + own);
