@@ -183,15 +183,21 @@ fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<(Buf, Dim)> {
     found
 }
 
-/// The vectors of a map over a row, if some of its accesses are not linear and all positions are known; each
-/// vector is then separate.
+/// The vectors of a map over a row, if some positions or indices are not linear and all of them are known;
+/// each vector is then separate.
 pub(super) fn along(
     m: &Module,
     body: &[Stmt],
     (var, extent): (Sym, Dim),
     vectors: Vectors,
 ) -> Option<Pieces> {
-    let (bufs, found): (Vec<Buf>, Vec<Dim>) = positions(m, body, var).into_iter().unzip();
+    let (bufs, mut found): (Vec<Buf>, Vec<Dim>) = positions(m, body, var).into_iter().unzip();
+    if extent.as_const().is_none() {
+        visit::walk_exprs(body, &mut |e| match e {
+            Expr::Index(d) if d.contains(var) && d.linear_in(var).is_none() => found.push(*d),
+            _ => {}
+        });
+    }
     if found.is_empty() || bufs.iter().any(|b| !fits(m, *b, extent, vectors)) {
         return None;
     }
@@ -367,7 +373,12 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
             linear.push(m.linear(*buf, &moved(at)));
             fits &= self::fits(m, *buf, all, vectors);
         }
-        Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
+        // In pieces of a row of run-time length, lanes have the same numbers in a short loop.
+        Expr::Index(d) if all.as_const().is_none() && *d == Dim::sym(var) && inner <= VECTORS => {
+            linear.push(m.syms.simplify(put(*d)));
+        }
+        Expr::Index(d) => fits &= !d.contains(outer) && !d.contains(var),
+        Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
         _ => {}
     });
     if !fits || pieces(m, &linear, (v, all), lanes).is_none() {
