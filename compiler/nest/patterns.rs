@@ -17,6 +17,22 @@ pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
     }
 }
 
+/// Dividend and factor of a quotient of floats by a power of two: the product with the reciprocal is the same
+/// number, since both are the rounded value of one quotient. The reciprocal is not a subnormal number.
+pub fn exact_product(e: &Expr) -> Option<(&Expr, f64)> {
+    let Expr::Bin(BinOp::Div, a, by) = e else { return None };
+    let Expr::Const(c) = **by else { return None };
+    let least = match c.ty {
+        ElemType::F32 => f64::from(f32::MIN_POSITIVE),
+        ElemType::F64 => f64::MIN_POSITIVE,
+        _ => return None,
+    };
+    let factor = 1.0 / c.to_f64();
+    let mantissa = (1u64 << (f64::MANTISSA_DIGITS - 1)) - 1;
+    let power = factor.is_normal() && factor.to_bits() & mantissa == 0 && 1.0 / factor == c.to_f64();
+    (power && factor.abs() >= least).then_some((&**a, factor))
+}
+
 /// Operand and limit of `select(x < limit, 0, exp(x))` in f32: e^x that is 0 below a limit.
 pub fn exp_or_zero(e: &Expr) -> Option<(&Expr, f64)> {
     let Expr::Select(below, zero, exp) = e else { return None };
@@ -52,4 +68,29 @@ pub fn constant_divisor(e: &Expr) -> Option<(BinOp, &Expr, i64)> {
     };
     let by = if c.ty == ElemType::U64 { i64::try_from(c.bits).ok()? } else { c.to_i64() };
     ((2..limit).contains(&by.checked_abs()?)).then_some((*op, &**a, by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nest::Scalar;
+
+    #[test]
+    fn quotients_by_powers_of_two_are_products() {
+        let factor = |ty, by: f64| {
+            let by = Expr::Const(Scalar::from_f64(ty, by));
+            let e = Expr::bin(BinOp::Div, Expr::num(ty, 3.0), by);
+            exact_product(&e).map(|p| p.1)
+        };
+        let (short, long) = (f64::from(f32::MIN_POSITIVE), f64::MIN_POSITIVE);
+        for (ty, least) in [(ElemType::F32, short), (ElemType::F64, long)] {
+            for by in [1.0, 4.0, -0.5, least, 1.0 / least] {
+                assert_eq!(factor(ty, by), Some(1.0 / by), "{by}");
+            }
+            for by in [0.0, 3.0, 6.0, 0.1, 2.0 / least, f64::INFINITY, f64::NAN] {
+                assert_eq!(factor(ty, by), None, "{by}");
+            }
+        }
+        assert_eq!(factor(ElemType::I32, 4.0), None);
+    }
 }

@@ -67,6 +67,12 @@ impl Emit<'_, '_> {
                 let a = self.value(a)?;
                 Ok(Val { v: self.b.ins().ishl_imm_u(a.v, n), ..a })
             }
+            e if let Some((x, factor)) = patterns::exact_product(e) => {
+                let x = self.value(x)?;
+                let by = self.constant(Scalar::from_f64(x.ty, factor));
+                let (x, by) = self.level(x, by);
+                self.binary(BinOp::Mul, x, by)
+            }
             Expr::Bin(op, a, b) => {
                 let a = self.value(a)?;
                 let b = self.value(b)?;

@@ -120,6 +120,11 @@ impl Translate<'_> {
             let v = math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p);
             return Ok(Some(Val { v, ..x }));
         }
+        if let Some((x, factor)) = patterns::exact_product(e) {
+            let x = self.value(x)?;
+            let factor = self.number(factor, x.ty);
+            return Ok(Some(Val { v: self.b.bin_of(Bin::Mul, x.v, factor, bits_of(x.ty)), ..x }));
+        }
         if let Some((op, x, by)) = patterns::constant_divisor(e) {
             let x = self.value(x)?;
             return self.quotient(op, x, by).map(Some);
