@@ -18,7 +18,8 @@ pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
 }
 
 /// Dividend and factor of a quotient of floats by a power of two: the product with the reciprocal is the same
-/// number, since both are the rounded value of one quotient. The reciprocal is not a subnormal number.
+/// number, since both are the rounded value of one quotient. Neither divisor nor reciprocal is subnormal: the
+/// reciprocal of a smaller divisor is beyond the type.
 pub fn exact_product(e: &Expr) -> Option<(&Expr, f64)> {
     let Expr::Bin(BinOp::Div, a, by) = e else { return None };
     let Expr::Const(c) = **by else { return None };
@@ -27,10 +28,10 @@ pub fn exact_product(e: &Expr) -> Option<(&Expr, f64)> {
         ElemType::F64 => f64::MIN_POSITIVE,
         _ => return None,
     };
-    let factor = 1.0 / c.to_f64();
+    let by = c.to_f64();
     let mantissa = (1u64 << (f64::MANTISSA_DIGITS - 1)) - 1;
-    let power = factor.is_normal() && factor.to_bits() & mantissa == 0 && 1.0 / factor == c.to_f64();
-    (power && factor.abs() >= least).then_some((&**a, factor))
+    let exact = by.to_bits() & mantissa == 0 && by.abs() >= least && by.recip().abs() >= least;
+    exact.then(|| (&**a, by.recip()))
 }
 
 /// Operand and limit of `select(x < limit, 0, exp(x))` in f32: e^x that is 0 below a limit.
@@ -87,7 +88,7 @@ mod tests {
             for by in [1.0, 4.0, -0.5, least, 1.0 / least] {
                 assert_eq!(factor(ty, by), Some(1.0 / by), "{by}");
             }
-            for by in [0.0, 3.0, 6.0, 0.1, 2.0 / least, f64::INFINITY, f64::NAN] {
+            for by in [0.0, 3.0, 6.0, 0.1, least / 2.0, least / 8.0, 2.0 / least, f64::INFINITY, f64::NAN] {
                 assert_eq!(factor(ty, by), None, "{by}");
             }
         }

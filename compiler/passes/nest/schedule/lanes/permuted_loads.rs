@@ -169,20 +169,6 @@ fn fits(m: &Module, buf: Buf, extent: Dim, vectors: Vectors) -> bool {
     extent.as_const().is_some() || vectors.caps.short_masks || m.bufs[buf].ty.bits() == 32
 }
 
-/// The loads of a map that are not linear in a variable, with their positions.
-fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<(Buf, Dim)> {
-    let mut found = vec![];
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::Load { buf, at } = e
-            && stride(m, *buf, at, var).is_none()
-            && m.linear(*buf, at).contains(var)
-        {
-            found.push((*buf, m.linear(*buf, at)));
-        }
-    });
-    found
-}
-
 /// The vectors of a map over a row, if some positions or indices are not linear and all of them are known;
 /// each vector is then separate.
 pub(super) fn along(
@@ -191,14 +177,21 @@ pub(super) fn along(
     (var, extent): (Sym, Dim),
     vectors: Vectors,
 ) -> Option<Pieces> {
-    let (bufs, mut found): (Vec<Buf>, Vec<Dim>) = positions(m, body, var).into_iter().unzip();
-    if extent.as_const().is_none() {
-        visit::walk_exprs(body, &mut |e| match e {
-            Expr::Index(d) if d.contains(var) && d.linear_in(var).is_none() => found.push(*d),
-            _ => {}
-        });
-    }
-    if found.is_empty() || bufs.iter().any(|b| !fits(m, *b, extent, vectors)) {
+    let (mut found, mut fits) = (vec![], true);
+    visit::walk_exprs(body, &mut |e| match e {
+        Expr::Load { buf, at } if stride(m, *buf, at, var).is_none() => {
+            let position = m.linear(*buf, at);
+            if position.contains(var) {
+                found.push(position);
+                fits &= self::fits(m, *buf, extent, vectors);
+            }
+        }
+        Expr::Index(d) if extent.as_const().is_none() && d.contains(var) && d.linear_in(var).is_none() => {
+            found.push(*d);
+        }
+        _ => {}
+    });
+    if found.is_empty() || !fits {
         return None;
     }
     pieces(m, &found, (var, extent), vectors.lanes)
@@ -377,8 +370,7 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
         Expr::Index(d) if all.as_const().is_none() && *d == Dim::sym(var) && inner <= VECTORS => {
             linear.push(m.syms.simplify(put(*d)));
         }
-        Expr::Index(d) => fits &= !d.contains(outer) && !d.contains(var),
-        Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
+        Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
         _ => {}
     });
     if !fits || pieces(m, &linear, (v, all), lanes).is_none() {
