@@ -33,6 +33,9 @@ impl Mode {
     /// The operand's position, along a dimension of `n` elements, that position `i` of the result shows.
     fn position(&self, k: &KernelBuilder, i: Dim, n: Dim, (lo, hi): (Dim, Dim)) -> Dim {
         let p = i - lo;
+        if [lo, hi].iter().all(|d| d.as_const() == Some(0)) {
+            return p;
+        }
         // Negative pads crop first; the rest is then repeated or reflected.
         let cut = |d: Dim| if k.m.syms.is_nonneg(d) { Dim::constant(0) } else { (-d).max(0) };
         let (before, behind) = (cut(lo), cut(hi));

@@ -216,6 +216,10 @@ impl SymTable {
     pub fn loop_range(&self, s: Sym) -> Option<(Dim, Dim)> {
         self.data(s).looped
     }
+    /// True if loop variables occur in it.
+    pub fn has_loops(&self, d: Dim) -> bool {
+        d.syms().iter().any(|s| self.loop_range(*s).is_some())
+    }
     /// Its name; a hint for loop variables.
     pub fn name(&self, s: Sym) -> &str {
         &self.data(s).name

@@ -70,15 +70,12 @@ fn ends(m: &Module, d: Dim) -> Option<(Dim, Dim)> {
     for s in d.syms() {
         let Some((from, to)) = m.syms.loop_range(s) else { continue };
         let (step, _) = d.linear_in(s)?;
-        if m.syms.le(Dim::constant(0), step) != Answer::Yes || [from, to].iter().any(|x| has_loops(m, *x)) {
+        if m.syms.le(Dim::constant(0), step) != Answer::Yes || [from, to].iter().any(|x| m.syms.has_loops(*x))
+        {
             return None;
         }
         lo = lo.subst(&mut |v| (v == s).then_some(from));
         hi = hi.subst(&mut |v| (v == s).then(|| to - 1));
     }
     Some((lo, hi + 1))
-}
-
-fn has_loops(m: &Module, d: Dim) -> bool {
-    d.syms().into_iter().any(|s| m.syms.loop_range(s).is_some())
 }

@@ -4,11 +4,13 @@
 
 mod along;
 mod body;
+mod peel_edges;
 pub(crate) mod permuted_loads;
 mod rows;
 mod short_rows;
 mod stage_through_scratch;
 mod sums_abreast;
+mod uniform_indices;
 mod unroll_and_jam;
 
 use along::{Along, along_result};

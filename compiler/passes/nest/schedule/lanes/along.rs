@@ -1,9 +1,11 @@
 //! Vectors along the contiguous dimension of the result.
 
 use super::body::{in_lanes, lets_as_accs, renamed};
+use super::peel_edges::{self, Ends};
 use super::permuted_loads::{self, Pieces, Row};
 use super::stage_through_scratch::{self, Staging};
 use super::sums_abreast::{self, Block};
+use super::uniform_indices;
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, rows};
 use crate::nest::schedule::Schedule;
@@ -38,6 +40,8 @@ enum How {
     Apart(Pieces),
     /// One loop, in pieces of the given number of elements for threads.
     Shared(i64),
+    /// An inner part and the ends of a row; in pieces of a number of elements for threads, if it is given.
+    Inside(peel_edges::Row, Option<i64>),
     /// One loop.
     Loop,
     /// The row is one block of the given number of vectors, the last one partial.
@@ -92,7 +96,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     {
         var = v;
     }
-    let outside = shared_indices(&mut nest, var);
+    let outside = uniform_indices::hoist(&mut nest, var);
     let needs = Needs::of(m, &nest.body);
     let (vectors, plain) = (vectors.of(&needs), needs.straight);
     let lanes = vectors.lanes;
@@ -104,15 +108,34 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
         _ => 4,
     };
     let told = if plain && vectors.caps.shuffles { Some(extent) } else { None };
-    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &needs, var, vectors, told) {
+    if extent.as_const().is_some_and(|c| c < least) {
         return None;
     }
-    Relayout::new(var).apply(m, &mut nest.body);
-    let how = if plain {
-        let alone = nest.loops.iter().all(|l| l.0 == var);
+    let mut inside = None;
+    if !suits(m, &needs, var, vectors, told) {
+        let row =
+            peel_edges::Row::of(m, &nest.body, (var, extent), lanes, Ends::Elements).filter(|_| plain)?;
+        if !suits(m, &Needs::of(m, &row.inner), var, vectors, None) {
+            return None;
+        }
+        inside = Some(row);
+    }
+    let mut relayout = Relayout::new(var);
+    relayout.apply(m, &mut nest.body);
+    if let Some(row) = &mut inside {
+        relayout.apply(m, &mut row.inner);
+    }
+    let alone = nest.loops.iter().all(|l| l.0 == var);
+    let pieces = piece(extent, lanes).filter(|_| alone);
+    let how = if let Some(row) = inside {
+        How::Inside(row, pieces)
+    } else if plain {
         match told.and_then(|e| permuted_loads::along(m, &nest.body, (var, e), vectors)) {
             Some(pieces) => How::Apart(pieces),
-            None => piece(extent, lanes).filter(|_| alone).map_or(How::Loop, How::Shared),
+            None => match peel_edges::Row::of(m, &nest.body, (var, extent), lanes, Ends::Vectors) {
+                Some(row) if row.has_short_ends(m, extent, lanes) => How::Inside(row, pieces),
+                _ => pieces.map_or(How::Loop, How::Shared),
+            },
         }
     } else if let Some(staging) = stage_through_scratch::choose(m, &nest, var, lanes) {
         How::Staged(staging)
@@ -131,8 +154,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
         if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
     };
     let (how, blocks) = interleaved(m, &nest, (var, extent), how, vectors);
-    let differs = extent.syms().iter().any(|s| m.syms.loop_range(*s).is_some());
-    let most = m.syms.range(extent).hi.filter(|_| differs);
+    let most = m.syms.range(extent).hi.filter(|_| m.syms.has_loops(extent));
     let shown = most.map_or(extent, Dim::constant);
     let caps = vectors.caps;
     let rows = nest.loops.len() > 1 && m.optimize.may_grow();
@@ -210,74 +232,6 @@ fn shared_rows(m: &Module, nest: &ParNest, var: Sym, side: i64) -> Option<Sym> {
     (sums == 1 && all <= WINDOW && loads.iter().any(shares)).then_some(row)
 }
 
-/// Hoists indices that are uniform across lanes out of a store, each once. Those in an arm of a select stay,
-/// since they may be out of range if the arm is not taken.
-fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
-    let mut shared = Shared { var, outside: vec![], kept: vec![] };
-    if let [Stmt::Store { value, .. }] = nest.body.as_mut_slice() {
-        let whole = std::mem::replace(value, Expr::f32(0.0));
-        *value = shared.take(whole);
-    }
-    shared.outside
-}
-
-struct Shared {
-    /// The loop whose iterations are the lanes.
-    var: Sym,
-    /// Hoisted indices: the symbol, its value, and its bound.
-    outside: Vec<(Sym, Expr, Dim)>,
-    /// Symbols of indices that are not hoisted.
-    kept: Vec<Sym>,
-}
-
-impl Shared {
-    fn take(&mut self, e: Expr) -> Expr {
-        let mut each = |e: Box<Expr>| Box::new(self.take(*e));
-        match e {
-            Expr::Un(op, a) => Expr::Un(op, each(a)),
-            Expr::Cast(t, a) => Expr::Cast(t, each(a)),
-            Expr::Bin(op, a, b) => Expr::Bin(op, each(a), each(b)),
-            Expr::Fma(a, b, c) => Expr::Fma(each(a), each(b), each(c)),
-            Expr::Select(c, a, b) => Expr::Select(each(c), a, b),
-            Expr::Let { reg, value, body } => Expr::Let { reg, value: each(value), body: each(body) },
-            Expr::With { sym, value, extent, body } => {
-                let value = self.take(*value);
-                let mut inside = lanes64::depends(&value, self.var) || extent.contains(self.var);
-                // Values bound inside the expression cannot be hoisted.
-                let mut own = vec![];
-                value.walk(&mut |e| match e {
-                    Expr::Let { reg, .. } => own.push(*reg),
-                    Expr::Reg(r) => inside |= !own.contains(r),
-                    Expr::Acc { .. } => inside = true,
-                    _ => {}
-                });
-                value.clone().map_dims(&mut |d| {
-                    inside |= self.kept.iter().any(|s| d.contains(*s));
-                    d
-                });
-                if inside || self.kept.iter().any(|s| extent.contains(*s)) {
-                    self.kept.push(sym);
-                    return Expr::With {
-                        sym,
-                        value: Box::new(value),
-                        extent,
-                        body: Box::new(self.take(*body)),
-                    };
-                }
-                let body = match self.outside.iter().find(|o| o.1 == value && o.2 == extent) {
-                    Some((same, ..)) => body.subst(&|s| (s == sym).then(|| Dim::sym(*same))),
-                    None => {
-                        self.outside.push((sym, value, extent));
-                        *body
-                    }
-                };
-                self.take(body)
-            }
-            e => e,
-        }
-    }
-}
-
 impl Along {
     /// The schedule.
     pub fn describe(&self) -> Schedule {
@@ -285,6 +239,11 @@ impl Along {
         let blocks = |side: i64| if side > 1 { vec![("vectors", side)] } else { vec![] };
         match &self.how {
             How::Apart(_) => Schedule { strategy: "vectors of permuted loads", ..s },
+            How::Inside(_, None) => Schedule { strategy: "vectors inside rows", ..s },
+            How::Inside(_, Some(n)) => {
+                let blocks = vec![("elements of a task", Dim::constant(*n))];
+                Schedule { strategy: "vectors inside rows", blocks, ..s }
+            }
             How::Shared(n) => Schedule { blocks: vec![("elements of a task", Dim::constant(*n))], ..s },
             How::Loop => s,
             How::Row(n) | How::Blocks(n) => {
@@ -318,13 +277,15 @@ impl Along {
                 let row = Row { body: &nest.body, var, lanes, abreast: None };
                 within(pieces.in_rows(m, row, extent, (&mut others, alone)))
             }
+            How::Inside(row, None) => within(row.part(m, &nest.body, lanes, (zero, extent))),
+            How::Inside(row, Some(n)) => {
+                return in_pieces(m, extent, n, |m, part| within(row.part(m, &nest.body, lanes, part)));
+            }
             How::Shared(n) => {
-                let c = m.syms.loop_var("c", zero, extent.ceil_div(n));
-                let lo = Dim::sym(c) * n;
-                let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
-                let (body, v) = renamed(m, &nest.body, var, lo, hi);
-                let body = within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }]);
-                return vec![Stmt::par(c, extent.ceil_div(n), body)];
+                return in_pieces(m, extent, n, |m, (lo, hi)| {
+                    let (body, v) = renamed(m, &nest.body, var, lo, hi);
+                    within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }])
+                });
             }
             How::Loop => within(vec![Stmt::vector(lanes, var, extent, nest.body)]),
             How::Row(n) => in_lanes(m, &nest.body, var, zero, n, (lanes, extent.modulo(lanes))),
@@ -344,6 +305,21 @@ impl Along {
         let out = sums_abreast::apply(m, &blocks, &mut others, out);
         wrap(&others, out)
     }
+}
+
+/// A row of `extent` elements in pieces of `n`, each of which is a task.
+fn in_pieces(
+    m: &mut Module,
+    extent: Dim,
+    n: i64,
+    body: impl FnOnce(&mut Module, (Dim, Dim)) -> Vec<Stmt>,
+) -> Vec<Stmt> {
+    let count = extent.ceil_div(n);
+    let c = m.syms.loop_var("c", Dim::constant(0), count);
+    let lo = Dim::sym(c) * n;
+    let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
+    let body = body(m, (lo, hi));
+    vec![Stmt::par(c, count, body)]
 }
 
 /// A row in blocks of `side` vectors, and the remainder in single vectors; `halves`: a last vector of at most

@@ -74,7 +74,7 @@ pub(super) fn choose(m: &Module, nest: &ParNest, vectors: Vectors) -> Option<Sho
                 Some((s, None)) => {
                     apart = true;
                     stored_apart |= stored;
-                    s.syms().iter().all(|s| m.syms.loop_range(*s).is_none())
+                    !m.syms.has_loops(s)
                 }
                 None => false,
             };
