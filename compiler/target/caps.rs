@@ -38,8 +38,8 @@ pub struct Caps {
     pub by_scalar: bool,
     /// In-order cores.
     pub in_order: bool,
-    /// Cores that load two vectors as fast as one.
-    pub pairs: bool,
+    /// How adjacent vectors are loaded.
+    pub adjacent: Adjacent,
 }
 
 impl Caps {
@@ -61,7 +61,7 @@ impl Caps {
         by_lane: false,
         by_scalar: false,
         in_order: false,
-        pairs: false,
+        adjacent: Adjacent::ApartIfNear,
     };
     pub(super) const NEON: Caps = Caps {
         tiles: Tiles::Neon,
@@ -71,10 +71,13 @@ impl Caps {
         by_lane: true,
         ..Caps::CRANELIFT
     };
-    pub(super) const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     pub(super) const NEON_DOT: Caps = Caps { dot: Dot::QuadsOfOneSign, halves: true, ..Caps::NEON };
     pub(super) const NEON_I8MM: Caps =
         Caps { dot: Dot::QuadsOfAnySign, eights: true, bf16: true, ..Caps::NEON_DOT };
+    /// The same for cores that execute instructions in their order.
+    pub(super) const fn in_order(self) -> Caps {
+        Caps { in_order: true, adjacent: Adjacent::Apart, ..self }
+    }
     /// Groups of two vector registers with this many bits in total.
     pub(super) const fn rvv(bits: u32) -> Caps {
         Caps {
@@ -106,7 +109,7 @@ impl Caps {
         by_lane: false,
         by_scalar: false,
         in_order: false,
-        pairs: false,
+        adjacent: Adjacent::ApartIfNear,
     };
     pub(super) const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
     pub(super) const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, short_masks: true, ..Caps::AVX2 };
@@ -132,6 +135,17 @@ pub enum Tiles {
     Neon,
     /// RISC-V vectors, in groups of two registers.
     Rvv,
+}
+
+/// How adjacent vectors are loaded fastest, on machines that can load two of them by one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Adjacent {
+    /// By one instruction each: a load of two occupies the core for longer than two loads.
+    Apart,
+    /// By one instruction each if displacements from a base are short, else by one for both.
+    ApartIfNear,
+    /// By one instruction for both, which takes no longer than a load of one.
+    Together,
 }
 
 /// Integer dot products.

@@ -1,6 +1,6 @@
 //! The table of CPU levels.
 
-use super::Caps;
+use super::caps::{Adjacent, Caps};
 
 /// Features beyond the base of an architecture that distinguish levels: bits of [`Known::needs`] and of the
 /// result of `codegen::cpu_level`.
@@ -126,8 +126,8 @@ pub const LEVELS: &[Known] = &[
     arm("armv8.2-a+dotprod+fp16", A82, Caps::NEON_DOT),
     arm("armv8.6-a+i8mm+bf16", A86, Caps::NEON_I8MM),
     arm_cpu("generic", has::BASE, Caps::NEON),
-    arm_cpu("cortex-a53", has::BASE, Caps::NEON_IN_ORDER),
-    arm_cpu("cortex-a55", A82, Caps { in_order: true, ..Caps::NEON_DOT }),
+    arm_cpu("cortex-a53", has::BASE, Caps::NEON.in_order()),
+    arm_cpu("cortex-a55", A82, Caps::NEON_DOT.in_order()),
     arm_cpu("cortex-a72", has::BASE, Caps::NEON),
     arm_cpu("cortex-a73", has::BASE, Caps::NEON),
     arm_cpu("cortex-a75", A82, Caps::NEON_DOT),
@@ -135,15 +135,15 @@ pub const LEVELS: &[Known] = &[
     arm_cpu("cortex-a77", A82, Caps::NEON_DOT),
     arm_cpu("cortex-a78", A82, Caps::NEON_DOT),
     arm_cpu("cortex-x1", A82, Caps::NEON_DOT),
-    arm_cpu("cortex-a510", A86, Caps { in_order: true, ..Caps::NEON_I8MM }),
+    arm_cpu("cortex-a510", A86, Caps::NEON_I8MM.in_order()),
     arm_cpu("cortex-a710", A86, Caps::NEON_I8MM),
     arm_cpu("cortex-x2", A86, Caps::NEON_I8MM),
     arm_cpu("neoverse-n1", A82, Caps::NEON_DOT),
     arm_cpu("neoverse-n2", A86, Caps::NEON_I8MM),
     arm_cpu("neoverse-v1", A86, Caps::NEON_I8MM),
     arm_cpu("neoverse-v2", A86, Caps::NEON_I8MM),
-    arm_cpu("apple-m1", A82, Caps { pairs: true, ..Caps::NEON_DOT }),
-    arm_cpu("apple-m2", A86, Caps { pairs: true, ..Caps::NEON_I8MM }),
+    arm_cpu("apple-m1", A82, Caps { adjacent: Adjacent::Together, ..Caps::NEON_DOT }),
+    arm_cpu("apple-m2", A86, Caps { adjacent: Adjacent::Together, ..Caps::NEON_I8MM }),
     Known {
         name: "rv64gc",
         arch: "riscv64",

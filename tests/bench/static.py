@@ -53,6 +53,8 @@ MODELS = {
         "(float[128,384] x, float[384] s, float[384] b) => (float[128,384] y)", "y = LayerNormalization (x, s, b)", 17, "generic"),
     "gelu": ("(float[128,1536] x) => (float[128,1536] y)", "y = Gelu (x)", 20, "generic"),
 }
+# Of these, too, cores that wait for loads have code of their own.
+MODELS |= {f"{name}, in order": (*MODELS[name][:3], "cortex-a55", *MODELS[name][4:]) for name in ("gemm of f16, --math fast", "gemv")}
 # What is the default where all cores are Apple's.
 MODELS |= {f"{name}, apple": (*MODELS[name][:3], "apple-m1", *MODELS[name][4:]) for name in ("gemv", "depthwise 3x3", "layer norm")}
 # riscv64: CPUs with the lanes of a vector of the level that is named after them. Each has code of its own.

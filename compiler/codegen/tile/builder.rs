@@ -10,6 +10,7 @@ use crate::codegen::tile::ir::{
 };
 use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
+use crate::target::Adjacent;
 
 /// A bound or a count: a constant or a register.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,7 +86,7 @@ impl Builder {
                 width,
                 long,
                 in_order,
-                pairs: false,
+                adjacent: Adjacent::ApartIfNear,
                 halves: false,
                 in_words: false,
                 in_quads: false,
@@ -109,9 +110,9 @@ impl Builder {
     pub(super) fn has_halves(&self) -> bool {
         self.f.halves
     }
-    /// See [`Func::pairs`].
-    pub(super) fn allow_pairs(&mut self) {
-        self.f.pairs = true;
+    /// See [`Func::adjacent`].
+    pub(super) fn set_adjacent(&mut self, adjacent: Adjacent) {
+        self.f.adjacent = adjacent;
     }
     /// See [`Builder::has_halves`].
     pub(super) fn allow_halves(&mut self) {

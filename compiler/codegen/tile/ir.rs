@@ -8,6 +8,7 @@
 mod width;
 
 use crate::codegen::math::Table;
+use crate::target::Adjacent;
 pub use width::Width;
 
 /// The width of the lanes of an operation.
@@ -633,8 +634,8 @@ pub struct Func {
     pub long: bool,
     /// For in-order cores.
     pub in_order: bool,
-    /// For cores that load two vectors as fast as one.
-    pub pairs: bool,
+    /// How adjacent vectors are loaded.
+    pub adjacent: Adjacent,
     /// Products of f16 may be accumulated in f16, up to [`HALVES`](crate::nest::HALVES) of them, and what is
     /// computed of f16 and stored as f16 may be.
     pub halves: bool,

@@ -3,6 +3,7 @@
 use super::ir::{Block, Func, Node, Op, Value, Width};
 use super::isa::Machine;
 use crate::diag::{Failure, Result};
+use crate::target::Adjacent;
 use regalloc2::{Inst, InstOrEdit, InstRange, Operand, Output, PRegSet, RegClass, RegallocOptions, VReg};
 
 /// A function in the representation of regalloc2.
@@ -14,8 +15,8 @@ pub(super) struct Alloc {
     pub blocks: Vec<Block>,
     /// See [`Func::long`].
     pub long: bool,
-    /// See [`Func::pairs`].
-    pub pairs: bool,
+    /// See [`Func::adjacent`].
+    pub adjacent: Adjacent,
     /// See [`Func::width`].
     pub width: Width,
     succs: Vec<Vec<regalloc2::Block>>,
@@ -120,7 +121,7 @@ fn operands(f: &Func, blocks: Vec<Block>, machine: &dyn Machine) -> Alloc {
         operands,
         blocks,
         long: f.long,
-        pairs: f.pairs,
+        adjacent: f.adjacent,
         width: f.width,
         values: f.classes.len(),
         vector_slots: f.width.bytes() as usize / 8,

@@ -16,13 +16,14 @@
 //!
 //! An instruction is its result with its class, the operation with what belongs to it between dots, its
 //! operands, its memory operand, a constant that is read from behind the code, and behind the last one of a
-//! block where it goes with which values. `tile WIDTH [long] [in_order] [pairs] [halves] [in_words]
-//! [in_quads]` says what [`Func`] does.
+//! block where it goes with which values. `tile WIDTH [long] [in_order] [apart|together] [halves]
+//! [in_words] [in_quads]` says what [`Func`] does.
 
 use super::ir::{
     Bin, Bits, Block, Bytes, Class, Factors, Form, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,
 };
 use crate::codegen::math::Table;
+use crate::target::Adjacent;
 use std::fmt::Write;
 
 /// What is between dots.
@@ -234,7 +235,11 @@ pub fn print(f: &Func) -> String {
     let mut s = format!("tile {}", dots(&f.width));
     s += if f.long { " long" } else { "" };
     s += if f.in_order { " in_order" } else { "" };
-    s += if f.pairs { " pairs" } else { "" };
+    s += match f.adjacent {
+        Adjacent::Apart => " apart",
+        Adjacent::ApartIfNear => "",
+        Adjacent::Together => " together",
+    };
     s += if f.halves { " halves" } else { "" };
     s += if f.in_words { " in_words" } else { "" };
     s += if f.in_quads { " in_quads" } else { "" };
@@ -277,7 +282,7 @@ pub fn parse(text: &str) -> Result<Func, String> {
         width: Width::Avx2,
         long: false,
         in_order: false,
-        pairs: false,
+        adjacent: Adjacent::ApartIfNear,
         halves: false,
         in_words: false,
         in_quads: false,
@@ -328,7 +333,13 @@ impl<'a> Words<'a> {
         self.f.width = undotted(self.words.next()?)?;
         self.f.long = self.eat("long");
         self.f.in_order = self.eat("in_order");
-        self.f.pairs = self.eat("pairs");
+        self.f.adjacent = if self.eat("apart") {
+            Adjacent::Apart
+        } else if self.eat("together") {
+            Adjacent::Together
+        } else {
+            Adjacent::ApartIfNear
+        };
         self.f.halves = self.eat("halves");
         self.f.in_words = self.eat("in_words");
         self.f.in_quads = self.eat("in_quads");

@@ -212,9 +212,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
         bounds: Bounds::of_sums(m, body),
     };
     t.b.tables = m.math != Math::Strict;
-    if vectors.caps.pairs {
-        t.b.allow_pairs();
-    }
+    t.b.set_adjacent(vectors.caps.adjacent);
     if m.math == Math::Fast && vectors.caps.halves {
         t.b.allow_halves();
     }

@@ -2,7 +2,7 @@
 //! addresses its literals, which follow it, relative to the instruction; it needs no relocation.
 
 use super::code::{Code, Label};
-use super::memory::is_near;
+use super::memory::loads_together;
 use super::registers::{LITERALS, SAVED, SAVED_VECTORS};
 use super::table;
 use crate::codegen::debug::rows;
@@ -209,7 +209,7 @@ impl Emit<'_> {
             -16 => (b.disp, rb, ra),
             _ => return false,
         };
-        if !store && !self.f.pairs && is_near(first.into()) && is_near(i64::from(first) + 16) {
+        if !store && !loads_together(self.f.adjacent, [first, first.wrapping_add(16)]) {
             return false;
         }
         let word = if store { table::STORE_PAIR } else { table::LOAD_PAIR };

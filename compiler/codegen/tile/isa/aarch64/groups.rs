@@ -4,13 +4,14 @@
 //! wait fills the group. Accesses are never moved up, and nothing is that would need another register. Wider
 //! cores reorder either way.
 
-use super::memory::is_near;
+use super::memory::{is_near, loads_together};
 use super::order::{self, MOST};
 use super::registers;
 use super::select::next_to;
 use crate::codegen::Set;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Node, Op, Un, Value};
 use crate::codegen::tile::isa::{stores, uses};
+use crate::target::Adjacent;
 
 /// Operations of a group.
 const GROUP: usize = 3;
@@ -29,7 +30,7 @@ pub(super) fn fill(f: &mut Func) {
         }
         let repeats = b.succs.iter().any(|s| *s == i || f.blocks[*s].succs == [i]);
         let units =
-            Units::of(b, f.pairs, |v| f.classes[v.0 as usize] != Class::Int && uses.get(&v) == Some(&1));
+            Units::of(b, f.adjacent, |v| f.classes[v.0 as usize] != Class::Int && uses.get(&v) == Some(&1));
         let given: Vec<usize> = (0..units.parts.len()).collect();
         let cycles = |order: &[usize]| units.cycles(order, repeats);
         let starts = if repeats { 1..=GROUP } else { GROUP..=GROUP };
@@ -59,14 +60,14 @@ struct Units {
 }
 
 impl Units {
-    /// `pairs`: near loads are paired, too; `dies`: whether a vector has one use only.
-    fn of(b: &Block, pairs: bool, dies: impl Fn(Value) -> bool) -> Units {
+    /// `dies`: whether a vector has one use only.
+    fn of(b: &Block, adjacent: Adjacent, dies: impl Fn(Value) -> bool) -> Units {
         let mut parts: Vec<Part> = vec![];
         let mut part_of = vec![];
         let mut i = 0;
         while i < b.nodes.len() {
             let n = &b.nodes[i];
-            let both = b.nodes.get(i + 1).is_some_and(|o| is_pair(n, o, pairs));
+            let both = b.nodes.get(i + 1).is_some_and(|o| is_pair(n, o, adjacent));
             let nodes: Vec<usize> = (i..=i + usize::from(both)).collect();
             let operations = if both { vec![if stores(n) { 6 } else { 3 }] } else { operations(n) };
             let frees = registers::overwrites(n.op).is_some() || n.args.iter().any(|v| dies(*v));
@@ -152,11 +153,11 @@ impl Groups {
 }
 
 /// True for accesses that one instruction performs.
-fn is_pair(a: &Node, b: &Node, pairs: bool) -> bool {
+fn is_pair(a: &Node, b: &Node, adjacent: Adjacent) -> bool {
     let whole = matches!(a.op, Op::Load(Form::B32 | Form::B64) | Op::Store(Form::B32 | Form::B64));
     let (Some(x), Some(y)) = (a.mem, b.mem) else { return false };
-    let single = !pairs && !stores(a) && is_near(x.disp.into()) && is_near(y.disp.into());
-    whole && !single && a.op == b.op && x.index.is_none() && next_to(&x, &y)
+    let one = stores(a) || loads_together(adjacent, [x.disp, y.disp]);
+    whole && one && a.op == b.op && x.index.is_none() && next_to(&x, &y)
 }
 
 /// Operations of the machine instructions that an instruction becomes.

@@ -4,6 +4,7 @@ use super::encode::{Emit, number};
 use super::table;
 use crate::codegen::tile::ir::{Bits, Form, Mem, Node, Op};
 use crate::diag::{Failure, Result};
+use crate::target::Adjacent;
 use regalloc2::Allocation;
 
 /// The scratch register for addresses and lanes.
@@ -15,6 +16,15 @@ const SECOND: u32 = 17;
 /// two vectors as three; for no other core does it say that the first takes longer.
 pub(super) fn is_near(displacement: i64) -> bool {
     (-256..256).contains(&displacement)
+}
+
+/// True for adjacent vectors at these displacements that one instruction loads.
+pub(super) fn loads_together(adjacent: Adjacent, displacements: [i32; 2]) -> bool {
+    match adjacent {
+        Adjacent::Apart => false,
+        Adjacent::ApartIfNear => !displacements.iter().all(|d| is_near((*d).into())),
+        Adjacent::Together => true,
+    }
 }
 
 impl Emit<'_> {

@@ -10,6 +10,7 @@ use crate::codegen::tile::ir::{Bin, Block, Class, Func, Mem, Node, Op, Un, Value
 use crate::codegen::tile::isa::stores;
 use crate::codegen::tile::live;
 use crate::codegen::{Map, Set};
+use crate::target::Adjacent;
 
 /// Vector registers that a schedule may occupy; the rest is for copies of the register allocator.
 const REGISTERS: usize = 30;
@@ -125,7 +126,7 @@ struct List<'a> {
 impl<'a> List<'a> {
     fn new(f: &'a Func, block: usize, edges: &[Edge], (limit, live_out): (usize, &[bool])) -> List<'a> {
         let b = &f.blocks[block];
-        let units = units(&b.nodes);
+        let units = units(&b.nodes, f.adjacent);
         let mut unit_of = vec![0; b.nodes.len()];
         for (u, nodes) in units.iter().enumerate() {
             nodes.iter().for_each(|n| unit_of[*n] = u);
@@ -221,11 +222,12 @@ impl<'a> List<'a> {
     }
 }
 
-/// Units: pairs of loads that follow each other, pairs of stores, single instructions.
-fn units(nodes: &[Node]) -> Vec<Vec<usize>> {
+/// Units: pairs of loads that follow each other, if loads can be paired, pairs of stores, single instructions.
+fn units(nodes: &[Node], adjacent: Adjacent) -> Vec<Vec<usize>> {
     let mut partner: Map<usize, usize> = Map::default();
     for i in 0..nodes.len() {
         if !partner.contains_key(&i)
+            && (stores(&nodes[i]) || adjacent != Adjacent::Apart)
             && let Some(j) = second(nodes, i).filter(|j| !partner.contains_key(j))
         {
             partner.insert(i, j);

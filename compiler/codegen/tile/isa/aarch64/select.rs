@@ -6,6 +6,7 @@ use super::{bases, groups, near, order};
 use crate::codegen::tile::ir::{Bin, Block, Form, Func, Mem, Node, Op, Value};
 use crate::codegen::tile::isa::stores;
 use crate::codegen::{Map, Set};
+use crate::target::Adjacent;
 
 /// Vector registers.
 const REGISTERS: usize = 32;
@@ -88,7 +89,7 @@ pub(super) fn forms(f: &mut Func) {
             in_pairs(b);
         }
     }
-    if !f.pairs {
+    if f.adjacent == Adjacent::ApartIfNear {
         bases::blocks(f);
     }
     order::blocks(f, &others);
@@ -350,7 +351,8 @@ fn column(product: &Node) -> Option<&Value> {
 }
 
 /// Orders products of rows, which are held as elements, and columns, which are loaded: column after column,
-/// all rows with each, so that no more than two columns are alive. False for other blocks.
+/// all rows with each, so that no more than two columns are alive. False for other blocks, and if the rows are
+/// too few to hide the loads of a core that waits for them: the scheduler then orders the block.
 fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let is_product = |n: &Node| {
         matches!(
@@ -453,7 +455,7 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     }
     out.extend(b.nodes[last + 1..].iter().cloned());
     b.nodes = out;
-    true
+    !(in_order && pairs)
 }
 
 /// Moves loads of adjacent vectors together, so that one instruction performs both.
