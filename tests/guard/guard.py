@@ -50,8 +50,14 @@ COMPILE_SECONDS = 120
 CALL_SECONDS = 20
 # Code with vectors is what has most accesses to check.
 VECTORS = {"riscv64gc-unknown-linux-gnu": "rv64gcv"}
-# What it needs of an emulated machine.
-EMULATED = {"riscv64gc-unknown-linux-gnu": ["-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"]}
+# Bits of the vector registers of levels and CPUs that have more than 128.
+LENGTHS = {"rv64gcv_zvl256b": 256, "spacemit-x60": 256, "rv64gcv_zvl512b": 512, "sifive-x280": 512}
+
+
+def emulated(target, level):
+    """What code of a level needs of an emulated machine."""
+    vectors = f"rv64,v=true,vlen={LENGTHS.get(level, 128)},elen=64,vext_spec=v1.0"
+    return ["-cpu", vectors] if target and target.startswith("riscv64") else []
 
 
 class Case:
@@ -163,7 +169,8 @@ class Harness:
         self.cc, self.emulator = os.environ.get("CC", "cc"), []
         if a.target:
             self.cc, emulator = cross.TOOLS[a.target]
-            self.emulator = [emulator, *EMULATED.get(a.target, [])]
+            self.emulator = [emulator]
+        self.target = a.target
 
     def finding(self, build, what, note, sizes=None):
         with self.lock:
@@ -246,7 +253,7 @@ class Harness:
         """What is wrong: (what, note, sizes)."""
         todo = self.requests(b)
         while todo:
-            command = [*self.emulator, str(exe), b.name, str(b.weights), str(CALL_SECONDS)]
+            command = [*self.emulator, *emulated(self.target, b.level), str(exe), b.name, str(b.weights), str(CALL_SECONDS)]
             try:
                 r = subprocess.run(command, input=b"".join(t[3] for t in todo), capture_output=True, timeout=CALL_SECONDS * len(todo) + 60)
                 end, data, log = r.returncode, r.stdout, r.stderr.decode(errors="replace")[-300:]

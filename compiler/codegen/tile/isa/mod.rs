@@ -1,6 +1,7 @@
 //! The interface between the tile backend and a machine, each of which is a folder.
 
 pub(in crate::codegen) mod aarch64;
+mod bases;
 pub(in crate::codegen) mod riscv64;
 mod x86_64;
 

@@ -4,6 +4,7 @@ use super::code::{immediate, is_short};
 use super::encode::{Emit, OWN, SECOND, number};
 use super::table::{self, Width};
 use crate::codegen::tile::ir::{Bits, Form, Mem, Node, Op};
+use crate::codegen::tile::isa::bases::Rule;
 use crate::diag::{Failure, Result};
 use regalloc2::Allocation;
 
@@ -11,6 +12,14 @@ use regalloc2::Allocation;
 const OWN_VECTOR: u32 = 3;
 /// Granularity of prefetch displacements.
 const PREFETCH_UNIT: i64 = 32;
+
+/// Bases near accesses whose displacements are out of reach: an address takes up to three instructions.
+pub(super) const NEAR_BASES: Rule =
+    Rule { far: out_of_reach, reach: 1 << 12, worth: |far| far.len() > 1, most: 4 };
+
+fn out_of_reach(n: &Node) -> Option<Mem> {
+    n.mem.filter(|m| n.op != Op::Address && m.index.is_none() && !m.each && !is_short(m.disp.into()))
+}
 
 /// Elements in memory: contiguous, or at a stride in a register.
 #[derive(Clone, Copy)]

@@ -1,10 +1,12 @@
 //! Schedules products of rows (elements) and columns (loaded): column by column, with all rows each, and
 //! every load so early that it has arrived. In-order cores stall on loads, and registers hold two columns and
-//! a few elements in addition to the accumulators.
+//! a few elements in addition to the accumulators. Loads of vectors have no displacements: the addresses of
+//! several are computed together, since a sum that is ready before older instructions waits for them.
 
-use crate::codegen::tile::ir::{Block, Node, Op, Value};
-use crate::codegen::tile::isa::stores;
+use crate::codegen::tile::ir::{Block, Class, Mem, Node, Op, Value};
+use crate::codegen::tile::isa::{node, stores};
 use crate::codegen::{Map, Set};
+use std::collections::VecDeque;
 
 /// Products between the load of an element and its use.
 const AHEAD: usize = 6;
@@ -14,6 +16,8 @@ const VECTOR_AHEAD: usize = 12;
 const ELEMENTS: usize = 16;
 /// Allocatable vector registers.
 const REGISTERS: usize = 14;
+/// Addresses that are computed together: they are registers.
+const ADDRESSES: usize = 4;
 
 /// A load, and the indices of its first and last uses.
 struct Load {
@@ -24,10 +28,34 @@ struct Load {
 }
 
 /// Schedules the products of a block and their loads, if the block consists of these.
-pub(super) fn products(b: &mut Block, elements: &Set<Value>) {
-    if let Some(nodes) = ordered(b, elements) {
-        b.nodes = nodes;
+pub(super) fn products(b: &mut Block, elements: &Set<Value>, classes: &mut Vec<Class>) {
+    if let Some((before, products, behind)) = ordered(b, elements) {
+        b.nodes = [before, with_addresses(products, classes), behind].concat();
     }
+}
+
+/// Gives loads of vectors whose address is a sum an operand with that address, computed with those of the next
+/// loads: the first ones at the beginning, the others before the first of these loads.
+fn with_addresses(products: Vec<Node>, classes: &mut Vec<Class>) -> Vec<Node> {
+    let is_sum =
+        |n: &&Node| matches!(n.op, Op::Load(_)) && n.mem.is_some_and(|m| m.index.is_none() && m.disp != 0);
+    let mut sums: VecDeque<Node> = products.iter().filter(is_sum).cloned().collect();
+    let mut made: VecDeque<Value> = VecDeque::new();
+    let mut out = vec![];
+    for i in 0..products.len() {
+        let n = &products[i];
+        let sum = is_sum(&n);
+        if made.is_empty() && (i == 0 || sum) {
+            for of in sums.drain(..sums.len().min(ADDRESSES)) {
+                let address = Value::fresh(classes, Class::Int);
+                out.push(Node { mem: of.mem, ..node(Op::Address, vec![], Some(address), of.line) });
+                made.push_back(address);
+            }
+        }
+        let address = if sum { made.pop_front() } else { None };
+        out.push(Node { mem: address.map(|a| Mem::at(a, 0)).or(n.mem), ..n.clone() });
+    }
+    out
 }
 
 /// The element and the vector of a product.
@@ -39,7 +67,8 @@ fn factors(n: &Node, elements: &Set<Value>) -> Option<(Value, Value)> {
     }
 }
 
-fn ordered(b: &Block, elements: &Set<Value>) -> Option<Vec<Node>> {
+/// What comes before products and their loads, these in their new order, and what comes behind.
+fn ordered(b: &Block, elements: &Set<Value>) -> Option<(Vec<Node>, Vec<Node>, Vec<Node>)> {
     let is_product = |n: &Node| factors(n, elements).is_some();
     let last = b.nodes.iter().rposition(is_product)?;
     let body = &b.nodes[..=last];
@@ -82,19 +111,18 @@ fn ordered(b: &Block, elements: &Set<Value>) -> Option<Vec<Node>> {
     }
     let own =
         |n: &Node| is_product(n) || n.def.is_some_and(|d| multiplied.contains(&d) || columns.contains(&d));
-    let mut out: Vec<Node> = body.iter().filter(|n| !own(n)).cloned().collect();
+    let before: Vec<Node> = body.iter().filter(|n| !own(n)).cloned().collect();
     let waits = |v: &Value| results.contains(v) || columns.contains(v) || multiplied.contains(v);
-    if out.iter().any(|n| n.args.iter().any(waits)) {
+    if before.iter().any(|n| n.args.iter().any(waits)) {
         return None;
     }
     let sums = products.iter().filter(|n| n.args.last().is_some_and(|c| !results.contains(c))).count();
     let order = emit(&products, uses(&products, &loads, elements), REGISTERS.saturating_sub(sums).max(1));
-    out.extend(order.into_iter().map(|x| match x {
+    let order = order.into_iter().map(|x| match x {
         Emitted::Load(i) => b.nodes[i].clone(),
         Emitted::Product(i) => products[i].clone(),
-    }));
-    out.extend(b.nodes[last + 1..].iter().cloned());
-    Some(out)
+    });
+    Some((before, order.collect(), b.nodes[last + 1..].to_vec()))
 }
 
 /// Loads in the order of their first uses.

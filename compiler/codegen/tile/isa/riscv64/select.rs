@@ -1,6 +1,7 @@
 //! Instruction selection: constants and elements in floating-point and integer registers, scheduling of
 //! products, permutations of lanes.
 
+use super::memory::NEAR_BASES;
 use super::{order, scalars};
 use crate::codegen::Map;
 use crate::codegen::tile::ir::{Bits, Class, Func, Node, Op, Pred, Un, Value};
@@ -12,7 +13,8 @@ pub(super) fn forms(f: &mut Func) {
     unordered(f);
     let elements = scalars::elements(&f.blocks);
     for b in &mut f.blocks {
-        order::products(b, &elements);
+        NEAR_BASES.add(b, &mut f.classes);
+        order::products(b, &elements, &mut f.classes);
     }
     let taken = scalars::place_elements(f, &elements);
     scalars::place_numbers(f, taken);
