@@ -93,13 +93,13 @@ impl Conv {
         self.group == 1 && dw.len() == axes.len() + 2 && dw[1].as_const().is_some_and(|c| c <= most)
     }
     /// True if each tap should be a channel of a product, whose parts a map adds up: tiles of a convolution
-    /// would have at most one vector of channels, and phases taps beyond the kernel, or too few rows of
+    /// would have less than a vector of channels, and phases taps beyond the kernel, or too few rows of
     /// pixels. Adding up the parts costs as much as a few steps of the product, so the product must be deep.
     fn sums_taps(&self, dw: &[Dim], axes: &[Axis], split: &[Phases]) -> bool {
         let strided = split.iter().any(|p| p.stride > 1);
         let plain = split.iter().all(|p| p.dilation == 1);
         let few = if strided { wastes(axes, split) } else { plain };
-        let most = if strided { LANES } else { LANES / 4 };
+        let most = if strided { LANES - 1 } else { LANES / 4 };
         few && self.has_channels(dw, split, most) && dw[0].as_const().is_some_and(|c| c >= LANES)
     }
     /// Computes the phases as channels of a convolution of stride 1; a map rearranges them.
