@@ -39,6 +39,17 @@ pub struct Level {
     features: Vec<&'static str>,
 }
 
+impl Level {
+    /// The level without compressed instructions; `None` if it has none.
+    pub fn uncompressed(&self) -> Option<Level> {
+        let compressed = |f: &&'static str| f.starts_with("has_zc");
+        self.features.iter().any(|f| compressed(f)).then(|| {
+            let features = self.features.iter().copied().filter(|f| !compressed(f)).collect();
+            Level { features, ..self.clone() }
+        })
+    }
+}
+
 /// Facts for schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {

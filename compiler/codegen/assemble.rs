@@ -3,6 +3,7 @@
 //! scheduling.
 
 mod functions;
+mod isas;
 mod stack;
 mod wide_tiles;
 
@@ -25,11 +26,12 @@ use cranelift_codegen::Context;
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{ExternalName, Function, Signature};
-use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
+use cranelift_codegen::isa::CallConv;
 use cranelift_codegen::{Final, FinalizedMachReloc, FinalizedRelocTarget, MachSrcLoc};
 use cranelift_module::{
     DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget,
 };
+use isas::Isas;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use target_lexicon::BinaryFormat;
@@ -206,14 +208,9 @@ impl<'a> Unit<'a> {
     fn lines(&self, variant: usize) -> Option<&Lines> {
         self.debug.as_ref().and_then(|d| d.lines.get(variant))
     }
-    /// Code generators of each variant, without and with optimisation.
-    fn isas(&self) -> Result<Vec<(OwnedTargetIsa, OwnedTargetIsa)>> {
-        self.variants
-            .iter()
-            .map(|v| {
-                Ok((self.target.isa(v.level, false, self.pic)?, self.target.isa(v.level, true, self.pic)?))
-            })
-            .collect()
+    /// Code generators of each variant.
+    fn isas(&self) -> Result<Vec<Isas>> {
+        self.variants.iter().map(|v| Isas::new(self.target, v.level, self.pic)).collect()
     }
     /// Custom operators; they are the same on every level.
     fn customs(&self) -> &'a [Custom] {
@@ -234,8 +231,7 @@ impl<'a> Unit<'a> {
     /// has been generated: the IR of all kernels together takes ten times as much memory as their code.
     fn compile(&self) -> Result<(Vec<(Source, Compiled)>, Checks)> {
         let isas = self.isas()?;
-        let base = self.target.base();
-        let base = (self.target.isa(&base, false, self.pic)?, self.target.isa(&base, true, self.pic)?);
+        let base = Isas::new(self.target, &self.target.base(), self.pic)?;
         let (plans, checks) = self.plans(&isas)?;
         let done = plans
             .into_par_iter()
@@ -259,11 +255,11 @@ impl<'a> Unit<'a> {
                         return Ok((s, c));
                     }
                 };
-                let (plain, fast) =
+                let isas =
                     if self.refuses() && s.runs_first() { &base } else { &isas[s.id.variant.unwrap_or(0)] };
+                let isa = isas.of(&func, s.tile);
                 let mut cx = Context::for_function(func);
                 cx.set_disasm(self.listing);
-                let isa = if s.tile { &**plain } else { &**fast };
                 let code = match cx.compile(isa, &mut ControlPlane::default()) {
                     Ok(c) => c,
                     Err(e) => return Err(Failure::bug(format!("code of {}", s.name), format!("{e:?}"))),

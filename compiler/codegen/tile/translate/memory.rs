@@ -16,6 +16,7 @@ const LARGE: u64 = 64 << 10;
 /// Prefetch distance in bytes: some hundred nanoseconds of work.
 const AHEAD: i32 = 4096;
 
+const NO_LOAD: Misfit = "a load that these vectors do not have";
 const LANES: Misfit = "an access lane by lane of lanes that run time knows";
 
 impl Translate<'_> {
@@ -64,7 +65,7 @@ impl Translate<'_> {
             }
             let masked = mask.is_some_and(|k| parts || !self.b.is_uniform(k));
             if !first && !isa::machine(self.b.width()).has(form, false, masked) {
-                return Err("a load that these vectors do not have");
+                return Err(NO_LOAD);
             }
             // Once per cache line.
             let begins =
@@ -91,6 +92,7 @@ impl Translate<'_> {
                         self.b.gather(form, zero, mem, Some(k))
                     }
                 }
+                _ if !self.b.has(Op::Broadcast(form)) => return Err(NO_LOAD),
                 _ => self.b.broadcast(form, mem),
             }
         };
