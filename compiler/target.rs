@@ -43,7 +43,7 @@ impl Level {
     /// The level without compressed instructions; `None` if it has none.
     pub fn uncompressed(&self) -> Option<Level> {
         let compressed = |f: &&'static str| f.starts_with("has_zc");
-        self.features.iter().any(|f| compressed(f)).then(|| {
+        self.features.iter().any(compressed).then(|| {
             let features = self.features.iter().copied().filter(|f| !compressed(f)).collect();
             Level { features, ..self.clone() }
         })
