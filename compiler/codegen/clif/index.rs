@@ -190,16 +190,12 @@ impl Emit<'_, '_> {
                     let one = self.b.ins().iconst(I64, 1);
                     d = self.b.ins().smax(d, one);
                 }
-                let q = if nonneg && self.m.syms.is_nonneg(y) {
-                    self.b.ins().udiv(a, d)
-                } else {
-                    self.floor_quotient(a, d)
-                };
-                if quotient {
-                    q
-                } else {
-                    let p = self.b.ins().imul(q, d);
-                    self.b.ins().isub(a, p)
+                let natural = nonneg && self.m.syms.is_nonneg(y);
+                match (quotient, natural) {
+                    (true, true) => self.b.ins().udiv(a, d),
+                    (false, true) => self.b.ins().urem(a, d),
+                    (true, false) => self.floor_quotient(a, d),
+                    (false, false) => self.wrapped(a, d),
                 }
             }
         };
@@ -245,6 +241,23 @@ impl Emit<'_, '_> {
         let fix = self.b.ins().band(differs, inexact);
         let fix = self.b.ins().uextend(I64, fix);
         self.b.ins().isub(q, fix)
+    }
+    /// The remainder of floor division of a by d > 0, of an `a` that is rarely outside 0..d: positions that
+    /// wrap around or are reflected at the ends of an axis. Only those outside are divided.
+    fn wrapped(&mut self, a: Value, d: Value) -> Value {
+        let (outside, join) = (self.b.create_block(), self.b.create_block());
+        let r = self.b.append_block_param(join, I64);
+        let inside = self.b.ins().icmp(IntCC::UnsignedLessThan, a, d);
+        self.b.ins().brif(inside, join, &[a.into()], outside, &[]);
+        self.b.seal_block(outside);
+        self.b.switch_to_block(outside);
+        let q = self.floor_quotient(a, d);
+        let p = self.b.ins().imul(q, d);
+        let rest = self.b.ins().isub(a, p);
+        self.b.ins().jump(join, &[rest.into()]);
+        self.b.seal_block(join);
+        self.b.switch_to_block(join);
+        r
     }
     /// Pointer and displacement of an element.
     pub fn address(&mut self, buf: Buf, linear: Dim) -> Result<(Value, i32)> {
