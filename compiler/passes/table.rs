@@ -368,7 +368,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "pad_rows",
         group: Group::Layout,
-        holds: "Rows of scratch that contractions read do not lie a multiple of 4 KiB apart.",
+        holds: "Rows of scratch that contractions read do not lie a multiple of 4 KiB apart; nor do pixels that \
+            windows read fall into a few sets of the cache.",
         why: "After dot products: they decide how long rows are.",
         run: |m, _| nest::layout::pad_rows::run(m),
         ..PER_LEVEL

@@ -14,6 +14,10 @@ pub(crate) const PAGE: i64 = 4 << 10;
 pub(crate) const WAYS: i64 = 8;
 /// Sets of the first-level cache.
 pub(crate) const SETS: i64 = PAGE / LINE;
+/// Sets of the first-level cache that lines at a distance of `step` bytes, a multiple of a line, fall into.
+pub(crate) fn sets_at(step: i64) -> i64 {
+    SETS >> (step / LINE).trailing_zeros().min(SETS.trailing_zeros())
+}
 /// Bytes of the first-level cache.
 pub(crate) const L1: i64 = 48 << 10;
 /// Bytes of the second-level cache that data may occupy.

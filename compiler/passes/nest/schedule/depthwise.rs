@@ -10,7 +10,7 @@ use crate::nest::{BinOp, Expr, Kernel, LoopKind, Math, Module, Reg, Scalar, Stmt
 use crate::passes::nest::analysis::columns::FEWEST_COLUMNS;
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, depends};
-use crate::passes::nest::analysis::machine::{L1, LINE, SETS};
+use crate::passes::nest::analysis::machine::{L1, LINE, SETS, sets_at};
 use crate::passes::nest::analysis::shape::{fresh_regs, nested, parallel, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::contract::{loops::joined, order_reduction};
@@ -253,7 +253,7 @@ fn cut(
     let (high, wide) = (y.1.as_const().unwrap_or(HIGH), x.1.as_const().unwrap_or(WIDE));
     // Channels in memory between pixels: pixels of so many lines are distributed over all sets of the cache.
     let pixel = p.reduction.iter().filter_map(|d| step(d.0)).chain(step(x.0)).min()? * 4;
-    let lines = if pixel % LINE == 0 { gcd(pixel / LINE, SETS) } else { 1 };
+    let lines = if pixel % LINE == 0 { SETS / sets_at(pixel) } else { 1 };
     let vectors = lines * (LINE / (4 * lanes)).max(1);
     // Extent of a window beyond its first element, along a row and across rows.
     let taps = |l: Sym| {
@@ -282,10 +282,6 @@ fn cut(
     }
     let blocks = ((TASKS + groups - 1) / groups).min(high).max(1);
     Some(Cut { rows: (high + blocks - 1) / blocks, vectors })
-}
-
-fn gcd(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Some channels: the first one, lanes per vector, number of vectors.
