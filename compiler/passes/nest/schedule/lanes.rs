@@ -74,7 +74,7 @@ struct Plan {
 enum Kind {
     /// Along the result; a part of a larger nest has no tasks of its own.
     Result {
-        /// True for a whole kernel.
+        /// True for a whole kernel without tasks.
         whole: bool,
     },
     /// Along loops inside rows.
@@ -100,7 +100,7 @@ pub(crate) fn schedule(m: &mut Module, k: Kernel, body: &[Stmt], vectors: Vector
 fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
     let work = cost::work(m, body);
     let mut nest = peel(body);
-    if let Some(along) = along_result(m, &nest, vectors) {
+    if let Some(along) = along_result(m, &nest, vectors, whole) {
         return of_result(m, along, (whole, work));
     }
     order_loops(m, &nest.body, &mut nest.loops);
@@ -146,6 +146,7 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
 /// The plan for vectors along the result.
 fn of_result(m: &mut Module, along: Along, (whole, work): (bool, Dim)) -> Plan {
     let schedule = along.describe();
+    let whole = whole && !along.has_tasks();
     let nest = peel(&along.apply(m));
     Plan { nest, kind: Kind::Result { whole }, schedule, work }
 }

@@ -6,7 +6,7 @@
 
 use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::shape::{ParNest, parallel, wrap};
+use crate::passes::nest::analysis::shape::{ParNest, parallel, substitute, wrap};
 use crate::passes::nest::schedule::lanes::{self, ShortRows};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
@@ -93,6 +93,26 @@ impl Tasks {
         nest.loops.push((c, pieces));
         parallel(m, &nest.loops, body)
     }
+}
+
+/// The share of task `s` of `slots` in the iterations of loops around `body`, `total` in number.
+pub(crate) fn share_of(
+    m: &mut Module,
+    nest: &[(Sym, Dim)],
+    (s, slots): (Sym, i64),
+    total: Dim,
+    body: Vec<Stmt>,
+) -> Stmt {
+    let share = |first: Dim| m.syms.simplify((first * total).floor_div(slots));
+    let (lo, hi) = (share(s.into()), share(Dim::sym(s) + 1));
+    let i = m.syms.loop_var("i", lo, hi);
+    let (mut of, mut rest) = (vec![], Dim::sym(i));
+    for (j, (var, hi)) in nest.iter().enumerate().rev() {
+        of.push((*var, if j == 0 { rest } else { rest.modulo(*hi) }));
+        rest = rest.floor_div(*hi);
+    }
+    let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+    Stmt::For { kind: LoopKind::Seq, var: i, lo, hi, body }
 }
 
 /// Minimum elements of a task of vectors.

@@ -5,7 +5,7 @@ use super::{Packing, Tile};
 use crate::nest::{Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::L1;
-use crate::passes::nest::analysis::shape::substitute;
+use crate::passes::nest::schedule::rows;
 use crate::passes::nest::schedule::tiles::{self, Panels};
 use crate::sym::{Dim, Sym};
 
@@ -42,18 +42,9 @@ pub(super) fn emit(m: &mut Module, k: Kernel, p: &Contraction, tile: Tile<Packin
         }
         Panels::Private { buf, part: own, of_b: true }
     });
-    let rows = tiles::of_panel(m, p, &t, number.into());
-    let body = convert.into_iter().chain(rows).collect();
-    let share = |first: Dim| m.syms.simplify((first * total).floor_div(slots));
-    let (lo, hi) = (share(slot.into()), share(Dim::sym(slot) + 1));
-    let i = m.syms.loop_var("i", lo, hi);
-    let (mut of, mut rest) = (vec![], Dim::sym(i));
-    for (j, (var, hi)) in nest.iter().enumerate().rev() {
-        of.push((*var, if j == 0 { rest } else { rest.modulo(*hi) }));
-        rest = rest.floor_div(*hi);
-    }
-    let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
-    let body = vec![Stmt::For { kind: LoopKind::Seq, var: i, lo, hi, body }];
+    let results = tiles::of_panel(m, p, &t, number.into());
+    let body = convert.into_iter().chain(results).collect();
+    let body = vec![rows::share_of(m, &nest, (slot, slots), total, body)];
     let hi = Dim::sym(slot) + 1;
     let body = vec![Stmt::For { kind: LoopKind::Private, var: own, lo: slot.into(), hi, body }];
     vec![Stmt::par(slot, slots, body)]

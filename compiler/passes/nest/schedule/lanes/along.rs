@@ -48,24 +48,24 @@ enum How {
     Row(i64),
     /// Blocks of the given number of adjacent vectors.
     Blocks(i64),
-    /// The same; elements that several loops share are staged in scratch.
+    /// The same in tasks; elements that several loops share are staged in scratch.
     Staged(Staging),
 }
 
 /// Chooses vectors along the contiguous dimension of the result, or along that of a reduction's operands if
 /// the result has another order: a reduction loads much and stores little. `None` if neither is possible.
-pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Along> {
+pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors, whole: bool) -> Option<Along> {
     let (buf, at) = first_store(&nest.body)?;
     let mut loops = nest.loops.clone();
     order_loops(m, &nest.body, &mut loops);
     let nest = ParNest { loops, body: nest.body.clone() };
     let of_result = unit_stride_var(m, buf, &at, &nest.loops);
-    if let Some(found) = of_result.and_then(|var| along(m, nest.clone(), var, vectors)) {
+    if let Some(found) = of_result.and_then(|var| along(m, nest.clone(), (var, whole), vectors)) {
         return Some(found);
     }
     let var =
         of_sums(m, &nest).filter(|v| Some(*v) != of_result && m.linear(buf, &at).linear_in(*v).is_some())?;
-    along(m, nest, var, vectors)
+    along(m, nest, (var, whole), vectors)
 }
 
 /// The loop along which all operands of reductions are contiguous or uniform.
@@ -85,8 +85,13 @@ fn of_sums(m: &Module, nest: &ParNest) -> Option<Sym> {
         .find(|v| strides(*v).all(|s| matches!(s, Some(0 | 1))) && strides(*v).any(|s| s == Some(1)))
 }
 
-/// Vectors along a loop.
-fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> Option<Along> {
+/// Vectors along a loop of a `whole` kernel or of a part of it.
+fn along(
+    m: &mut Module,
+    mut nest: ParNest,
+    (mut var, whole): (Sym, bool),
+    vectors: Vectors,
+) -> Option<Along> {
     if let Some(v) = collapse(m, &mut nest, var) {
         var = v;
     }
@@ -137,7 +142,7 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
                 _ => pieces.map_or(How::Loop, How::Shared),
             },
         }
-    } else if let Some(staging) = stage_through_scratch::choose(m, &nest, var, lanes) {
+    } else if whole && let Some(staging) = stage_through_scratch::choose(m, &nest, var, lanes) {
         How::Staged(staging)
     } else {
         let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
@@ -233,6 +238,10 @@ fn shared_rows(m: &Module, nest: &ParNest, var: Sym, side: i64) -> Option<Sym> {
 }
 
 impl Along {
+    /// True if the tasks are chosen already.
+    pub fn has_tasks(&self) -> bool {
+        matches!(self.how, How::Staged(_))
+    }
     /// The schedule.
     pub fn describe(&self) -> Schedule {
         let s = Schedule::new("vectors").vectors(self.lanes, "elements of the result", self.shown);
@@ -264,7 +273,7 @@ impl Along {
     }
     /// The nest in vectors.
     pub fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let Along { mut nest, var, extent, lanes, outside, how, blocks, halves, .. } = self;
+        let Along { nest, var, extent, lanes, outside, how, blocks, halves, .. } = self;
         let zero = Dim::constant(0);
         let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
             vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
@@ -293,13 +302,9 @@ impl Along {
                 let body = short_rows(nest.body);
                 let alone = extent.as_const().is_none();
                 let body = if alone { body.into_iter().map(short_taps).collect() } else { body };
-                side_by_side(m, body, (var, extent), (lanes, side), halves, false)
+                side_by_side(m, body, (var, extent), (lanes, side), halves)
             }
-            How::Staged(staging) => {
-                staging.apply(m, &mut nest, var, lanes);
-                let size = (lanes, stage_through_scratch::SIDE);
-                side_by_side(m, nest.body, (var, extent), size, false, true)
-            }
+            How::Staged(staging) => return staging.apply(m, &nest, var, lanes),
         };
         m.syms.set_loop_range(var, zero, extent);
         let out = sums_abreast::apply(m, &blocks, &mut others, out);
@@ -323,14 +328,13 @@ fn in_pieces(
 }
 
 /// A row in blocks of `side` vectors, and the remainder in single vectors; `halves`: a last vector of at most
-/// half the lanes of unknown number has code of its own. Blocks that share scratch (`staged`) are one task.
+/// half the lanes of unknown number has code of its own.
 fn side_by_side(
     m: &mut Module,
     body: Vec<Stmt>,
     (var, extent): (Sym, Dim),
     (lanes, side): (i64, i64),
     halves: bool,
-    staged: bool,
 ) -> Vec<Stmt> {
     let (zero, step) = (Dim::constant(0), lanes * side);
     let blocks = extent.floor_div(step);
@@ -340,19 +344,9 @@ fn side_by_side(
     if blocks.as_const() != Some(0) {
         let body = fresh_regs(m, &nest_body);
         let whole = (lanes, Dim::constant(lanes));
-        if staged {
-            let (tasks, each) =
-                (blocks.floor_div(stage_through_scratch::TURNS), Dim::constant(stage_through_scratch::TURNS));
-            let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
-            let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, side, whole);
-            let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
-            let body = vec![Stmt::seq(b, each, body)];
-            out.push(Stmt::par(t, tasks, body));
-        } else {
-            let b = m.syms.loop_var("c", zero, blocks);
-            let body = in_lanes(m, &body, var, Dim::sym(b) * step, side, whole);
-            out.push(Stmt::par(b, blocks, body));
-        }
+        let b = m.syms.loop_var("c", zero, blocks);
+        let body = in_lanes(m, &body, var, Dim::sym(b) * step, side, whole);
+        out.push(Stmt::par(b, blocks, body));
     }
     // Blocks divide a row of known length.
     let (whole, rest) = match extent.as_const() {

@@ -89,7 +89,7 @@ fn step(m: &mut Module, s: &Stmt, vectors: Vectors, bounds: Bounds) -> Step {
         }
         Stmt::For { kind: LoopKind::Par, .. } => {
             let nest = peel(std::slice::from_ref(s));
-            match along_result(m, &nest, vectors) {
+            match along_result(m, &nest, vectors, false) {
                 None if nest.loops.is_empty() => Step::Keep,
                 Some(along) => Step::Nest(along),
                 None => Step::Rows(choose(m, &nest.body, vectors, bounds)),

@@ -1,22 +1,27 @@
-//! Rows across planes at a distance of a multiple of 4 KiB: softmax along the channels of an image.
+//! Rows across planes: softmax along the channels of an image.
 //!
-//! The cache lines of one position in all channels share a set of each cache, and are evicted before the next
-//! loop over the row. Elements that several loops read, or that one loop stores for another, are therefore
-//! staged in scratch: each is loaded once and stored once, several lines of a channel at a time.
+//! If planes are a multiple of 4 KiB apart, or so far apart that all do not fit in the cache, the cache lines
+//! of one position in all channels are evicted before the next loop over the row. Elements that several loops
+//! read are therefore staged in scratch of a task: each is loaded once, several lines of a channel at a time.
+//! The same if run time knows the distance, which may be any. Elements that one loop stores for another are
+//! not staged: the first store fetches the line of the last one while the loop computes.
 
 use crate::nest::form::{self, Part};
-use crate::nest::{Buf, Expr, Module, Stmt};
-use crate::passes::nest::analysis::machine::{PAGE, WAYS};
-use crate::passes::nest::analysis::shape::ParNest;
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
+use crate::passes::nest::analysis::machine::{L2, PAGE, THREADS, WAYS};
+use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, substitute};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::transpose;
+use crate::passes::nest::schedule::lanes::body::{in_lanes, lets_as_accs};
+use crate::passes::nest::schedule::{rows, transpose};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// Adjacent vectors per row, so that lines are accessed in runs, and blocks of a task with its scratch.
+/// Adjacent vectors per row, so that lines are accessed in runs.
 pub(super) const SIDE: i64 = 4;
-pub(super) const TURNS: i64 = 4;
+/// Maximum tasks, each of which has scratch for a block. All scratch is at most the second-level cache, if
+/// that leaves a task for each thread.
+const SLOTS: i64 = 32;
 
 /// An access of a row: the buffer, and the subscripts with the variable of the first loop.
 type Place = (Buf, Vec<Dim>);
@@ -25,12 +30,7 @@ type Place = (Buf, Vec<Dim>);
 pub(super) struct Staging {
     /// The variable of the first loop over the row, and its trips.
     first: (Sym, Dim),
-    /// The loop that vectors run along, and how far it goes.
-    extent: Dim,
-    /// Staged accesses.
     places: Vec<Place>,
-    /// The last loop that stores to each access, if any.
-    stored: HashMap<Place, usize>,
 }
 
 /// A subscript with the loop's variable replaced by that of the first loop.
@@ -42,23 +42,21 @@ fn in_first(first: Sym, s: &Stmt, at: &[Dim]) -> Vec<Dim> {
 /// The accesses that loops over a row share and that should be loaded once; `None` if staging is unnecessary.
 pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option<Staging> {
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
-    let step = TURNS * SIDE * lanes;
-    if extent.as_const().is_none_or(|e| e % step != 0 || e < 2 * step) {
+    if extent.as_const().is_some_and(|e| e < 2 * SIDE * lanes) {
         return None;
     }
     let (first, count) = row(&nest.body)?;
-    let here = |s: &Stmt, at: &[Dim]| in_first(first, s, at);
-    // The loops in which each element of the row is loaded and stored.
-    let (mut read, mut stored): (HashMap<Place, Vec<usize>>, HashMap<Place, usize>) = Default::default();
-    let (mut order, mut conditional): (Vec<Place>, HashSet<Place>) = Default::default();
+    // The loops in which each element of the row is loaded.
+    let (mut read, mut order): (HashMap<Place, Vec<usize>>, Vec<Place>) = Default::default();
+    let (mut conditional, mut stored): (HashSet<Place>, HashSet<Buf>) = Default::default();
     for (i, s) in nest.body.iter().enumerate() {
         for inner in s.bodies().flatten() {
-            if let Stmt::Store { buf, at, .. } = inner {
-                stored.insert((*buf, here(s, at)), i);
+            if let Stmt::Store { buf, .. } = inner {
+                stored.insert(m.storage(*buf));
             }
             if let Some(e) = inner.expr() {
                 transpose::reads(e, false, &mut |buf, at, condition| {
-                    let place = (buf, here(s, at));
+                    let place = (buf, in_first(first, s, at));
                     if !read.contains_key(&place) {
                         order.push(place.clone());
                     }
@@ -70,89 +68,128 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option
             }
         }
     }
-    let far = |(buf, at): &Place| {
-        let apart = stride(m, *buf, at, first).is_some_and(|s| s != 0 && s * 4 % PAGE == 0);
-        m.bufs[*buf].ty == ElemType::F32 && apart && stride(m, *buf, at, var) == Some(1)
+    let needs = |p: &Place| {
+        let again = read[p].first() != read[p].last();
+        let kept = !conditional.contains(p) && !stored.contains(&m.storage(p.0));
+        again && kept && is_far(m, p, (first, count), (var, extent))
     };
-    let again = |p: &Place, reads: &[usize]| reads.first() != reads.last() || stored.contains_key(p);
-    let needs =
-        |p: &Place| far(p) && !conditional.contains(p) && read.get(p).is_some_and(|reads| again(p, reads));
     let places: Vec<Place> = order.into_iter().filter(needs).collect();
-    // A stored buffer must be accessed at the same elements as it is read, or be distinct.
-    let same = |p: &Place, q: &Place| m.storage(p.0) == m.storage(q.0) && p != q;
-    let clear = !read.keys().any(|p| stored.keys().any(|q| same(p, q)));
-    (!places.is_empty() && clear).then_some(Staging { first: (first, count), extent, places, stored })
+    (!places.is_empty()).then_some(Staging { first: (first, count), places })
+}
+
+/// True if the elements of a row in a buffer do not stay in the first-level cache from one loop to the next.
+fn is_far(m: &Module, (buf, at): &Place, (first, count): (Sym, Dim), (var, extent): (Sym, Dim)) -> bool {
+    let bytes = |n: i64| n.saturating_mul(4);
+    let apart = match m.linear(*buf, at).linear_in(first).map(|s| s.0.as_const()) {
+        // Planes of run-time size may have any distance.
+        Some(None) => true,
+        Some(Some(s)) => {
+            let all = count.as_const().zip(extent.as_const()).map_or(0, |(n, e)| bytes(n.saturating_mul(e)));
+            s != 0 && bytes(s) % PAGE == 0 || bytes(s) > PAGE && all > L2
+        }
+        None => false,
+    };
+    m.bufs[*buf].ty == ElemType::F32 && apart && stride(m, *buf, at, var) == Some(1)
 }
 
 impl Staging {
-    /// Redirects the accesses to scratch.
-    pub fn apply(&self, m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) {
-        let Staging { first: (first, count), extent, places, stored } = self;
-        let step = TURNS * SIDE * lanes;
-        let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
-        let sizes =
-            [extent.floor_div(step), Dim::constant(places.len() as i64), *count, Dim::constant(SIDE * lanes)];
-        let dims: Vec<Dim> = others.iter().map(|l| l.1).chain(sizes).collect();
+    /// The nest, vectors of which run along `var`: tasks with scratch of their own, each of which computes
+    /// blocks of adjacent vectors, and the rest of some rows.
+    pub fn apply(self, m: &mut Module, nest: &ParNest, var: Sym, lanes: i64) -> Vec<Stmt> {
+        let (zero, step) = (Dim::constant(0), SIDE * lanes);
+        let mut others = nest.loops.clone();
+        others.retain(|l| l.0 != var);
+        let extent = nest.loops.iter().find(|l| l.0 == var).map_or(zero, |l| l.1);
+        let (blocks, rest) = (extent.floor_div(step), m.syms.simplify(extent.modulo(step)));
+        let around = m.syms.simplify(Dim::product(others.iter().map(|l| l.1)));
+        let total = m.syms.simplify(around * blocks);
+        let places = self.places.len() as i64;
+        let bytes = self.first.1.as_const().map_or(L2, |n| n.saturating_mul(places * step * 4).max(1));
+        let most = (L2 / bytes).clamp(THREADS, SLOTS);
+        let slots = total.as_const().map_or(most, |t| t.clamp(1, most));
+        let dims = vec![slots.into(), places.into(), self.first.1, step.into()];
         let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
-        let slot = |n: usize, r: Sym| -> Vec<Dim> {
-            let own = [
-                Dim::sym(var).floor_div(step),
-                Dim::constant(n as i64),
-                Dim::sym(r),
-                Dim::sym(var).modulo(SIDE * lanes),
-            ];
-            others.iter().map(|l| Dim::sym(l.0)).chain(own).collect()
+        let s = m.syms.loop_var("s", zero, slots.into());
+        let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
+        // Vectors from `from` on, the last one with `used` lanes.
+        let vectors = |m: &mut Module, from: Dim, n: i64, used: Dim| {
+            let slot = |n: usize, r: Sym| vec![q.into(), (n as i64).into(), r.into(), Dim::sym(var) - from];
+            let body = self.redirected(&nest.body, scratch, slot);
+            let body = lets_as_accs(m, body);
+            let body = fresh_regs(m, &body);
+            let body = in_lanes(m, &body, var, from, n, (lanes, used));
+            body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect::<Vec<Stmt>>()
         };
-        let mut present = vec![false; places.len()];
-        for (i, loop_) in nest.body.iter_mut().enumerate() {
+        let b = m.syms.loop_var("b", zero, blocks);
+        let mut body = vec![];
+        if blocks.as_const() != Some(0) {
+            let block = vectors(m, Dim::sym(b) * step, SIDE, lanes.into());
+            let nest: Vec<(Sym, Dim)> = others.iter().copied().chain([(b, blocks)]).collect();
+            body.push(rows::share_of(m, &nest, (s, slots), total, block));
+        }
+        let mut left = vec![];
+        let singles = m.syms.simplify(rest.floor_div(lanes));
+        if singles.as_const() != Some(0) {
+            let c = m.syms.loop_var("c", zero, singles);
+            let single = vectors(m, blocks * step + Dim::sym(c) * lanes, 1, lanes.into());
+            left.push(Stmt::seq(c, singles, single));
+        }
+        let used = m.syms.simplify(extent.modulo(lanes));
+        if used.as_const() != Some(0) {
+            let last = vectors(m, extent.floor_div(lanes) * lanes, 1, used);
+            match used.as_const() {
+                Some(_) => left.extend(last),
+                // A loop with at most one iteration: branches are not part of tiles.
+                None => {
+                    let once = m.syms.simplify(used.min(1));
+                    let e = m.syms.loop_var("e", zero, once);
+                    left.push(Stmt::seq(e, once, last));
+                }
+            }
+        }
+        match around.as_const() {
+            _ if left.is_empty() => {}
+            // One row: the last task computes it.
+            Some(1) => {
+                let cond = Expr::cmp_index(BinOp::Eq, s, slots - 1);
+                let then = substitute(m, left, &|v| others.iter().any(|l| l.0 == v).then_some(zero));
+                body.push(Stmt::If { cond, then, els: vec![] });
+            }
+            _ => body.push(rows::share_of(m, &others, (s, slots), around, left)),
+        }
+        let hi = Dim::sym(s) + 1;
+        let own = Stmt::For { kind: LoopKind::Private, var: q, lo: s.into(), hi, body };
+        vec![Stmt::par(s, slots, vec![own])]
+    }
+    /// The body with staged elements in scratch, where `slot` says for a number and a position of the row.
+    /// The first loop that reads an element copies it.
+    fn redirected(&self, body: &[Stmt], scratch: Buf, slot: impl Fn(usize, Sym) -> Vec<Dim>) -> Vec<Stmt> {
+        let mut present = vec![false; self.places.len()];
+        let mut body = body.to_vec();
+        for loop_ in &mut body {
             let whole = loop_.clone();
             let Stmt::For { var: r, body, .. } = loop_ else { continue };
             let r = *r;
             let find = |buf: Buf, at: &[Dim]| {
-                places.iter().position(|p| p.0 == buf && p.1 == in_first(*first, &whole, at))
+                self.places.iter().position(|p| p.0 == buf && p.1 == in_first(self.first.0, &whole, at))
             };
             let mut out = vec![];
             for s in std::mem::take(body) {
-                // The first loop that reads an element copies it to scratch.
-                let mut fresh: Vec<(usize, Expr)> = vec![];
-                if let Some(e) = s.expr() {
-                    e.walk(&mut |e| {
-                        if let Expr::Load { buf, at } = e
-                            && let Some(n) = find(*buf, at)
-                            && !present[n]
-                        {
-                            fresh.push((n, e.clone()));
-                        }
-                    });
-                }
-                for (n, e) in fresh {
-                    if !present[n] {
-                        out.push(Stmt::Store { buf: scratch, at: slot(n, r), value: e });
-                        present[n] = true;
+                let mut fresh: Vec<Stmt> = vec![];
+                let s = s.rewrite_exprs(&mut |e| {
+                    let found = if let Expr::Load { buf, at } = &e { find(*buf, at) } else { None };
+                    let Some(n) = found else { return e };
+                    if !std::mem::replace(&mut present[n], true) {
+                        fresh.push(Stmt::Store { buf: scratch, at: slot(n, r), value: e });
                     }
-                }
-                let s = s.rewrite_exprs(&mut |e| match &e {
-                    Expr::Load { buf, at } => {
-                        find(*buf, at).map_or(e.clone(), |n| Expr::Load { buf: scratch, at: slot(n, r) })
-                    }
-                    _ => e,
+                    Expr::Load { buf: scratch, at: slot(n, r) }
                 });
-                out.push(match s {
-                    // Only the last store of an element goes to the buffer.
-                    Stmt::Store { buf, at, value } => match find(buf, &at)
-                        .filter(|n| stored.get(&places[*n]).is_some_and(|last| *last != i))
-                    {
-                        Some(n) => {
-                            present[n] = true;
-                            Stmt::Store { buf: scratch, at: slot(n, r), value }
-                        }
-                        None => Stmt::Store { buf, at, value },
-                    },
-                    s => s,
-                });
+                out.extend(fresh);
+                out.push(s);
             }
             *body = out;
         }
+        body
     }
 }
 
