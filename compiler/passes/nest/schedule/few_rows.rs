@@ -34,7 +34,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         return None;
     }
     let once = axes.most <= tiles::rows_of_panel(columns.nr, axes.most, facts);
-    let strip = extent.as_const()?.checked_mul(columns.nr * i64::from(m.bufs[p.b.0].ty.bytes()?))?;
-    (once || axes.most <= ROWS && strip <= STRIP)
-        .then(|| Box::new(axes.tiled(m, request, Packing::InPlace)) as _)
+    let bytes = columns.nr * i64::from(m.bufs[p.b.0].ty.bytes()?);
+    let stays = extent.as_const().and_then(|n| n.checked_mul(bytes)).is_some_and(|strip| strip <= STRIP);
+    (once || axes.most <= ROWS && stays).then(|| Box::new(axes.tiled(m, request, Packing::InPlace)) as _)
 }

@@ -248,8 +248,9 @@ impl Packer<'_> {
         let (mut across, mut other) = (0, false);
         self.element(m, &self.of, probe.into()).walk(&mut |e| {
             if let Expr::Load { buf, at } = e {
-                match (stride(m, *buf, at, probe), stride(m, *buf, at, k)) {
-                    (Some(0 | 1), Some(_)) => {}
+                let apart = m.linear(*buf, at).linear_in(probe).map(|s| s.0.as_const());
+                match (apart, stride(m, *buf, at, k)) {
+                    (Some(Some(0 | 1)), Some(_)) => {}
                     (Some(_), Some(1)) => across += 1,
                     _ => other = true,
                 }
