@@ -518,6 +518,10 @@ impl Builder {
             self.value(own, &[a], None, Class::Vector)
         }
     }
+    /// Lanes of two vectors in another order: [`Op::Zip`] and its like.
+    pub(super) fn shuffle(&mut self, op: Op, a: Value, b: Value) -> Value {
+        self.value(op, &[a, b], None, Class::Vector)
+    }
     /// a * b + c.
     pub fn fma_of(&mut self, a: Value, b: Value, c: Value, bits: Bits) -> Value {
         self.value(Op::Fma { neg: false, bits }, &[a, b, c], None, Class::Vector)

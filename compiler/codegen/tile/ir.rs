@@ -454,7 +454,8 @@ pub enum Op {
     LanesSwapped(u8, Bits),
     /// Selects lanes of the first argument by the lanes of the second.
     Permuted(Bits),
-    /// Interleaves the lanes of the lower halves of two vectors; of the upper ones if `upper`. 128 bits only.
+    /// Interleaves, in each 128 bits, the lanes of the lower halves of two vectors; of the upper ones if
+    /// `upper`.
     Zip {
         /// Size of the lanes.
         bits: Bits,
@@ -464,6 +465,12 @@ pub enum Op {
     /// The 32-bit lanes with even indices, of the first and then of the second argument; those with odd
     /// indices if `odd`. 128 bits only.
     Unzip {
+        /// Odd numbers.
+        odd: bool,
+    },
+    /// The 128-bit blocks with even indices, of the first and then of the second argument; those with odd
+    /// indices if `odd`. 256 and 512 bits only.
+    UnzipBlocks {
         /// Odd numbers.
         odd: bool,
     },

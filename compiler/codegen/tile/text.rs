@@ -160,6 +160,7 @@ names!(Op {
     "splat_scalar" SplatScalar(bits, f)
     "zip" Zip { bits, upper }
     "unzip" Unzip { odd }
+    "unzip_blocks" UnzipBlocks { odd }
     "dot2" Dot2
     "cmp" Cmp(pred, bits)
     "icmp" ICmp(pred, bits)

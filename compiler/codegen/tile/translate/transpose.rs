@@ -4,7 +4,7 @@
 use super::expr::{NO_TYPE, form, is_long};
 use super::{Fit, Translate};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::{Bin, Bits, Form, Pred, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Value, Width};
 use crate::nest::{Buf, LoopKind, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -60,7 +60,7 @@ impl Translate<'_> {
                 Some(d) => d.2.clone(),
                 None => {
                     let mut rows = self.rows(buf, at, (var, lo, count), (*lane, used), across)?;
-                    self.transpose(&mut rows);
+                    self.transpose(&mut rows, count as usize);
                     done.push((buf, at, rows.clone()));
                     rows
                 }
@@ -116,8 +116,7 @@ impl Translate<'_> {
             rows
         };
         if rows.len() < lanes as usize {
-            let none = if self.b.is_long() { self.b.bits64(0) } else { self.b.bits(0) };
-            rows.resize(lanes as usize, none);
+            rows.resize(lanes as usize, self.zeros());
         }
         Ok(rows)
     }
@@ -125,19 +124,69 @@ impl Translate<'_> {
     pub(super) fn transposed(&self, buf: Buf, at: &[Dim]) -> Option<Value> {
         self.transposed.get(&(buf, at.as_ptr() as usize))?.get(self.turning).copied()
     }
-    /// Transposes: lane i of vector k becomes lane k of vector i. Blocks are exchanged pairwise, with half
-    /// the size in each step.
-    fn transpose(&mut self, v: &mut [Value]) {
+    /// Transposes: lane i of vector k becomes lane k of vector i, for the first `count` lanes.
+    fn transpose(&mut self, v: &mut [Value], count: usize) {
+        let bits = self.b.index_bits();
+        if self.b.has(Op::Zip { bits, upper: false }) {
+            self.interleave(v, count, bits);
+        } else {
+            self.exchange(v, bits);
+        }
+    }
+    /// Transposes by instructions that read two vectors: first squares of 128 bits by interleaving lanes,
+    /// then these squares as blocks.
+    fn interleave(&mut self, v: &mut [Value], count: usize, bits: Bits) {
+        let side = if bits == Bits::B64 { 2 } else { 4 };
+        for square in v.chunks_mut(side) {
+            if let [p, q, r, s] = *square {
+                let ([p, q], [r, s]) = (self.zip(Bits::B32, p, q), self.zip(Bits::B32, r, s));
+                square.copy_from_slice(&[p, r, q, s]);
+            }
+            for pair in square.chunks_mut(2) {
+                pair.copy_from_slice(&self.zip(Bits::B64, pair[0], pair[1]));
+            }
+        }
+        for i in 0..side {
+            let column = v.iter().copied().skip(i).step_by(side).collect();
+            let blocks = self.transpose_blocks(column, count.saturating_sub(i).div_ceil(side));
+            blocks.into_iter().enumerate().for_each(|(k, x)| v[k * side + i] = x);
+        }
+    }
+    fn zip(&mut self, bits: Bits, x: Value, y: Value) -> [Value; 2] {
+        [false, true].map(|upper| self.shuffle(Op::Zip { bits, upper }, x, y))
+    }
+    /// The first `count` results of transposing as many vectors as they have blocks of 128 bits.
+    fn transpose_blocks(&mut self, v: Vec<Value>, count: usize) -> Vec<Value> {
+        if v.len() < 2 || count == 0 {
+            return v.into_iter().take(count).collect();
+        }
+        let [even, odd] = [(false, count.div_ceil(2)), (true, count / 2)].map(|(odd, count)| {
+            let op = Op::UnzipBlocks { odd };
+            let half =
+                if count > 0 { v.chunks(2).map(|p| self.shuffle(op, p[0], p[1])).collect() } else { vec![] };
+            self.transpose_blocks(half, count)
+        });
+        let mut odd = odd.into_iter();
+        even.into_iter().flat_map(|x| [Some(x), odd.next()]).flatten().collect()
+    }
+    /// Lanes of two vectors in another order; of vectors of zeros, zeros.
+    fn shuffle(&mut self, op: Op, x: Value, y: Value) -> Value {
+        if x == y && x == self.zeros() {
+            return x;
+        }
+        self.b.shuffle(op, x, y)
+    }
+    fn zeros(&mut self) -> Value {
+        if self.b.is_long() { self.b.bits64(0) } else { self.b.bits(0) }
+    }
+    /// Transposes by exchanging blocks pairwise, with half the size in each step.
+    fn exchange(&mut self, v: &mut [Value], bits: Bits) {
         let lanes = v.len();
-        let (iota, bits) = (self.b.iota(), self.b.index_bits());
+        let iota = self.b.iota();
         let mut k = lanes / 2;
         while k > 0 {
-            let (bit, zero) = if bits == Bits::B64 {
-                (self.b.bits64(k as u64), self.b.bits64(0))
-            } else {
-                (self.b.bits(k as u32), self.b.bits(0))
-            };
-            let bit = self.b.bin_of(Bin::And, iota, bit, bits);
+            let bit = if bits == Bits::B64 { self.b.bits64(k as u64) } else { self.b.bits(k as u32) };
+            let (bit, zero) = (self.b.bin_of(Bin::And, iota, bit, bits), self.zeros());
             let upper = self.b.icmp(Pred::Ne, bit, zero, bits);
             for i in (0..lanes).filter(|i| i & k == 0) {
                 let (a, b) = (v[i], v[i | k]);

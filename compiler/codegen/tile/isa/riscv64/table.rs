@@ -379,6 +379,7 @@ pub(super) fn has_op(op: Op) -> bool {
         | Op::BinHalves(_)
         | Op::Zip { .. }
         | Op::Unzip { .. }
+        | Op::UnzipBlocks { .. }
         | Op::SelectInto(..) => false,
         _ => true,
     }

@@ -437,7 +437,12 @@ impl Emit<'_> {
                     (true, 4) => 0xB1,
                     _ => 0x4E,
                 };
-                Instruction::with4(table::SWAP_HALVES[c], p.d, p.r[0], p.r[0], imm)
+                Instruction::with4(table::BLOCKS[c], p.d, p.r[0], p.r[0], imm)
+            }
+            Op::Zip { bits, upper } => Instruction::with3(table::zip(bits, upper)[c], p.d, p.r[0], p.r[1]),
+            Op::UnzipBlocks { odd } => {
+                let imm = table::EVERY_OTHER[c][usize::from(odd)];
+                Instruction::with4(table::BLOCKS[c], p.d, p.r[0], p.r[1], imm)
             }
             Op::Un(Un::Narrow(bytes), _) => {
                 let l = self.literal(table::narrow(bytes).to_vec());

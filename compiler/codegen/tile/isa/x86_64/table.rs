@@ -79,7 +79,7 @@ fn bin64(op: Bin) -> Row {
     }
 }
 
-/// op a, and its immediate. Swaps across 128 bits are two-operand shuffles, see [`SWAP_HALVES`].
+/// op a, and its immediate. Swaps across 128 bits are two-operand shuffles, see [`BLOCKS`].
 pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
     const ROUND: Row = row!(VEX_Vroundps_ymm_ymmm256_imm8 EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae);
     if bits == Bits::B64 {
@@ -194,9 +194,21 @@ pub(super) fn halves(op: Un, bits: Bits) -> (bool, bool) {
     (from, to)
 }
 
-/// Exchanges pieces of 128 bits.
-pub(super) const SWAP_HALVES: Row =
+/// Interleaves lanes of two vectors within 128 bits.
+pub(super) fn zip(bits: Bits, upper: bool) -> Row {
+    match (bits, upper) {
+        (Bits::B32, false) => row!(VEX_Vunpcklps_ymm_ymm_ymmm256 EVEX_Vunpcklps_zmm_k1z_zmm_zmmm512b32),
+        (Bits::B32, true) => row!(VEX_Vunpckhps_ymm_ymm_ymmm256 EVEX_Vunpckhps_zmm_k1z_zmm_zmmm512b32),
+        (Bits::B64, false) => row!(VEX_Vunpcklpd_ymm_ymm_ymmm256 EVEX_Vunpcklpd_zmm_k1z_zmm_zmmm512b64),
+        (Bits::B64, true) => row!(VEX_Vunpckhpd_ymm_ymm_ymmm256 EVEX_Vunpckhpd_zmm_k1z_zmm_zmmm512b64),
+    }
+}
+
+/// Selects pieces of 128 bits of two vectors, and the immediates for those with even and odd indices.
+pub(super) const BLOCKS: Row =
     row!(VEX_Vperm2f128_ymm_ymm_ymmm256_imm8 EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8);
+/// See [`BLOCKS`].
+pub(super) const EVERY_OTHER: [[u32; 2]; 2] = [[0x20, 0x31], [0x88, 0xDD]];
 
 /// The fused forms: 231 overwrites the addend, 213 a factor.
 pub(super) fn fma(addend: bool, neg: bool, bits: Bits) -> Row {
@@ -326,7 +338,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::LoadFirst(..) | Op::StoreFirst(..) | Op::SelectInto(..) => return false,
         Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } => return false,
         Op::MulHalves { .. } | Op::BinHalves(_) => return false,
-        Op::Dot8 { .. } | Op::MatrixDot { .. } | Op::Zip { .. } | Op::Unzip { .. } => return false,
+        Op::Dot8 { .. } | Op::MatrixDot { .. } | Op::Unzip { .. } => return false,
         Op::MulBytes { .. } | Op::AddMulBytes { .. } | Op::AddPairs(_) | Op::BytesFrom => return false,
         Op::Literal(..) => return false,
         Op::Dot(bytes) => return bytes == Bytes::Mixed,
