@@ -166,12 +166,16 @@ impl Module {
             Expr::Let { body, .. } | Expr::With { body, .. } => self.type_of(body),
         }
     }
-    /// Adds a kernel and its call at the end of the driver.
-    pub fn kernel(&mut self, name: &str, origin: &Origin, write: impl FnOnce(&mut KernelBuilder)) -> Kernel {
+    /// The body of a kernel.
+    pub fn body(&mut self, write: impl FnOnce(&mut KernelBuilder)) -> Vec<Stmt> {
         let mut k = KernelBuilder { m: self, body: vec![] };
         write(&mut k);
         let body = k.body;
-        let body = running(self, body);
+        running(self, body)
+    }
+    /// Adds a kernel and its call at the end of the driver.
+    pub fn kernel(&mut self, name: &str, origin: &Origin, write: impl FnOnce(&mut KernelBuilder)) -> Kernel {
+        let body = self.body(write);
         let id = self.kernels.push(KernelData {
             name: name.to_owned(),
             origin: origin.clone(),

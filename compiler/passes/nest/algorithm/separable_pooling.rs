@@ -5,21 +5,21 @@
 //! window (a maximum, a sum) is applied first to the rows of the window, then to its columns:
 //!
 //! ```text
-//! par s { seq q in s .. s + 1 {
-//!     rows[q, y, j] = max over k of x[s, Y y + k - p, j]        whole vectors of neighbours, and no condition:
-//!     out[s, y, x]  = max over k of rows[q, y, X x + k]         windows at the upper and lower edge are told apart
-//! } }
+//! par s { private q of s { seq i in planes of s {
+//!     rows[q, y, j] = max over k of x[i, Y y + k - p, j]        whole vectors of neighbours, and no condition:
+//!     out[i, y, x]  = max over k of rows[q, y, X x + k]         windows at the upper and lower edge are told apart
+//! } } }
 //! ```
 //!
-//! The rows of a plane are scratch of a task and stay in the cache. They are padded with the initial value of
+//! The rows of a plane are scratch of a task, which uses them for all of its planes: they stay in the cache. They are padded with the initial value of
 //! the reduction, which replaces the padded copy of the image. A depthwise convolution with overlapping
 //! windows stores the whole plane there, padded with zeros.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, Math, Module, Place, Reg, Scalar, Stmt, visit};
 use crate::passes::nest::analysis::form::{Slide, Stored, Window, stored};
-use crate::passes::nest::analysis::machine::L2;
-use crate::passes::nest::analysis::shape::{Uses, is_temp};
+use crate::passes::nest::analysis::machine::{L2, slots};
+use crate::passes::nest::analysis::shape::{Uses, in_prepared_slots, is_temp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -240,25 +240,45 @@ fn unpadded(
     found.map(|(b, before)| (b, before, uses.writers(src).to_vec()))
 }
 
-/// Variables of a plane: the parallel loop, the scratch slot of the task, batch and channel.
+/// A plane: its batch and channel, and its scratch.
 struct Plane {
-    s: Sym,
-    q: Sym,
     at: [Dim; 2],
+    scratch: Scratch,
 }
 
 fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
     let planes = Dim::product(p.planes.iter().copied());
-    let s = m.syms.loop_var("s", zero, planes);
-    let q = m.syms.loop_var("q", Dim::sym(s), Dim::sym(s) + 1);
-    let at =
-        [Dim::sym(s).floor_div(p.planes[1]), Dim::sym(s).modulo(p.planes[1])].map(|d| m.syms.simplify(d));
-    let plane = Plane { s, q, at };
-    let inside = if p.weights.is_some() { filtered(m, p, &plane) } else { by_rows(m, p, &plane) };
-    let own =
-        Stmt::For { kind: LoopKind::Private, var: q, lo: Dim::sym(s), hi: Dim::sym(s) + 1, body: inside };
-    vec![Stmt::par(plane.s, planes, vec![own])]
+    let (width, left, right) = span(m, &p.x);
+    // Rows of a pooling are results; those of a padded image have some above and below.
+    let (height, top, bottom) = match p.weights {
+        Some(_) => span(m, &p.y),
+        None => (p.y.results, Dim::constant(0), p.y.results),
+    };
+    // One dimension, so that the scratch is not taken for an image with channels.
+    let size = height * width;
+    let slots = slots(planes, (size * 4).as_const());
+    let name = format!("{}.rows", m.bufs[p.image].name);
+    let buf = m.temp(name, ElemType::F32, vec![slots.into(), size]);
+    let scratch = |slot: Dim| Scratch { buf, slot, width, inside: [(top, bottom), (left, right)] };
+    let mut pad = |kb: &mut KernelBuilder, slot: Dim| {
+        let scratch = scratch(slot);
+        let zero = Dim::constant(0);
+        let init = |_: Dim, _: Dim| p.init.into();
+        for rows in [(zero, top), (bottom, height)] {
+            block(kb.m, scratch, rows, (zero, width), &init).into_iter().for_each(|s| kb.push(s));
+        }
+        for columns in [(zero, left), (right, width)] {
+            block(kb.m, scratch, (top, bottom), columns, &init).into_iter().for_each(|s| kb.push(s));
+        }
+    };
+    m.body(|kb| {
+        in_prepared_slots(kb, planes, slots, &mut pad, &mut |kb, slot, i| {
+            let at = [i.floor_div(p.planes[1]), i.modulo(p.planes[1])].map(|d| kb.m.syms.simplify(d));
+            let plane = Plane { at, scratch: scratch(slot) };
+            let body = if p.weights.is_some() { filtered(kb.m, p, &plane) } else { by_rows(kb.m, p, &plane) };
+            body.into_iter().for_each(|s| kb.push(s));
+        });
+    })
 }
 
 /// Elements spanned by all windows along a dimension, and the subrange that the image contains.
@@ -272,20 +292,15 @@ fn span(m: &Module, side: &Side) -> (Dim, Dim, Dim) {
 #[derive(Clone, Copy)]
 struct Scratch {
     buf: Buf,
-    q: Sym,
+    slot: Dim,
     width: Dim,
+    /// The rows and columns that are not padding, as half-open ranges.
+    inside: [(Dim, Dim); 2],
 }
 
 impl Scratch {
-    /// Scratch of the given rows and columns. They are merged into one dimension so that the buffer is not
-    /// taken for an image with channels.
-    fn new(m: &mut Module, p: &Pool, plane: &Plane, rows: Dim, width: Dim) -> Scratch {
-        let planes = Dim::product(p.planes.iter().copied());
-        let buf = m.temp(format!("{}.rows", m.bufs[p.image].name), ElemType::F32, vec![planes, rows * width]);
-        Scratch { buf, q: plane.q, width }
-    }
     fn at(&self, row: Dim, column: Dim) -> Vec<Dim> {
-        vec![Dim::sym(self.q), row * self.width + column]
+        vec![self.slot, row * self.width + column]
     }
 }
 
@@ -307,24 +322,15 @@ fn block(
     )
 }
 
-/// A depthwise convolution: a copy of the plane padded with zeros, then every window.
+/// A depthwise convolution: a copy of the plane inside the padding, then every window.
 fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let (y, x) = (&p.y, &p.x);
-    let ((height, top, bottom), (width, left, right)) = (span(m, y), span(m, x));
-    let zero = Dim::constant(0);
-    let own = Scratch::new(m, p, plane, height, width);
-    let init = |_: Dim, _: Dim| p.init.into();
-    let mut inside = vec![];
-    for rows in [(zero, top), (bottom, height)] {
-        inside.extend(block(m, own, rows, (zero, width), &init));
-    }
-    for columns in [(zero, left), (right, width)] {
-        inside.extend(block(m, own, (top, bottom), columns, &init));
-    }
-    inside.extend(block(m, own, (top, bottom), (left, right), &|row, column| Expr::Load {
+    let own = plane.scratch;
+    let [rows, columns] = own.inside;
+    let mut inside = block(m, own, rows, columns, &|row, column| Expr::Load {
         buf: p.image,
         at: vec![plane.at[0], plane.at[1], row + y.first, column + x.first],
-    }));
+    });
     let taps: Vec<(Sym, i64)> = [y, x].into_iter().filter_map(|s| Some((s.tap?, s.taps))).collect();
     let tap = |s: &Side| s.tap.map_or(Dim::constant(0), Dim::sym);
     let at = own
@@ -353,8 +359,8 @@ fn results(p: &Pool, plane: &Plane, sum: Vec<Stmt>) -> Vec<Stmt> {
 fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let (y, x) = (&p.y, &p.x);
-    let (width, lo, hi) = span(m, x);
-    let rows = Scratch::new(m, p, plane, y.results, width);
+    let rows = plane.scratch;
+    let (lo, hi) = rows.inside[1];
     let mut inside = vec![];
     // Rows whose windows are inside the image, and each row at an edge.
     let (first, end) = y.whole();
@@ -371,9 +377,6 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
         }
     }
     inside.extend(of_rows(m, p, plane, (rows, lo, hi), (first, m.syms.simplify(end - first)), false));
-    for columns in [(zero, lo), (hi, width)] {
-        inside.extend(block(m, rows, (zero, y.results), columns, &|_, _| p.init.into()));
-    }
     // Columns.
     let t = m.syms.loop_var("k", zero, Dim::constant(x.taps));
     let read = Expr::Load {

@@ -36,7 +36,7 @@ mod layer;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Stmt, UnOp, visit};
-use crate::passes::nest::analysis::machine::{L2, LINE};
+use crate::passes::nest::analysis::machine::{L2, LINE, slots};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
 use crate::passes::nest::schedule::contract::{Packed, constant_panels};
 use crate::passes::nest::schedule::tiles::is_even;
@@ -61,8 +61,6 @@ const V_BYTES: i64 = 5 * L2;
 /// Minimum profit: the extra sums may cost at most 1/15 of the plain product. Model: 16/K + 10/N, measured on
 /// a core with 512-bit vectors.
 const SUMS: i64 = 29;
-/// Maximum iterations of the parallel loop, and so copies of P.
-const SLOTS: i64 = 32;
 /// Maximum ratio of the largest magnitudes of the two columns of a pair: the error of the smaller column is
 /// relative to the larger one.
 const COLUMN_RATIO: f32 = 64.0;
@@ -132,7 +130,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
     let size = m.syms.simplify(if known { equal } else { of_group * TILE });
     let groups = if even { pairs.floor_div(TILE).ceil_div(of_group) } else { pairs.ceil_div(size) };
     let total = m.syms.simplify(groups * panels);
-    let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
+    let slots = slots(total, None);
     let high = size.as_const().unwrap_or(if even { GROUP / TILE * (TILE + 1) } else { GROUP });
     let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
     // Shorter floats are converted once for all rows of a group.

@@ -44,7 +44,7 @@ use crate::diag::Result;
 use crate::nest::{Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::form::{Contraction, Convolution, ProductKind};
-use crate::passes::nest::analysis::machine::{L2, THREADS};
+use crate::passes::nest::analysis::machine::{L2, SLOTS, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
@@ -56,9 +56,7 @@ use points::{Form, SQUARE};
 use std::sync::Arc;
 use transform::{input, output, packed, prefetch_weights, transformed, weights};
 
-/// Iterations of the parallel loop at most, and so copies of V and M.
-const SLOTS: i64 = 32;
-/// The same where weights are transformed while the model runs, and have a copy each, too.
+/// Maximum parts of scratch where weights are transformed while the model runs: each has a copy of them.
 const FRESH_SLOTS: i64 = 16;
 /// Bytes of U that a second-level cache holds.
 const NEAR_WEIGHTS: i64 = L2;

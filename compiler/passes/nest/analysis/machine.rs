@@ -5,6 +5,8 @@
 //! cache in 12 ways, 1 MiB of second-level cache, four threads; method in `BENCHMARKS.md`), except for the
 //! ways: other cores have 8.
 
+use crate::sym::Dim;
+
 /// Bytes of a cache line.
 pub(crate) const LINE: i64 = 64;
 /// Bytes of a page, and of one way of the first-level cache: lines at a distance of a multiple of it share a
@@ -24,3 +26,13 @@ pub(crate) const L1: i64 = 48 << 10;
 pub(crate) const L2: i64 = 1 << 20;
 /// Threads for which a call is divided at least. More threads still find work with as many pieces.
 pub(crate) const THREADS: i64 = 4;
+
+/// Maximum parts of scratch for the tasks of a kernel, each of which uses one part for all of its iterations.
+pub(crate) const SLOTS: i64 = 32;
+
+/// The parts of scratch for `total` iterations that use `bytes` each, and the tasks: no more than stay in the
+/// second-level cache, but one for each thread.
+pub(crate) fn slots(total: Dim, bytes: Option<i64>) -> i64 {
+    let most = bytes.map_or(SLOTS, |b| (L2 / b.max(1)).clamp(THREADS, SLOTS));
+    total.as_const().map_or(most, |t| t.clamp(1, most))
+}

@@ -253,8 +253,20 @@ pub(crate) fn in_slots(
     slots: i64,
     step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim),
 ) {
+    in_prepared_slots(kb, total, slots, &mut |_, _| {}, step);
+}
+
+/// The same, with statements that prepare the scratch of a task for all of its iterations.
+pub(crate) fn in_prepared_slots(
+    kb: &mut KernelBuilder,
+    total: Dim,
+    slots: i64,
+    prepare: &mut dyn FnMut(&mut KernelBuilder, Dim),
+    step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim),
+) {
     kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
         kb.private(first, |kb, slot| {
+            prepare(kb, slot);
             if total.as_const() == Some(slots) {
                 step(kb, slot, first);
             } else {

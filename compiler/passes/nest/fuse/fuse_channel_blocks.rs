@@ -18,14 +18,12 @@ use crate::diag::Result;
 use crate::nest::{Buf, Kernel, KernelBuilder, Layout, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::{depends, loop_or_zero, par_loops, peel, wrap};
-use crate::passes::nest::analysis::machine::{L1, L2, LINE, THREADS};
+use crate::passes::nest::analysis::machine::{L1, L2, LINE, SLOTS, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, in_slots, is_temp};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Maximum iterations of the parallel loop, and so groups in scratch.
-const SLOTS: i64 = 32;
 /// Channels of a group.
 const WIDTH: i64 = LINE / 4;
 /// Largest image of all channels that few tasks may share: other threads would find no work worth waking for.

@@ -16,7 +16,7 @@
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind, Slide, depends, loop_or_zero};
-use crate::passes::nest::analysis::machine::{L1, L2, THREADS};
+use crate::passes::nest::analysis::machine::{L1, L2, THREADS, slots};
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, in_slots, is_temp, peel};
 use crate::passes::nest::fuse::fuse_epilogues::copies;
 use crate::sym::{Answer, Dim, Sym};
@@ -24,8 +24,6 @@ use crate::target::Level;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::sync::Arc;
 
-/// Maximum iterations of the parallel loop, and so bands in scratch.
-const SLOTS: i64 = 32;
 /// Channels of a group, in order of preference: whole vectors on every level, in panels that suit tiles.
 const WIDTHS: [i64; 3] = [32, 48, 64];
 /// Maximum bands of an image.
@@ -320,7 +318,7 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let (groups, bands) = (p.maker.channels / cut.width, (p.rows + cut.rows - 1) / cut.rows);
     let Some(weights) = grouped_weights(m, &p.maker, cut.width) else { return };
     let total = p.images * (groups * bands);
-    let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
+    let slots = slots(total, None);
     // Rows of a band in the image.
     let high = if cut.whole { (cut.rows - 1) * stride + reach } else { reach.max(stride) };
     let constant = Dim::constant;

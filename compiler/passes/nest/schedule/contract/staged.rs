@@ -4,13 +4,10 @@ use super::panels::MASKED_ROWS;
 use super::{Packing, Tile};
 use crate::nest::{Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
-use crate::passes::nest::analysis::machine::L1;
+use crate::passes::nest::analysis::machine::{L1, slots};
 use crate::passes::nest::schedule::rows;
 use crate::passes::nest::schedule::tiles::{self, Panels};
 use crate::sym::{Dim, Sym};
-
-/// Maximum iterations of the parallel loop, each of which has scratch for a panel.
-const SLOTS: i64 = 32;
 
 /// True if tasks should pack the panels, which then stay in the first-level cache until all rows have used
 /// them: for few rows, storing them to memory and loading them again takes longer.
@@ -31,7 +28,7 @@ pub(super) fn emit(m: &mut Module, k: Kernel, p: &Contraction, tile: Tile<Packin
     // The panels of all batches in sequence, divided by the slots of scratch.
     let nest: Vec<(Sym, Dim)> = tile.batch.iter().copied().chain([(number, count)]).collect();
     let total = m.syms.simplify(Dim::product(nest.iter().map(|l| l.1)));
-    let slots = total.as_const().map_or(SLOTS, |t| t.clamp(1, SLOTS));
+    let slots = slots(total, None);
     let buf = m.temp(name, m.bufs[p.b.0].ty, vec![slots.into(), steps, tile.nr.into()]);
     let slot = m.syms.loop_var("s", zero, slots.into());
     let own = m.syms.loop_var("q", slot.into(), Dim::sym(slot) + 1);

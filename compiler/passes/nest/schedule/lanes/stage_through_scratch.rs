@@ -8,7 +8,7 @@
 
 use crate::nest::form::{self, Part};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
-use crate::passes::nest::analysis::machine::{L2, PAGE, THREADS, WAYS};
+use crate::passes::nest::analysis::machine::{L2, PAGE, WAYS, slots};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, substitute};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::lanes::body::{in_lanes, lets_as_accs};
@@ -19,9 +19,6 @@ use std::collections::{HashMap, HashSet};
 
 /// Adjacent vectors per row, so that lines are accessed in runs.
 pub(super) const SIDE: i64 = 4;
-/// Maximum tasks, each of which has scratch for a block. All scratch is at most the second-level cache, if
-/// that leaves a task for each thread.
-const SLOTS: i64 = 32;
 
 /// An access of a row: the buffer, and the subscripts with the variable of the first loop.
 type Place = (Buf, Vec<Dim>);
@@ -104,9 +101,8 @@ impl Staging {
         let around = m.syms.simplify(Dim::product(others.iter().map(|l| l.1)));
         let total = m.syms.simplify(around * blocks);
         let places = self.places.len() as i64;
-        let bytes = self.first.1.as_const().map_or(L2, |n| n.saturating_mul(places * step * 4).max(1));
-        let most = (L2 / bytes).clamp(THREADS, SLOTS);
-        let slots = total.as_const().map_or(most, |t| t.clamp(1, most));
+        let bytes = self.first.1.as_const().map_or(L2, |n| n.saturating_mul(places * step * 4));
+        let slots = slots(total, Some(bytes));
         let dims = vec![slots.into(), places.into(), self.first.1, step.into()];
         let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
         let s = m.syms.loop_var("s", zero, slots.into());

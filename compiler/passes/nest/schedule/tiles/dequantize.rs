@@ -14,6 +14,7 @@ use super::register::{self, Cols, tile, unroll};
 use super::rows::{Panel, Rows};
 use super::{Panels, Part, Tile, Wanted, each_panel, each_part};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Reg, Stmt};
+use crate::passes::nest::analysis::machine::slots;
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::{Columns, Parts};
@@ -25,8 +26,6 @@ pub(crate) use weights::{Code, Nest, Scale, Zero};
 
 /// Maximum rows for which elements are converted in registers.
 const FEW: i64 = 8;
-/// Maximum iterations of the parallel loop, each of which has scratch.
-const SLOTS: i64 = 32;
 /// Maximum words of a block that are unrolled.
 const UNROLLED: i64 = 4;
 
@@ -91,7 +90,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         let body = w.around(body);
         return (parallel(m, &[(panel, panels)], body), work);
     }
-    let slots = panels.as_const().map_or(SLOTS, |n| n.min(SLOTS));
+    let slots = slots(panels, None);
     let (name, ty) = (format!("{}.weights", m.kernels[k].name), ElemType::F32);
     let scratch =
         m.temp(name, ty, vec![Dim::constant(slots), Dim::constant(w.reduction), Dim::constant(w.width)]);
