@@ -1,5 +1,6 @@
 //! Accesses of a tile: their strides along its loops, analysed once for all copies that unrolling creates.
 
+use super::permuted_loads::PLANES;
 use super::{Arg, Fit, Translate};
 use crate::codegen::tile::ir::Value;
 use crate::codegen::tile::isa::{self, Reach};
@@ -241,6 +242,25 @@ impl Translate<'_> {
         r?;
         Ok(found)
     }
+    /// The streams of an access: one, or one for each of the planes that its lanes read
+    /// ([`Translate::load_from_planes`]).
+    fn streams_of(&mut self, buf: Buf, at: &[Dim]) -> Fit<Vec<Stream>> {
+        let mut streams = vec![self.access(buf, at)?.stream];
+        let lanes: Vec<Sym> = self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
+        for lane in lanes {
+            let linear = self.substituted(self.linear(buf, at));
+            if !linear.contains(lane) || linear.linear_in(lane).is_some() {
+                continue;
+            }
+            let planes = self.m.syms.planes(linear, lane, 0..i64::from(self.b.lanes()));
+            if planes.len() <= PLANES {
+                for (first, _) in planes.iter().skip(1).map(|p| p[0]) {
+                    streams.push(self.with(lane, first.into(), |t| t.access(buf, at))?.stream);
+                }
+            }
+        }
+        Ok(streams)
+    }
     fn collect(&mut self, body: &[Stmt], found: &mut Vec<Stream>) -> Fit<()> {
         for s in body {
             let mut accesses: Vec<(Buf, &[Dim])> = vec![];
@@ -255,10 +275,11 @@ impl Translate<'_> {
                 accesses.push((*buf, at));
             }
             for (buf, at) in accesses {
-                let a = self.access(buf, at)?;
                 let var = self.active.last().map(|a| a.0);
-                if a.stream.1.last().map(|c| c.0) == var && !found.contains(&a.stream) {
-                    found.push(a.stream);
+                for stream in self.streams_of(buf, at)? {
+                    if stream.1.last().map(|c| c.0) == var && !found.contains(&stream) {
+                        found.push(stream);
+                    }
                 }
             }
             if let Stmt::If { then, els, .. } = s {

@@ -266,4 +266,4 @@ impl Translate<'_> {
 }
 
 /// Maximum planes that the lanes of a vector read.
-const PLANES: usize = 4;
+pub(super) const PLANES: usize = 4;
