@@ -11,7 +11,7 @@
 //! # cpu: x86-64-v2,x86-64-v4     like --cpu; for x86-64 one level, x86-64-v3, unless said otherwise
 //! # alias: present=past          like --alias
 //! # custom: com.example:Scale=my_scale    like --custom; such a case cannot run
-//! # size: P=3                    for runs: a size that stands in no input
+//! # size: P=3                    for runs, like --size; a size of an input is 5 unless it is given
 //! # dim-expressions            like --dim-expressions
 //! # opt: 0                       like -O
 //! # math: fast                   like --math
@@ -204,7 +204,7 @@ fn run(source: &Source, options: &Options, sizes: &[(String, i64)], seed: u64) -
         runner(source, &o, sizes).map_err(text)
     };
     let (plain, fast) = (build(OptLevel::O0)?, build(OptLevel::O2)?);
-    let inputs = random_inputs(&plain.compiled().interface, seed);
+    let inputs = random_inputs(&plain.compiled().interface, sizes, seed);
     let (want, got) = (plain.run(&inputs).map_err(text)?, fast.run(&inputs).map_err(text)?);
     let narrow = fast.compiled().unscheduled.kernels.values().any(|k| k.narrow);
     for (g, w) in got.iter().zip(&want) {
@@ -237,7 +237,7 @@ fn strict(source: &Source, options: &Options, sizes: &[(String, i64)], seed: u64
     let levels = ["x86-64-v3", "x86-64-v3-vnni", "x86-64-v4"].into_iter().filter(has);
     let runners = levels.map(build).collect::<Result<Vec<_>, _>>()?;
     let Some((short, others)) = runners.split_first() else { return Ok(()) };
-    let inputs = random_inputs(&short.compiled().interface, seed);
+    let inputs = random_inputs(&short.compiled().interface, sizes, seed);
     let want = short.run(&inputs).map_err(text)?;
     for other in others {
         let got = other.run(&inputs).map_err(text)?;
@@ -259,12 +259,16 @@ fn runner(source: &Source, options: &Options, sizes: &[(String, i64)]) -> onnxc:
     Ok(r)
 }
 
-fn random_inputs(i: &Interface, seed: u64) -> Vec<Input> {
+fn random_inputs(i: &Interface, sizes: &[(String, i64)], seed: u64) -> Vec<Input> {
     let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut out = vec![];
     for t in &i.inputs {
-        // Every parameter is 5, unless its bounds say otherwise.
-        let size = |s| i.dim_params.iter().find(|p| p.sym == s).map(|p| 5.clamp(p.lo, p.hi.unwrap_or(5)));
+        // Every parameter is 5, unless a directive or its bounds say otherwise.
+        let size = |s| {
+            let p = i.dim_params.iter().find(|p| p.sym == s)?;
+            let given = sizes.iter().find(|d| d.0 == p.name).map(|d| d.1);
+            Some(given.unwrap_or(5.clamp(p.lo, p.hi.unwrap_or(i64::MAX))))
+        };
         out.push(match &t.described {
             None => Input::Array(numbers.array(
                 &t.name,
