@@ -189,34 +189,41 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
         return None;
     }
     let mut joined = None;
-    while nest.loops.len() >= 2 {
-        let ((outer, oe), (inner, ie)) = (nest.loops[nest.loops.len() - 2], nest.loops[nest.loops.len() - 1]);
-        let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
-        let sub = |d: Dim| in_one(d, (outer, inner), ie, v);
-        let mut ok = true;
-        let mut check = |buf: Buf, at: &[Dim]| {
-            if at.iter().any(|d| d.contains(outer) || d.contains(inner)) {
-                let at: Vec<Dim> = at.iter().map(|d| sub(*d)).collect();
-                ok &= m.linear(buf, &at).linear_in(v).is_some();
-            }
-        };
-        visit::each_store(&nest.body, &mut check);
-        let mut other = false;
-        visit::walk_exprs(&nest.body, &mut |e| match e {
-            Expr::Load { buf, at } => check(*buf, at),
-            Expr::Index(d) | Expr::With { extent: d, .. } => other |= d.contains(outer) || d.contains(inner),
-            _ => {}
-        });
-        if !ok || other {
-            break;
-        }
-        nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| sub(d))).collect();
-        nest.loops.truncate(nest.loops.len() - 2);
-        // The subscripts become one linear position again when addresses are computed.
-        nest.loops.push((v, oe * ie));
+    while nest.loops.len() >= 2
+        && let Some(v) = fused(m, nest, nest.loops.len() - 2)
+    {
         joined = Some(v);
     }
     joined
+}
+
+/// Fuses loop `i` of a nest and the next inner one if every access is contiguous across them. The loop that
+/// replaces both.
+fn fused(m: &mut Module, nest: &mut ParNest, i: usize) -> Option<Sym> {
+    let ((outer, oe), (inner, ie)) = (nest.loops[i], nest.loops[i + 1]);
+    let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
+    let sub = |d: Dim| in_one(d, (outer, inner), ie, v);
+    let mut ok = true;
+    let mut check = |buf: Buf, at: &[Dim]| {
+        if at.iter().any(|d| d.contains(outer) || d.contains(inner)) {
+            let at: Vec<Dim> = at.iter().map(|d| sub(*d)).collect();
+            ok &= m.linear(buf, &at).linear_in(v).is_some();
+        }
+    };
+    visit::each_store(&nest.body, &mut check);
+    let mut other = false;
+    visit::walk_exprs(&nest.body, &mut |e| match e {
+        Expr::Load { buf, at } => check(*buf, at),
+        Expr::Index(d) | Expr::With { extent: d, .. } => other |= d.contains(outer) || d.contains(inner),
+        _ => {}
+    });
+    if !ok || other {
+        return None;
+    }
+    nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| sub(d))).collect();
+    // The subscripts become one linear position again when addresses are computed.
+    nest.loops.splice(i..i + 2, [(v, oe * ie)]);
+    Some(v)
 }
 
 /// True if most accesses along the variable can be whole vectors, and nothing else prevents vectorization. If

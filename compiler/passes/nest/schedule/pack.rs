@@ -14,7 +14,7 @@ use crate::passes::nest::schedule::contract::Columns;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
 use crate::passes::nest::schedule::rows;
 use crate::passes::nest::schedule::tiles::multiplies_halves;
-use crate::passes::nest::schedule::transpose::LEAST;
+use crate::passes::nest::schedule::transpose::{LEAST, PART};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
@@ -137,7 +137,9 @@ impl Panels {
         });
         let body = match l.transposed(m) {
             Some(body) => {
-                let body = rows::share(m, l.outer.clone(), body);
+                let depth = l.reduction.iter().try_fold(1, |n: i64, (_, hi)| n.checked_mul(hi.as_const()?));
+                let panel = depth.and_then(|d| d.checked_mul(nr));
+                let body = rows::share_of_size(m, l.outer.clone(), body, panel);
                 let squares = Schedule::new("panels transposed in registers").vectors(
                     i64::from(facts.lanes),
                     "columns",
@@ -364,19 +366,39 @@ impl Block<'_> {
             out.extend(self.rows(m, columns));
             return out;
         }
-        let nothing = self.zero(m);
-        let els = self.each_row(m, Dim::constant(0), &|m, k| {
-            self.store(m, k, (0, self.width), &|m, col| {
-                let inside = Expr::cmp_index(BinOp::Lt, col, extent);
-                Expr::select(inside, self.element(m, k, col), nothing.clone())
-            })
-        });
         // After another block of the panel: the block of the last columns overlaps it.
-        let back = self.first + self.width - extent;
-        let shifted = Block { at: self.at - back, first: extent - self.width, ..*self };
         let mut then = self.zeros(m, 0);
-        then.extend(shifted.rows(m, self.width));
+        then.extend(self.from(extent - self.width).rows(m, self.width));
+        let els = self.few_columns(m, extent);
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, self.at, self.width), then, els }]
+    }
+    /// The same columns as a block that begins at column `first` of the operand.
+    fn from(&self, first: Dim) -> Block<'_> {
+        Block { at: self.at + first - self.first, first, ..*self }
+    }
+    /// All columns up to `extent`, fewer than a block has: parts of squares, the second of which overlaps the
+    /// first; columns narrower than these one by one. Zeros after them.
+    fn few_columns(&self, m: &mut Module, extent: Dim) -> Vec<Stmt> {
+        let (zero, left) = (Dim::constant(0), extent - self.first);
+        let l = m.syms.loop_var("l", zero, left);
+        let column = self.from(self.first + l);
+        let one = column.each_row(m, zero, &|m, k| {
+            let (packed, outer) = &self.packer.packed;
+            let at = outer.iter().copied().chain([k, column.at]).collect();
+            Stmt::Store { buf: *packed, at, value: column.element(m, k, column.first) }
+        });
+        let mut body = vec![Stmt::seq(l, left, one)];
+        let least = if m.optimize.may_grow() { PART } else { self.width };
+        for n in [self.width / 4, self.width / 2].into_iter().filter(|n| *n >= least) {
+            let count = m.syms.simplify(left.ceil_div(n));
+            let p = m.syms.loop_var("p", zero, count);
+            let first = (self.first + Dim::sym(p) * n).min(extent - n);
+            let then = vec![Stmt::seq(p, count, self.from(first).rows(m, n))];
+            body = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, left, n), then, els: body }];
+        }
+        let mut out = self.zeros(m, 0);
+        out.extend(body);
+        out
     }
 }
 

@@ -120,19 +120,28 @@ const SHARE: i64 = 8192;
 
 /// The loops around vectors (`body` is inside all of them). If the outermost loop has too few iterations for
 /// the threads, a loop over pieces of the inner ones is added.
-pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
+pub(crate) fn share(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
+    let size = cost::trip_count(&body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
+    share_of_size(m, loops, body, size)
+}
+
+/// The same for a body of `size` elements.
+pub(crate) fn share_of_size(
+    m: &mut Module,
+    mut loops: Vec<(Sym, Dim)>,
+    body: Vec<Stmt>,
+    size: Option<i64>,
+) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
-    let trips =
-        |body: &[Stmt]| cost::trip_count(body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
     let first = loops.first().and_then(|l| l.1.as_const());
-    let all = trips(&body)
+    let all = size
         .zip(loops.iter().map(|l| l.1.as_const()).try_fold(1i64, |n, e| n.checked_mul(e?)))
         .map(|(b, l)| b.saturating_mul(l));
     if loops.len() < 2 || first.is_some_and(|n| n >= ENOUGH) || all.is_some_and(|n| n <= SHARE) {
         return wrap(&loops, body);
     }
     // Inner loops that together are at most one share do not change.
-    let (mut size, mut body) = (trips(&body), body);
+    let (mut size, mut body) = (size, body);
     while loops.len() > 1
         && let (Some((var, hi)), Some(n)) = (loops.last().copied(), size)
         && let Some(e) = hi.as_const().and_then(|h| h.checked_mul(n)).filter(|e| *e <= SHARE)

@@ -23,7 +23,7 @@ const UNROLLED: i64 = 512;
 pub(super) const LEAST: i64 = 5;
 
 /// Minimum rows or columns of a partial square if a side may be shorter at run time.
-const PART: i64 = 4;
+pub(super) const PART: i64 = 4;
 
 /// Maximum loads of a block: each occupies as many registers as a vector has lanes.
 const MAX_BLOCK_LOADS: usize = 2;

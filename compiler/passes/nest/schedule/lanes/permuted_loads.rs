@@ -5,8 +5,8 @@
 //! positions are clamped in the first and the last pieces: their shuffles use indices computed in lanes
 //! (`codegen/tile/translate/windows.rs`).
 
-use super::Vectors;
 use super::body::renamed;
+use super::{Vectors, fused};
 use crate::nest::form::{Stored, stored};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, in_one, loop_like};
@@ -348,13 +348,19 @@ fn unclamped(vector: &Stmt, c: Sym, inside: &mut Inside) -> Stmt {
 }
 
 /// Fuses a short innermost loop with the next outer one if the result is contiguous across them and shuffles
-/// still support the loads.
+/// still support the loads. If that one may have few iterations at run time, loops around it across which all
+/// accesses are contiguous are fused, too.
 pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: Vectors) -> Option<Sym> {
     let lanes = vectors.lanes;
-    let Stored { before: [], buf, at, value } = stored(&nest.body)? else { return None };
+    let Stored { buf, at, .. } = stored(&nest.body)?;
     let inner = nest.loops.iter().find(|l| l.0 == var)?.1.as_const().filter(|e| *e < lanes)?;
-    let step = |s: Sym| stride(m, buf, at, s);
-    let (outer, extent) = nest.loops.iter().copied().find(|l| step(l.0) == Some(inner))?;
+    let mut i = nest.loops.iter().position(|l| stride(m, buf, at, l.0) == Some(inner))?;
+    let mut joined = nest.clone();
+    while i > 0 && joined.loops[i].1.as_const().is_none() && fused(m, &mut joined, i - 1).is_some() {
+        i -= 1;
+    }
+    let (outer, extent) = joined.loops[i];
+    let Stored { before: [], buf, at, value } = stored(&joined.body)? else { return None };
     let all = extent * inner;
     let v = m.syms.loop_var("i", Dim::constant(0), all);
     let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
@@ -376,7 +382,8 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
     if !fits || pieces(m, &linear, (v, all), lanes).is_none() {
         return None;
     }
-    nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
+    nest.loops = joined.loops;
+    nest.body = joined.body.into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
     nest.loops.retain(|l| l.0 != outer && l.0 != var);
     if all.as_const().is_some() || !nest.loops.is_empty() {
         nest.loops.push((v, all));
