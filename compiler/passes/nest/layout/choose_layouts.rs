@@ -203,28 +203,33 @@ fn few_leave_channels_first(m: &Module, image: Buf, out: Buf) -> bool {
 /// True for a 1x1 convolution that is slower with vectors along planes, the last of which may be nearly
 /// empty, than with vectors along channels and a transposed result. Whole vectors are read in place.
 fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
-    // Cost of packing an image element, and of transposing a result element, in reduction steps.
+    // Costs in reduction steps: of packing an image element, if a row is packed and if it is every second
+    // element of one, and of transposing a result element.
     const PACK: i64 = 5;
-    const TRANSPOSE_COST: i64 = 12;
+    const PACK_STRIDED: i64 = 10;
+    const TRANSPOSE_COST: i64 = 8;
+    let rows = m.bufs[image].dims[2..] != m.bufs[out].dims[2..];
     let known = |b: Buf| m.bufs[b].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>();
     let Some(w) = known(weights) else { return false };
     let depth: i64 = w[1..].iter().product();
-    let (Some(from), Some(to)) = (known(image), known(out)) else {
+    // All groups of channels are packed.
+    let Some(packed) = m.bufs[image].dims[1].as_const() else { return false };
+    let pack = packed * if rows { PACK_STRIDED } else { PACK };
+    let (Some(_), Some(to)) = (known(image), known(out)) else {
         // Planes of run-time size are decided by their elements. Those of an input are read in place, unless
         // the stride skips elements: then each short row ends with a partial vector.
         const ROW: i64 = LANES;
-        let rows = m.bufs[image].dims[2..] != m.bufs[out].dims[2..];
-        let packed = rows || matches!(m.bufs[image].place, Place::Temp);
-        let channels = m.bufs[out].dims[1].as_const().filter(|_| packed);
+        let copied = rows || matches!(m.bufs[image].place, Place::Temp);
+        let channels = m.bufs[out].dims[1].as_const().filter(|_| copied);
         let wasted = if rows { LANES / 2 } else { 0 };
         return channels.is_some_and(|n| {
-            n * depth * (ROW + wasted) / ROW + depth * PACK > whole(n) * depth + n * TRANSPOSE_COST
+            n * depth * (ROW + wasted) / ROW + pack > whole(n) * depth + n * TRANSPOSE_COST
         });
     };
     let (plane, channels) = (to[2..].iter().product::<i64>(), to[1]);
     // A plane is one row of columns, unless the image has a larger one.
-    let row = if from[2..] == to[2..] { plane } else { to[to.len() - 1] };
-    let along_planes = plane / row * whole(row) * channels * depth + plane * depth * PACK;
+    let row = if rows { to[to.len() - 1] } else { plane };
+    let along_planes = plane / row * whole(row) * channels * depth + plane * pack;
     let along_channels = plane * whole(channels) * depth + plane * channels * TRANSPOSE_COST;
     row % LANES != 0 && along_planes > along_channels
 }
