@@ -248,11 +248,12 @@ impl Translate<'_> {
         let mut streams = vec![self.access(buf, at)?.stream];
         let lanes: Vec<Sym> = self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
         for lane in lanes {
-            let linear = self.substituted(self.linear(buf, at));
-            if !linear.contains(lane) || linear.linear_in(lane).is_some() {
+            let (linear, lanes) = (self.substituted(self.linear(buf, at)), i64::from(self.b.lanes()));
+            // The first lane represents the others.
+            if linear.linear_in(lane).is_some() || linear.window(lane, lanes).is_some() {
                 continue;
             }
-            let planes = self.m.syms.planes(linear, lane, 0..i64::from(self.b.lanes()));
+            let planes = self.m.syms.planes(linear, lane, 0..lanes);
             if planes.len() <= PLANES {
                 for (first, _) in planes.iter().skip(1).map(|p| p[0]) {
                     streams.push(self.with(lane, first.into(), |t| t.access(buf, at))?.stream);
