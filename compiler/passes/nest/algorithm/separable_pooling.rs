@@ -11,9 +11,9 @@
 //! } } }
 //! ```
 //!
-//! The rows of a plane are scratch of a task, which uses them for all of its planes: they stay in the cache. They are padded with the initial value of
-//! the reduction, which replaces the padded copy of the image. A depthwise convolution with overlapping
-//! windows stores the whole plane there, padded with zeros.
+//! The rows of a plane are scratch of a task, which uses them for all of its planes: they stay in the cache.
+//! They are padded once with the initial value of the reduction, which replaces the padded copy of the image.
+//! A depthwise convolution with overlapping windows stores the whole plane there, padded with zeros.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, Math, Module, Place, Reg, Scalar, Stmt, visit};

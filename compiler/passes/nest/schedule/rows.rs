@@ -129,8 +129,8 @@ pub(crate) fn share(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> 
 pub(crate) fn share_of_size(
     m: &mut Module,
     mut loops: Vec<(Sym, Dim)>,
-    body: Vec<Stmt>,
-    size: Option<i64>,
+    mut body: Vec<Stmt>,
+    mut size: Option<i64>,
 ) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
     let first = loops.first().and_then(|l| l.1.as_const());
@@ -141,7 +141,6 @@ pub(crate) fn share_of_size(
         return wrap(&loops, body);
     }
     // Inner loops that together are at most one share do not change.
-    let (mut size, mut body) = (size, body);
     while loops.len() > 1
         && let (Some((var, hi)), Some(n)) = (loops.last().copied(), size)
         && let Some(e) = hi.as_const().and_then(|h| h.checked_mul(n)).filter(|e| *e <= SHARE)
