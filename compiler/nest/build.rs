@@ -258,6 +258,12 @@ impl Stmt {
     pub fn par(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
         Stmt::from_zero(LoopKind::Par, var, hi.into(), body)
     }
+    /// A parallel loop from 0 whose iterations have private scratch (rule 12), with `own` as its first
+    /// subscript.
+    pub fn par_private(var: Sym, hi: impl Into<Dim>, own: Sym, body: Vec<Stmt>) -> Stmt {
+        let lo = Dim::sym(var);
+        Stmt::par(var, hi, vec![Stmt::For { kind: LoopKind::Private, var: own, lo, hi: lo + 1, body }])
+    }
     /// An unrolled loop from 0.
     pub fn unroll(var: Sym, hi: impl Into<Dim>, body: Vec<Stmt>) -> Stmt {
         Stmt::from_zero(LoopKind::Unroll, var, hi.into(), body)

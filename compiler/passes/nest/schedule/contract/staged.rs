@@ -2,7 +2,7 @@
 
 use super::panels::MASKED_ROWS;
 use super::{Packing, Tile};
-use crate::nest::{Kernel, LoopKind, Module, Stmt};
+use crate::nest::{Kernel, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::{L1, slots};
 use crate::passes::nest::schedule::rows;
@@ -42,7 +42,5 @@ pub(super) fn emit(m: &mut Module, k: Kernel, p: &Contraction, tile: Tile<Packin
     let results = tiles::of_panel(m, p, &t, number.into());
     let body = convert.into_iter().chain(results).collect();
     let body = vec![rows::share_of(m, &nest, (slot, slots), total, body)];
-    let hi = Dim::sym(slot) + 1;
-    let body = vec![Stmt::For { kind: LoopKind::Private, var: own, lo: slot.into(), hi, body }];
-    vec![Stmt::par(slot, slots, body)]
+    vec![Stmt::par_private(slot, slots, own, body)]
 }

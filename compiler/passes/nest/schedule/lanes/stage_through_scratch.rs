@@ -7,7 +7,7 @@
 //! not staged: the first store fetches the line of the last one while the loop computes.
 
 use crate::nest::form::{self, Part};
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Module, Stmt};
 use crate::passes::nest::analysis::machine::{L2, PAGE, WAYS, slots};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, substitute};
 use crate::passes::nest::analysis::strides::stride;
@@ -153,9 +153,7 @@ impl Staging {
             }
             _ => body.push(rows::share_of(m, &others, (s, slots), around, left)),
         }
-        let hi = Dim::sym(s) + 1;
-        let own = Stmt::For { kind: LoopKind::Private, var: q, lo: s.into(), hi, body };
-        vec![Stmt::par(s, slots, vec![own])]
+        vec![Stmt::par_private(s, slots, q, body)]
     }
     /// The body with staged elements in scratch, where `slot` says for a number and a position of the row.
     /// The first loop that reads an element copies it.

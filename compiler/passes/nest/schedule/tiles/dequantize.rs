@@ -124,8 +124,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let (lo, hi) = (share(s.into()), share(Dim::sym(s) + 1));
     m.syms.set_loop_range(panel, lo, hi);
     let body = vec![Stmt::For { kind: LoopKind::Seq, var: panel, lo, hi, body }];
-    let body = vec![Stmt::For { kind: LoopKind::Private, var: q, lo: s.into(), hi: Dim::sym(s) + 1, body }];
-    (vec![Stmt::par(s, slots, body)], work)
+    (vec![Stmt::par_private(s, slots, q, body)], work)
 }
 
 /// All rows of a panel, with conversion in registers.
