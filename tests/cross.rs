@@ -129,6 +129,35 @@ numbers (double[N, 5] x, int32[N, 5] i, uint8[N, 5] u, bool[N, 5] c) => (double[
   d = Xor (l, c)
 }"#,
     ),
+    // Lanes in another order: squares transposed in registers, and loads in steps, repeated and reversed, of elements
+    // of 8 to 64 bits.
+    (
+        "permutations",
+        r#"<ir_version: 8, opset_import: ["" : 18]>
+permutations (float[N, 9, 6, 10] x, uint8[N, 7, 13] u, int64[N, 5, 6] l, float[N, 21, 17] m) => (float[N, 6, 10, 9] a, float[N, 9, 6, 5] b, float[N, 9, 6, 10] c, float[N, 9, 12, 20] d, float[N, 9, 9, 15] e, uint8[N, 13, 7] f, uint8[N, 7, 5] g, int64[N, 6, 5] h, float[N, 9, 6, 3] i, float[N, 9, 3, 5] j, float[N, 3, 17] k, float[N, 6, 90] o, float[N, 9, 12, 20] p)
+<int64[1] first = {0}, int64[1] last = {-1}, int64[1] ends = {-100}, int64[1] many = {100}, int64[1] axis = {3}, int64[1] rows = {2}, int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4}, int64[3] shape = {0, 6, -1}, float[4] twice = {1, 1, 2, 2}, float[4] half = {1, 1, 1.5, 1.5}, int64 zero = {0}, int64 one = {1}, int64 count = {63}, int64[2] matrix = {21, 3}>
+{
+  a = Transpose <perm = [0, 2, 3, 1]> (x)
+  b = Slice (x, first, many, axis, two)
+  c = Slice (x, last, ends, axis, last)
+  d = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (x, , twice)
+  e = Resize <mode = "linear"> (x, , half)
+  f = Transpose <perm = [0, 2, 1]> (u)
+  g = Slice (u, first, many, rows, three)
+  h = Transpose <perm = [0, 2, 1]> (l)
+  i = Slice (x, first, many, axis, four)
+  j = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+  numbers = Range (zero, count, one)
+  floats = Cast <to = 1> (numbers)
+  w = Reshape (floats, matrix)
+  t = Transpose <perm = [0, 2, 1]> (m)
+  tw = MatMul (t, w)
+  k = Transpose <perm = [0, 2, 1]> (tw)
+  n = Transpose <perm = [0, 2, 1, 3]> (x)
+  o = Reshape (n, shape)
+  p = Resize <mode = "cubic"> (x, , twice)
+}"#,
+    ),
     // Dot products of bytes of every pair of signs, of constants and others; activations that two contractions
     // read as signed and as unsigned bytes; groups that end within four; a depthwise one beside them.
     (

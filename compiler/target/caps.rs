@@ -12,8 +12,8 @@ pub struct Caps {
     pub masks: bool,
     /// The same for elements shorter than 32 bits, with a number of elements known only at run time.
     pub short_masks: bool,
-    /// Loads at distances known at compile time, and transposition of squares in registers.
-    pub shuffles: bool,
+    /// Permutations of the lanes of vectors.
+    pub shuffles: Shuffles,
     /// Gathers: loads from arbitrary positions.
     pub gathers: bool,
     /// Strided loads and stores.
@@ -49,7 +49,7 @@ impl Caps {
         tiles: Tiles::None,
         masks: false,
         short_masks: false,
-        shuffles: false,
+        shuffles: Shuffles::None,
         gathers: false,
         strided: false,
         short_floats: false,
@@ -65,6 +65,7 @@ impl Caps {
     };
     pub(super) const NEON: Caps = Caps {
         tiles: Tiles::Neon,
+        shuffles: Shuffles::Known,
         short_floats: true,
         long_lanes: true,
         dot: Dot::QuadsInWords,
@@ -97,7 +98,7 @@ impl Caps {
         tiles: Tiles::Avx2,
         masks: true,
         short_masks: false,
-        shuffles: true,
+        shuffles: Shuffles::Computed,
         gathers: true,
         strided: false,
         short_floats: true,
@@ -135,6 +136,29 @@ pub enum Tiles {
     Neon,
     /// RISC-V vectors, in groups of two registers.
     Rvv,
+}
+
+/// Permutations of lanes that cost little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shuffles {
+    /// None.
+    None,
+    /// Those known at compile time: squares are transposed in registers, and loads at known distances are
+    /// permuted.
+    Known,
+    /// Those computed at run time as well.
+    Computed,
+}
+
+impl Shuffles {
+    /// True if lanes are permuted in an order known at compile time.
+    pub fn are_known(self) -> bool {
+        self >= Shuffles::Known
+    }
+    /// True if lanes are permuted in an order that only run time knows.
+    pub fn are_computed(self) -> bool {
+        self == Shuffles::Computed
+    }
 }
 
 /// How adjacent vectors are loaded fastest, on machines that can load two of them by one instruction.

@@ -258,6 +258,24 @@ impl Builder {
     pub(super) fn lane_numbers(&mut self, x: [u8; 16]) -> Value {
         self.constant(Op::LaneNumbers(x), Class::Vector)
     }
+    /// Lanes of a vector of 32-bit lanes in another order: `chosen` are pairs of a lane of the result and one
+    /// of the vector. The other lanes are those of `before`; without it, they are undefined.
+    pub(super) fn permute_into(&mut self, before: Option<Value>, v: Value, chosen: &[(u32, u8)]) -> Value {
+        if before.is_none() && chosen.iter().all(|(lane, place)| *lane == u32::from(*place)) {
+            return v;
+        }
+        let mut numbers = [u8::MAX; 16];
+        for (lane, place) in chosen {
+            for (k, n) in (0..4).zip(numbers.iter_mut().skip(4 * *lane as usize)) {
+                *n = 4 * *place + k;
+            }
+        }
+        let numbers = self.constant(Op::ByteNumbers(numbers), Class::Vector);
+        match before {
+            None => self.value(Op::BytesFrom, &[v, numbers], None, Class::Vector),
+            Some(before) => self.value(Op::BytesInto, &[before, v, numbers], None, Class::Vector),
+        }
+    }
     /// The constant mask of 32-bit lanes with the given bits.
     pub(super) fn some_lanes(&mut self, x: u32) -> Value {
         self.constant(Op::SomeLanes(x), Class::Mask)

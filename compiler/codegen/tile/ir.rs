@@ -279,6 +279,8 @@ pub enum Op {
     Table(&'static Table),
     /// A small integer per 32-bit lane.
     LaneNumbers([u8; 16]),
+    /// A constant of 16 bytes. 128 bits only.
+    ByteNumbers([u8; 16]),
     /// The constant mask of 32-bit lanes with the given bits.
     SomeLanes(u32),
     /// Lane numbers 0, 1, 2, ... times a constant.
@@ -430,8 +432,12 @@ pub enum Op {
     /// First argument plus the two 16-bit integers of the second in each lane; it overwrites the first. 128
     /// bits only.
     AddPairs(Bytes),
-    /// Selects bytes of the first argument by the bytes of the second. 128 bits only.
+    /// Selects bytes of the first argument by the bytes of the second; those beyond 15 select 0. 128 bits
+    /// only.
     BytesFrom,
+    /// Selects bytes of the second argument by the bytes of the third; those beyond 15 select the byte of the
+    /// first in their place. It overwrites the first. 128 bits only.
+    BytesInto,
     /// First argument plus the products of eight bytes or four bf16 a lane: of the second, whose halves are
     /// alike, and of eight bytes of memory for each lane in the third (lanes 0 and 1) and the fourth (2 and
     /// 3). It overwrites the first; selection makes [`Op::MatrixDot`] of it, or two

@@ -115,6 +115,7 @@ names!(Op {
     "literal" Literal(k, bits)
     "table" Table(x)
     "lane_numbers" LaneNumbers(x)
+    "byte_numbers" ByteNumbers(x)
     "some_lanes" SomeLanes(x)
     "iota" Iota(by, bits)
     "splat" Splat(bits)
@@ -153,6 +154,7 @@ names!(Op {
     "add_mul_bytes" AddMulBytes { bytes, upper }
     "add_pairs" AddPairs(bytes)
     "bytes_from" BytesFrom
+    "bytes_into" BytesInto
     "dot8" Dot8 { of, swapped }
     "matrix_dot" MatrixDot { of, swapped }
     "lanes_swapped" LanesSwapped(k, bits)

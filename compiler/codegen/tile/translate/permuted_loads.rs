@@ -67,11 +67,13 @@ impl Translate<'_> {
     }
     /// The vectors that contain the elements of some lanes, if few suffice.
     fn parts_of(&self, places: &[(u32, i64)], form: Form) -> Option<Vec<Part>> {
-        if !self.b.has(Op::Bin(Bin::Permute, Bits::B32)) || self.b.is_long() {
+        let bytes = self.b.has(Op::BytesFrom);
+        if !bytes && !self.b.has(Op::Bin(Bin::Permute, Bits::B32)) || self.b.is_long() {
             return None;
         }
-        let wide = self.b.width() == Width::Avx512;
-        let (lanes, most) = (i64::from(self.b.lanes()), if wide { 4 } else { 3 });
+        // Vectors of these levels are loaded partially at no cost.
+        let partial = bytes || self.b.width() == Width::Avx512;
+        let (lanes, most) = (i64::from(self.b.lanes()), if partial { 4 } else { 3 });
         let mut order: Vec<(i64, u32)> = places.iter().map(|(l, p)| (*p, *l)).collect();
         order.sort_unstable();
         let mut parts: Vec<Part> = vec![];
@@ -92,7 +94,7 @@ impl Translate<'_> {
         }
         // Short elements can be loaded as whole vectors only if they cannot be masked.
         let whole = self.used_lanes().is_some() && parts.iter().all(|w| w.count == lanes);
-        let loads = wide || form == Form::B32 || whole;
+        let loads = partial || form == Form::B32 || whole;
         (parts.len() <= most && loads).then_some(parts)
     }
     /// The most active lanes of a last vector of run-time length.
@@ -210,6 +212,10 @@ impl Translate<'_> {
                 .ok_or(FAR)?;
             let mask = self.elements_of(w);
             let v = self.load_neighbours(a, form, Mem { disp: bytes, ..mem }, mask);
+            if self.b.has(Op::BytesFrom) {
+                all = Some(self.b.permute_into(all, v?, &w.lanes));
+                continue;
+            }
             // Inactive lanes of a permutation are chosen so that the indices of all parts are equal for
             // equidistant elements.
             let mut from = [0u8; 16];

@@ -168,7 +168,7 @@ impl Candidate<'_> {
         if n == 1 && along && !self.joins && self.fills(body.form()) {
             return true;
         }
-        if !facts.caps.shuffles || !self.m.optimize.may_grow() {
+        if !facts.caps.shuffles.are_known() || !self.m.optimize.may_grow() {
             return false;
         }
         match body.form() {

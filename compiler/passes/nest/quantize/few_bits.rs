@@ -315,7 +315,7 @@ impl Pass<'_> {
     fn code(&self, m: &mut Module, w: &Weights) -> dequantize::Code {
         match w.elements {
             // A permutation is cheaper than the arithmetic of a small format.
-            (_, 4, Code::Float(f)) if self.facts.caps.shuffles => {
+            (_, 4, Code::Float(f)) if self.facts.caps.shuffles.are_computed() => {
                 let all: Vec<f32> = (0..16).map(|c| f.decode(c)).collect();
                 let all = Arc::new(ConstData::f32s(vec![16], &all));
                 dequantize::Code::Place(m.constant("values", all))

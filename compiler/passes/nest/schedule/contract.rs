@@ -203,7 +203,9 @@ impl Axes {
     fn reads_near(&self, m: &Module) -> bool {
         let step = stride(m, self.p.b.0, &self.p.b.1, self.columns.n);
         // The order of sums is that of levels without shuffles.
-        m.math != Math::Strict && self.facts.caps.shuffles && step.is_some_and(|s| s > 1 && is_near(s))
+        m.math != Math::Strict
+            && self.facts.caps.shuffles.are_known()
+            && step.is_some_and(|s| s > 1 && is_near(s))
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
 pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
     let Form::Contraction(p) = request.form else { return None };
     let lanes = i64::from(request.facts.lanes);
-    if !request.facts.caps.shuffles {
+    if !request.facts.caps.shuffles.are_known() {
         return None;
     }
     let (out, at) = p.store()?;

@@ -265,8 +265,10 @@ fn gain(
     let whole = match step {
         Some(0 | 1) if vector || caps.masks && t == ElemType::Bool => true,
         _ if m.is_constant(buf) => true,
-        Some(s) => caps.shuffles && shuffled && permuted_loads::is_near(s),
-        None if caps.shuffles && shuffled && masked && !needs.conditional && repeated() => true,
+        Some(s) => caps.shuffles.are_known() && shuffled && permuted_loads::is_near(s),
+        None if caps.shuffles.are_computed() && shuffled && masked && !needs.conditional && repeated() => {
+            true
+        }
         None => {
             let known = |extent| permuted_loads::is_known(m, buf, at, (var, extent), vectors);
             shuffled && !needs.conditional && extent.is_some_and(known)

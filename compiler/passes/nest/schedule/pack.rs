@@ -241,7 +241,10 @@ impl Packer<'_> {
         let Packer { columns: Columns { extent, nr, .. }, facts, panel, .. } = *self;
         let [(k, depth)] = self.reduction[..] else { return None };
         let (zero, width) = (Dim::constant(0), i64::from(facts.lanes));
-        if !facts.caps.shuffles || nr % width != 0 || depth.as_const().is_some_and(|d| d < width.min(LEAST)) {
+        if !facts.caps.shuffles.are_known()
+            || nr % width != 0
+            || depth.as_const().is_some_and(|d| d < width.min(LEAST))
+        {
             return None;
         }
         // One load is contiguous along the reduction; the others are uniform, or contiguous along the

@@ -64,7 +64,7 @@ struct Blocks {
 
 /// Chooses blocks for a map whose result and operands are contiguous along different dimensions.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
-    if !request.facts.caps.shuffles {
+    if !request.facts.caps.shuffles.are_known() {
         return None;
     }
     let map = request.form.map()?.clone();

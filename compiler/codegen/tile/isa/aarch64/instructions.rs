@@ -49,6 +49,7 @@ impl Emit<'_> {
             }
             Op::Const(_)
             | Op::LaneNumbers(_)
+            | Op::ByteNumbers(_)
             | Op::SomeLanes(_)
             | Op::Iota(..)
             | Op::FirstLanes(_)
@@ -114,6 +115,9 @@ impl Emit<'_> {
             Op::Const(x) => x.vector(),
             Op::Table(t) => std::array::from_fn(|i| t[i]),
             Op::LaneNumbers(x) => std::array::from_fn(|i| u32::from(x[i])),
+            Op::ByteNumbers(x) => {
+                std::array::from_fn(|i| u32::from_le_bytes([0, 1, 2, 3].map(|k| x[4 * i + k])))
+            }
             Op::SomeLanes(k) => mask(&|i| k >> i & 1 == 1),
             Op::Iota(n, Bits::B32) => std::array::from_fn(|i| i as u32 * n),
             Op::Iota(n, Bits::B64) => [0, 0, n, 0],
@@ -185,6 +189,7 @@ impl Emit<'_> {
             }
             Op::AddPairs(bytes) => self.code.two(table::add_pairs(bytes), d, r[1]),
             Op::BytesFrom => self.code.three(table::TBL, d, r[0], r[1]),
+            Op::BytesInto => self.code.three(table::TBX, d, r[1], r[2]),
             // Rows first; with mixed signedness, the unsigned factor first.
             Op::MatrixDot { of, swapped: false } => self.code.three(table::matrix_dot(of), d, r[2], r[1]),
             Op::MatrixDot { of, swapped: true } => self.code.three(table::matrix_dot(of), d, r[1], r[2]),

@@ -54,6 +54,7 @@ pub(super) fn overwrites(op: Op) -> Option<usize> {
         | Op::DotLane { .. }
         | Op::AddMulBytes { .. }
         | Op::AddPairs(_)
+        | Op::BytesInto
         | Op::MatrixDot { .. } => Some(0),
         Op::SelectInto(_, k) => Some(usize::from(k)),
         _ => None,

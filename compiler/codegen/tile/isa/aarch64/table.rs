@@ -205,6 +205,8 @@ pub(super) fn add_pairs(bytes: Bytes) -> u32 {
 
 /// Selects bytes of n by the bytes of m.
 pub(super) const TBL: u32 = 0x4e00_0000;
+/// The same; other bytes of d stay as they are.
+pub(super) const TBX: u32 = 0x4e00_1000;
 
 /// d, two rows of two sums, += two rows of eight bytes of n times two of m as columns; of mixed signs, those
 /// of n are unsigned: SMMLA, UMMLA, USMMLA. Or rows and columns of four bf16: BFMMLA.

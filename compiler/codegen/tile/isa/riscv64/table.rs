@@ -373,6 +373,8 @@ pub(super) fn has_op(op: Op) -> bool {
         | Op::AddMulBytes { .. }
         | Op::AddPairs(_)
         | Op::BytesFrom
+        | Op::BytesInto
+        | Op::ByteNumbers(_)
         | Op::FmaLane { .. }
         | Op::FmaHalves { .. }
         | Op::MulHalves { .. }

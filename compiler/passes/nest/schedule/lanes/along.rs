@@ -95,7 +95,7 @@ fn along(
     if let Some(v) = collapse(m, &mut nest, var) {
         var = v;
     }
-    if vectors.caps.shuffles
+    if vectors.caps.shuffles.are_known()
         && !lanes64::has(m, &nest.body)
         && let Some(v) = permuted_loads::interleave(m, &mut nest, var, vectors)
     {
@@ -112,7 +112,7 @@ fn along(
         true if !waits(&nest.body) => 3,
         _ => 4,
     };
-    let told = if plain && vectors.caps.shuffles { Some(extent) } else { None };
+    let told = Some(extent).filter(|e| plain && permuted_loads::may_permute(*e, vectors));
     if extent.as_const().is_some_and(|c| c < least) {
         return None;
     }
@@ -163,7 +163,7 @@ fn along(
     let shown = most.map_or(extent, Dim::constant);
     let caps = vectors.caps;
     let rows = nest.loops.len() > 1 && m.optimize.may_grow();
-    let halves = rows && caps.masks && caps.shuffles && skips(m, &nest.body, var);
+    let halves = rows && caps.masks && caps.shuffles.are_known() && skips(m, &nest.body, var);
     Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, halves })
 }
 

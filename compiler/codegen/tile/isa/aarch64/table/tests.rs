@@ -160,6 +160,7 @@ fn encoded() -> Vec<(String, u32)> {
         all.push((format!("{sign}adalp v1.4s, v2.8h"), two(add_pairs(bytes))));
     }
     all.push(("tbl v1.16b, { v2.16b }, v3.16b".to_owned(), three(TBL)));
+    all.push(("tbx v1.16b, { v2.16b }, v3.16b".to_owned(), three(TBX)));
     for (k, upper) in [(1, false), (2, true)] {
         for (t, bits) in [("4s", Bits::B32), ("2d", Bits::B64)] {
             all.push((format!("zip{k} v1.{t}, v2.{t}, v3.{t}"), three(zip(bits, upper))));
