@@ -117,6 +117,10 @@ impl Caps {
     pub(super) const AVX512_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX512 };
     pub(super) const AVX512_BF16: Caps = Caps { bf16: true, ..Caps::AVX512_VNNI };
 
+    /// True for vectors of a number of lanes below the length of a vector, which may be a run-time value.
+    pub fn has_partial(&self, lanes: Option<i64>) -> bool {
+        self.masks || lanes.is_some() && self.tiles == Tiles::Neon
+    }
     /// True for products of unsigned by signed bytes, added in pairs to 16-bit words: AVX2, AVX-512 BW.
     pub fn pairs_bytes(&self) -> bool {
         matches!(self.tiles, Tiles::Avx2 | Tiles::Avx512)

@@ -3,7 +3,7 @@
 //! blended. Nothing before the first of these elements or after the last is accessed.
 
 use super::access::{Access, NOT_LINEAR};
-use super::{Fit, Place, Translate};
+use super::{Arg, Fit, Place, Translate};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Value, Width};
 use crate::nest::Buf;
@@ -18,6 +18,30 @@ struct Part {
     count: i64,
     /// Lanes, and the positions of their elements.
     lanes: Vec<(u32, u8)>,
+}
+
+/// What exists around an access: the position of the element of the first lane, if it is linear, and the elements of
+/// the buffer.
+struct Around {
+    position: Option<Dim>,
+    total: Dim,
+}
+
+/// Every second element of two vectors of four, the first of which begins `before` elements before the first lane's.
+fn every_second(before: i64, used: u32) -> Vec<Part> {
+    let part = |k: u32| {
+        let lanes = (2 * k..used.min(2 * k + 2)).map(|lane| (lane, (2 * i64::from(lane % 2) + before) as u8));
+        Part { first: 4 * i64::from(k) - before, count: 4, lanes: lanes.collect() }
+    };
+    vec![part(0), part(1)]
+}
+
+/// True for [`every_second`] with this distance.
+fn is_every_second(parts: &[Part], before: u8) -> bool {
+    let suits = |k: usize, w: &Part| {
+        w.lanes.iter().all(|(lane, place)| *lane / 2 == k as u32 && *place == 2 * (*lane % 2) as u8 + before)
+    };
+    parts.len() == 2 && parts.iter().enumerate().all(|(k, w)| suits(k, w))
 }
 
 impl Translate<'_> {
@@ -63,7 +87,53 @@ impl Translate<'_> {
                 (0..used).map(|i| Some((i, i64::from(i).checked_mul(a.lane?)?))).collect::<Option<_>>()?
             }
         };
-        self.parts_of(&places, form)
+        if !self.b.has(Op::BytesFrom) {
+            return self.parts_of(&places, form);
+        }
+        let around = Around { position: self.first_position(a, form), total: self.elements(a.storage) };
+        if a.lane == Some(2) && used > 2 && form == Form::B32 {
+            // Vectors from an even position on are shared with the elements between these ones.
+            let odd = i64::from(a.disp / form.bytes() as i32).rem_euclid(2);
+            let begins = |before: &i64| self.has_elements(&around, -before, 8 - before);
+            if let Some(before) = [odd, 1 - odd].into_iter().find(begins) {
+                return Some(every_second(before, used));
+            }
+        }
+        let mut parts = self.parts_of(&places, form)?;
+        self.complete(&mut parts, &around);
+        Some(parts)
+    }
+    /// The position of the first lane's element in the buffer.
+    fn first_position(&self, a: &Access, form: Form) -> Option<Dim> {
+        let bytes = form.bytes() as i32;
+        let Some(Arg::Pointer { linear, size, .. }) = self.args.get(a.stream.0) else { return None };
+        let whole = *size == form.bytes() && a.disp % bytes == 0;
+        let moves = a.stream.1.iter().map(|(s, stride)| Dim::sym(*s) * *stride);
+        let known = whole.then(|| *linear + a.uniform.unwrap_or(Dim::constant(0)) + i64::from(a.disp / bytes))?;
+        Some(moves.fold(known, |all, d| all + d))
+    }
+    fn elements(&self, storage: Buf) -> Dim {
+        Dim::product(self.m.bufs[storage].dims.iter().copied())
+    }
+    /// True if the buffer is proven to have the elements `from..to`, relative to the first lane's.
+    fn has_elements(&self, around: &Around, from: i64, to: i64) -> bool {
+        let Some(position) = around.position else { return false };
+        let (syms, left) = (&self.m.syms, around.total - position);
+        (from >= 0 || syms.is_nonneg(position + from)) && syms.is_nonneg(left - to)
+    }
+    /// Extends parts to whole vectors where the elements exist.
+    fn complete(&self, parts: &mut [Part], around: &Around) {
+        let lanes = i64::from(self.b.lanes());
+        let first = parts.first().map_or(0, |w| w.first);
+        for w in parts.iter_mut().filter(|w| w.count < lanes) {
+            let missing = lanes - w.count;
+            if self.has_elements(around, w.first, w.first + lanes) {
+                w.count = lanes;
+            } else if w.first - missing >= first || self.has_elements(around, w.first - missing, w.first) {
+                (w.first, w.count) = (w.first - missing, lanes);
+                w.lanes.iter_mut().for_each(|l| l.1 += missing as u8);
+            }
+        }
     }
     /// The vectors that contain the elements of some lanes, if few suffice.
     fn parts_of(&self, places: &[(u32, i64)], form: Form) -> Option<Vec<Part>> {
@@ -203,6 +273,9 @@ impl Translate<'_> {
     ) -> Fit<Option<Value>> {
         const FAR: &str = "a load that steps too far";
         let (mem, lanes) = (self.mem(a)?, i64::from(self.b.lanes()));
+        let shuffle = [false, true].into_iter().find(|odd| {
+            self.b.has(Op::Unzip { odd: *odd }) && all.is_none() && is_every_second(parts, u8::from(*odd))
+        });
         for w in parts {
             let bytes = w
                 .first
@@ -212,6 +285,13 @@ impl Translate<'_> {
                 .ok_or(FAR)?;
             let mask = self.elements_of(w);
             let v = self.load_neighbours(a, form, Mem { disp: bytes, ..mem }, mask);
+            if let Some(odd) = shuffle {
+                all = Some(match all {
+                    None => v?,
+                    Some(before) => self.b.shuffle(Op::Unzip { odd }, before, v?),
+                });
+                continue;
+            }
             if self.b.has(Op::BytesFrom) {
                 all = Some(self.b.permute_into(all, v?, &w.lanes));
                 continue;

@@ -31,7 +31,7 @@ use crate::passes::nest::schedule::rows::{Tasks, Ways};
 use crate::passes::nest::schedule::{Request, Within};
 use crate::sym::broadcast::is_factor;
 use crate::sym::{Dim, Sym};
-use crate::target::{Caps, Facts};
+use crate::target::{Caps, Facts, Tiles};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -263,7 +263,7 @@ fn gain(
     };
     let masked = t.bits() == 32 || caps.short_masks;
     let whole = match step {
-        Some(0 | 1) if vector || caps.masks && t == ElemType::Bool => true,
+        Some(0 | 1) if vector || caps.tiles != Tiles::None && t == ElemType::Bool => true,
         _ if m.is_constant(buf) => true,
         Some(s) => caps.shuffles.are_known() && shuffled && permuted_loads::is_near(s),
         None if caps.shuffles.are_computed() && shuffled && masked && !needs.conditional && repeated() => {
