@@ -109,7 +109,8 @@ impl Translate<'_> {
         let Some(Arg::Pointer { linear, size, .. }) = self.args.get(a.stream.0) else { return None };
         let whole = *size == form.bytes() && a.disp % bytes == 0;
         let moves = a.stream.1.iter().map(|(s, stride)| Dim::sym(*s) * *stride);
-        let known = whole.then(|| *linear + a.uniform.unwrap_or(Dim::constant(0)) + i64::from(a.disp / bytes))?;
+        let known =
+            whole.then(|| *linear + a.uniform.unwrap_or(Dim::constant(0)) + i64::from(a.disp / bytes))?;
         Some(moves.fold(known, |all, d| all + d))
     }
     fn elements(&self, storage: Buf) -> Dim {

@@ -253,7 +253,11 @@ fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
     let beside = p.store().is_some_and(|(out, at)| stride(m, out, &at, n) == Some(1));
     let row = p.loops.iter().any(|l| l.0 != n && stride(m, p.a.0, &p.a.1, l.0) == Some(1));
     let extent = p.loops.iter().find(|l| l.0 == n).and_then(|l| l.1.as_const());
-    if beside && !row && facts.caps.has_partial(extent) && p.product == ProductKind::Fma { 2 } else { FEWEST_COLUMNS }
+    if beside && !row && facts.caps.has_partial(extent) && p.product == ProductKind::Fma {
+        2
+    } else {
+        FEWEST_COLUMNS
+    }
 }
 
 /// The column: a loop that only B depends on, contiguous in the result if possible. The operands of a matrix

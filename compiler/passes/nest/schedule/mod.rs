@@ -17,6 +17,7 @@ pub mod few_rows;
 pub mod lanes;
 mod outline;
 pub mod pack;
+mod partial_vectors;
 pub mod rows;
 pub mod split_div_mod;
 pub mod tiles;
@@ -37,6 +38,7 @@ use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level, Tiles};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 /// A nest to be scheduled.
 #[derive(Clone, Copy)]
@@ -149,6 +151,10 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             m.kernels[k].work = work;
             m.kernels[k].schedules.push(schedule);
         }
+    }
+    if !facts.caps.has_partial(None) && facts.caps.has_partial(Some(1)) && m.optimize.may_grow() {
+        let kernels: BTreeSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
+        kernels.into_iter().for_each(|k| partial_vectors::run(m, k));
     }
     if facts.caps.tiles != Tiles::None {
         visit::calls(&m.driver).into_iter().for_each(|k| outline::run(m, k));

@@ -164,12 +164,6 @@ pub(super) fn is_known(m: &Module, buf: Buf, at: &[Dim], along: (Sym, Dim), vect
     fits(m, buf, along.1, vectors) && pieces(m, &[m.linear(buf, at)], along, vectors.lanes).is_some()
 }
 
-/// True if the level has shuffles for rows of this length: those of run-time length require computed ones.
-pub(super) fn may_permute(extent: Dim, vectors: Vectors) -> bool {
-    let shuffles = vectors.caps.shuffles;
-    if extent.as_const().is_some() { shuffles.are_known() } else { shuffles.are_computed() }
-}
-
 /// True if rows of this length can be read by shuffles: run-time masks may exist for words only.
 fn fits(m: &Module, buf: Buf, extent: Dim, vectors: Vectors) -> bool {
     extent.as_const().is_some() || vectors.caps.short_masks || m.bufs[buf].ty.bits() == 32
@@ -368,9 +362,6 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
     let (outer, extent) = joined.loops[i];
     let Stored { before: [], buf, at, value } = stored(&joined.body)? else { return None };
     let all = extent * inner;
-    if !may_permute(all, vectors) {
-        return None;
-    }
     let v = m.syms.loop_var("i", Dim::constant(0), all);
     let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
