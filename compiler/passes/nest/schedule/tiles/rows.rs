@@ -180,10 +180,15 @@ impl Rest {
 
 /// The parts that cover every remainder of a division by `each`, in multiples of `step`, at most eight: one
 /// or two parts per remainder, since each passes over the other operand once. Few distinct heights cover all
-/// remainders.
+/// remainders. One row beside others is avoided: it has too few sums to hide the latency of their additions.
 pub(crate) fn rests(step: i64, each: i64) -> Vec<Rest> {
-    let first = |left: i64| if left >= 6 && left != 7 { 6 } else { left / 4 * 4 };
-    let parts = [(6, false), (4, false), (3, true), (2, true), (1, true)];
+    let first = |left: i64| match left {
+        1 | 3 => 0,
+        5 => 2,
+        7 => 4,
+        even => even.min(6),
+    };
+    let parts = [(6, false), (4, false), (2, false), (3, true), (1, true)];
     let part = |(rows, at_end): (i64, bool)| {
         let here = |left: &i64| rows == if at_end { left - first(*left) } else { first(*left) };
         Rest { rows, at_end, lefts: (1..step).filter(|n| n % each == 0).filter(here).collect() }
