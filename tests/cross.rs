@@ -111,6 +111,23 @@ half (float16[N, 8] x, float16[8, 8] w, bfloat16[N, 4] z) => (float16[N, 8] y, f
   u = Cast <to = 1> (z)
 }"#,
     ),
+    // Conversions to f16 and back: subnormal, normal and infinite numbers, and NaN.
+    (
+        "halves",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+halves (float[N, 48] x, float16[N, 21] h) => (float16[N, 48] a, float16[N, 48] b, float[N, 21] c, float16[N, 21] d)
+<float from = {-30}, float to = {18}, float one = {1}, float two = {2}>
+{
+  k = Range (from, to, one)
+  scales = Pow (two, k)
+  m = Mul (x, scales)
+  a = Cast <to = 10> (m)
+  s = Sqrt (m)
+  b = Cast <to = 10> (s)
+  c = Cast <to = 1> (h)
+  d = Add (h, h)
+}"#,
+    ),
     (
         "numbers",
         r#"<ir_version: 8, opset_import: ["" : 17]>

@@ -88,6 +88,7 @@ impl Caps {
             short_masks: true,
             long_lanes: true,
             strided: true,
+            short_floats: true,
             by_scalar: true,
             ..Caps::CRANELIFT
         }

@@ -221,20 +221,6 @@ impl Translate<'_> {
             }
         })
     }
-    /// Converts the f16 in the lower 16 bits of each lane to f32.
-    fn half_to_float(&mut self, x: Value) -> Value {
-        let (rest, top) = (self.b.bits(0x7fff), self.b.bits(0x8000));
-        let (m, sign) = (self.b.bin(Bin::And, x, rest), self.b.bin(Bin::And, x, top));
-        let (m, sign) = (self.b.un(Un::Shl(13), m), self.b.un(Un::Shl(16), sign));
-        // Adjust the exponent by the difference of the biases; this also handles subnormal numbers.
-        let (scale, last, most) =
-            (self.b.f32(2f32.powi(112)), self.b.bits(0x0f7f_ffff), self.b.bits(0x7f80_0000));
-        let v = self.b.bin(Bin::Mul, m, scale);
-        let special = self.b.icmp(Pred::Lt, last, m, Bits::B32);
-        let all = self.b.bin(Bin::Or, v, most);
-        let v = self.b.select(special, all, v, Bits::B32);
-        self.b.bin(Bin::Or, v, sign)
-    }
 }
 
 const NO_INDEX: &str = "an index without a value";
