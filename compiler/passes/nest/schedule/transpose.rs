@@ -25,6 +25,9 @@ pub(super) const LEAST: i64 = 5;
 /// Minimum rows or columns of a partial square if a side may be shorter at run time.
 pub(super) const PART: i64 = 4;
 
+/// Squares of a run along a side of run-time length: they are one tile, which threads share no further.
+const RUN: i64 = 16;
+
 /// Maximum loads of a block: each occupies as many registers as a vector has lanes.
 const MAX_BLOCK_LOADS: usize = 2;
 
@@ -48,6 +51,17 @@ impl Side {
             _ => first.min(self.extent - lanes),
         }
     }
+}
+
+/// Columns of squares of some rows.
+#[derive(Clone, Copy)]
+enum Columns {
+    /// All of a side of known length.
+    All,
+    /// Those of one square.
+    One(Dim),
+    /// A run of squares of a side of run-time length.
+    Run(Dim),
 }
 
 /// A transposing map in blocks.
@@ -254,36 +268,46 @@ impl Blocks {
         let size = (to.of_square(lanes), from.of_square(lanes));
         let body = rows.flat_map(|row| self.square(m, (column, row), size)).collect();
         let versions = vec![(self.at_least((lanes, lanes)), body)];
-        let body = self.by_length(m, [(from, None), (to, Some(c))], versions);
+        let body = self.by_length(m, [(from, None), (to, Some((c, lanes)))], versions);
         self.within.around(m, &loops, body)
     }
     /// All squares; if a side of run-time length is shorter than a square, partial squares.
     fn squares_of_all(&self, m: &mut Module) -> Vec<Stmt> {
         let (to, from, lanes) = (&self.to, &self.from, self.lanes);
         let mut loops = self.outer();
-        // The blocks of a known number of result vectors form one tile; otherwise each block does.
-        let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
-        let mut square = |m: &mut Module, side: &Side, name: &str| {
-            let n = side.extent.ceil_div(lanes);
+        let mut along = |m: &mut Module, side: &Side, name: &str, each: i64| {
+            let n = side.extent.ceil_div(each);
             let v = m.syms.loop_var(name, Dim::constant(0), n);
             loops.push((v, n));
-            (v, side.first_of(m, v, lanes))
+            v
         };
-        let (b, row) = square(m, from, "b");
-        let c = if inner.is_some() { None } else { Some(square(m, to, "c")) };
-        let place = (c.map(|c| c.1), row);
+        let b = along(m, from, "b", lanes);
+        let row = from.first_of(m, b, lanes);
+        // The blocks of a few result vectors form one tile, and so does a run of them.
+        let (columns, c) = match to.extent.as_const() {
+            Some(e) if e <= 64 * lanes => (Columns::All, None),
+            Some(_) => {
+                let c = along(m, to, "c", lanes);
+                (Columns::One(to.first_of(m, c, lanes)), Some((c, lanes)))
+            }
+            None => {
+                let c = along(m, to, "c", RUN * lanes);
+                (Columns::Run(Dim::sym(c) * (RUN * lanes)), Some((c, RUN * lanes)))
+            }
+        };
+        let place = (columns, row);
         let mut versions = vec![(self.at_least((lanes, lanes)), self.squares(m, place, (lanes, lanes)))];
         versions.extend(self.parts(m, place));
-        let body = self.by_length(m, [(from, Some(b)), (to, c.map(|c| c.0))], versions);
+        let body = self.by_length(m, [(from, Some((b, lanes))), (to, c)], versions);
         self.within.around(m, &loops, body)
     }
     /// The first version whose run-time condition on the lengths holds; if none does, the elements of this
-    /// iteration's squares one by one, clipped at the end of a side. Each side comes with the loop over its
-    /// squares; a side without one is complete.
+    /// iteration's squares one by one, clipped at the end of a side. Each side comes with the loop around it
+    /// and the elements of an iteration; a side without one is complete.
     fn by_length(
         &self,
         m: &mut Module,
-        sides: [(&Side, Option<Sym>); 2],
+        sides: [(&Side, Option<(Sym, i64)>); 2],
         mut versions: Vec<(Expr, Vec<Stmt>)>,
     ) -> Vec<Stmt> {
         let (map, lanes) = (&self.map, self.lanes);
@@ -292,10 +316,10 @@ impl Blocks {
         }
         let zero = Dim::constant(0);
         let mut short = vec![];
-        for (side, square) in sides {
+        for (side, around) in sides {
             let v = loop_like(m, side.var, zero, side.extent);
-            let (lo, hi) = match square.map(|s| Dim::sym(s) * lanes) {
-                Some(first) => (first, side.extent.min(first + lanes)),
+            let (lo, hi) = match around.map(|(v, each)| (Dim::sym(v) * each, each)) {
+                Some((first, each)) => (first, side.extent.min(first + each)),
                 None => (zero, side.extent),
             };
             m.syms.set_loop_range(v, lo, hi);
@@ -323,7 +347,7 @@ impl Blocks {
 
     /// Partial squares for sides that may be shorter than a square at run time, the widest first, each with
     /// its condition; the last one of a side overlaps the one before it.
-    fn parts(&self, m: &mut Module, (column, row): (Option<Dim>, Dim)) -> Vec<(Expr, Vec<Stmt>)> {
+    fn parts(&self, m: &mut Module, (columns, row): (Columns, Dim)) -> Vec<(Expr, Vec<Stmt>)> {
         let (to, from, lanes) = (&self.to, &self.from, self.lanes);
         let mut out = vec![];
         let unknown = |s: &Side| s.extent.as_const().is_none();
@@ -336,48 +360,56 @@ impl Blocks {
         let parts = || [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART);
         for n in parts().filter(|_| unknown(from) && whole(to)) {
             let (p, count, first) = each(m, from, n);
-            let body = self.squares(m, (column, first), (lanes, n));
+            let body = self.squares(m, (columns, first), (lanes, n));
             out.push((self.at_least((lanes, n)), vec![Stmt::seq(p, count, body)]));
         }
         for n in parts().filter(|_| unknown(to) && whole(from)) {
             let (p, count, first) = each(m, to, n);
-            let body = self.squares(m, (Some(first), row), (n, lanes));
+            let body = self.squares(m, (Columns::One(first), row), (n, lanes));
             out.push((self.at_least((n, lanes)), vec![Stmt::seq(p, count, body)]));
         }
         if let Some(n) = parts().next_back().filter(|_| unknown(to) && unknown(from) && m.optimize.may_grow())
         {
             let ((p, columns, column), (q, rows, row)) = (each(m, to, n), each(m, from, n));
-            let body = self.squares(m, (Some(column), row), (n, n));
+            let body = self.squares(m, (Columns::One(column), row), (n, n));
             out.push((self.at_least((n, n)), vec![Stmt::seq(q, rows, vec![Stmt::seq(p, columns, body)])]));
         }
         out
     }
 
-    /// Squares of the given columns and rows: the one with a known first column, or those of a known number
-    /// of result vectors.
-    fn squares(
-        &self,
-        m: &mut Module,
-        (column, row): (Option<Dim>, Dim),
-        (columns, rows): (i64, i64),
-    ) -> Vec<Stmt> {
+    /// Squares of the given columns and rows, in the columns `at`.
+    fn squares(&self, m: &mut Module, (at, row): (Columns, Dim), (columns, rows): (i64, i64)) -> Vec<Stmt> {
         let (to, from, lanes) = (&self.to, &self.from, self.lanes);
         let size = (
             to.extent.as_const().map_or(columns, |e| e.min(columns)),
             from.extent.as_const().map_or(rows, |e| e.min(rows)),
         );
-        let (None, Some(e)) = (column, to.extent.as_const()) else {
-            return self.square(m, (column.unwrap_or(Dim::constant(0)), row), size);
+        let (first, whole, last) = match at {
+            Columns::One(column) => return self.square(m, (column, row), size),
+            Columns::All => (Dim::constant(0), to.extent.floor_div(lanes), (to.extent - lanes).max(0)),
+            Columns::Run(first) => {
+                let whole = (to.extent - first).floor_div(lanes).min(RUN);
+                (first, whole, to.extent - lanes)
+            }
         };
         let mut body = vec![];
-        let whole = e / lanes;
-        if whole > 0 {
-            let v = m.syms.loop_var("c", Dim::constant(0), Dim::constant(whole));
-            let inside = self.square(m, (Dim::sym(v) * lanes, row), size);
+        let whole = m.syms.simplify(whole);
+        if whole.as_const() != Some(0) {
+            let v = m.syms.loop_var("c", Dim::constant(0), whole);
+            let inside = self.square(m, (first + Dim::sym(v) * lanes, row), size);
             body.push(Stmt::seq(v, whole, inside));
         }
-        if e % lanes != 0 {
-            body.extend(self.square(m, (Dim::constant((e - lanes).max(0)), row), size));
+        let left = m.syms.simplify(to.extent.modulo(lanes));
+        if left.as_const() == Some(0) {
+            return body;
+        }
+        let end = self.square(m, (m.syms.simplify(last), row), size);
+        if left.as_const().is_some() {
+            body.extend(end);
+        } else {
+            let here = Expr::cmp_index(BinOp::Lt, to.extent - first, RUN * lanes);
+            let some = Expr::cmp_index(BinOp::Ne, left, 0);
+            body.push(Stmt::If { cond: Expr::bin(BinOp::And, here, some), then: end, els: vec![] });
         }
         body
     }
