@@ -5,7 +5,7 @@ mod levels;
 mod native;
 
 use crate::diag::{Error, Result, codes};
-pub use caps::{Adjacent, Caps, Dot, Tiles};
+pub use caps::{Adjacent, Caps, Dot, Shuffles, Tiles};
 use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 pub use levels::{Known, LEVELS, has};
