@@ -25,17 +25,18 @@ pub(super) struct Bounds {
 }
 
 /// Minimum elements of a row worth vectors: fewer if lanes compute elementary functions, whose cost equals
-/// the overhead of a vector loop, and masks disable the other lanes.
+/// the overhead of a vector loop, and vectors may be partial.
 pub(super) fn least(m: &Module, body: &[Stmt], vectors: Vectors) -> i64 {
-    let mut elementary = false;
+    let (mut elementary, mut longest) = (false, Some(0));
     visit::walk(body, &mut |s| {
-        if let Stmt::For { body, .. } = s {
+        if let Stmt::For { hi, body, .. } = s {
+            longest = longest.and_then(|n| Some(hi.as_const()?.max(n)));
             visit::walk_exprs(body, &mut |e| {
                 elementary |= matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a)))
             });
         }
     });
-    if elementary && vectors.caps.masks { 3 } else { 8 }
+    if elementary && vectors.caps.has_partial(longest) { 3 } else { 8 }
 }
 
 /// The transformation of a statement.
