@@ -20,14 +20,15 @@ struct Part {
     lanes: Vec<(u32, u8)>,
 }
 
-/// What exists around an access: the position of the element of the first lane, if it is linear, and the elements of
-/// the buffer.
+/// What exists around an access: the position of the first lane's element, if it is known, and the elements
+/// of the buffer.
 struct Around {
     position: Option<Dim>,
     total: Dim,
 }
 
-/// Every second element of two vectors of four, the first of which begins `before` elements before the first lane's.
+/// Every second element of two vectors of four, the first of which begins `before` elements before the first
+/// lane's.
 fn every_second(before: i64, used: u32) -> Vec<Part> {
     let part = |k: u32| {
         let lanes = (2 * k..used.min(2 * k + 2)).map(|lane| (lane, (2 * i64::from(lane % 2) + before) as u8));
@@ -103,15 +104,21 @@ impl Translate<'_> {
         self.complete(&mut parts, &around);
         Some(parts)
     }
-    /// The position of the first lane's element in the buffer.
+    /// The position of the first lane's element in the buffer, if it and the bounds of its variables are
+    /// known: those of the tile count from 0, and have the bounds of their loops only if these begin there.
     fn first_position(&self, a: &Access, form: Form) -> Option<Dim> {
         let bytes = form.bytes() as i32;
         let Some(Arg::Pointer { linear, size, .. }) = self.args.get(a.stream.0) else { return None };
-        let whole = *size == form.bytes() && a.disp % bytes == 0;
+        let stored = self.m.bufs[a.storage].ty.bytes() == Some(form.bytes());
+        if !stored || *size != form.bytes() || a.disp % bytes != 0 {
+            return None;
+        }
         let moves = a.stream.1.iter().map(|(s, stride)| Dim::sym(*s) * *stride);
-        let known =
-            whole.then(|| *linear + a.uniform.unwrap_or(Dim::constant(0)) + i64::from(a.disp / bytes))?;
-        Some(moves.fold(known, |all, d| all + d))
+        let uniform = a.uniform.unwrap_or(Dim::constant(0));
+        let position = moves.fold(*linear + uniform + i64::from(a.disp / bytes), |all, d| all + d);
+        let begins_at_zero =
+            |s: &Sym| self.m.syms.loop_range(*s).is_some_and(|(lo, _)| lo.as_const() == Some(0));
+        position.syms().iter().all(|s| !self.locals.contains(s) || begins_at_zero(s)).then_some(position)
     }
     fn elements(&self, storage: Buf) -> Dim {
         Dim::product(self.m.bufs[storage].dims.iter().copied())
