@@ -66,7 +66,7 @@ fn is_tile(body: &[Stmt]) -> bool {
 }
 
 /// True if nothing after the first `n` statements uses what these define.
-fn is_closed(body: &[Stmt], n: usize) -> bool {
+pub(super) fn is_closed(body: &[Stmt], n: usize) -> bool {
     let own = |r: Reg| {
         body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r))
     };

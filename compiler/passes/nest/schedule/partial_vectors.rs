@@ -13,6 +13,7 @@
 
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::fresh_regs;
+use crate::passes::nest::schedule::outline;
 use crate::sym::Dim;
 
 /// Makes the versions in the body of a scheduled kernel.
@@ -36,12 +37,16 @@ fn versions(m: &mut Module, mut body: Vec<Stmt>, iterations: Option<Dim>) -> Vec
         return body;
     };
     let has = |s: &Stmt| visit::any(std::slice::from_ref(s), &mut |s| has_lanes(s, n));
-    let (Some(mut first), Some(last)) = (body.iter().position(has), body.iter().rposition(has)) else {
+    let (Some(mut first), Some(mut last)) = (body.iter().position(has), body.iter().rposition(has)) else {
         return body;
     };
     // Accumulators belong to the vectors that update them.
     while first > 0 && matches!(body[first - 1], Stmt::Acc { .. }) {
         first -= 1;
+    }
+    // So do the statements that use what a version defines.
+    while !outline::is_closed(&body[first..], last + 1 - first) {
+        last += 1;
     }
     let part = body[first..=last].to_vec();
     // Where there may be no lanes, the statements between the vectors run all the same.
