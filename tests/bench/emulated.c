@@ -1,27 +1,13 @@
-/* Calls the model `subject` with what a file holds, argv[1], and writes its outputs to another one, argv[2]. All numbers are int64,
+/* Calls the model `subject` with what stands on standard input, and writes its outputs to standard output. All numbers are int64,
    little endian: the calls, the dimension parameters; of each input its bytes and data; of each output its bytes and the
    dimensions that there is room for. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "subject.h"
+#include "../tools/input.h"
 
 enum { MAX = 64 };
-
-static FILE *in;
-
-static void get(void *to, size_t n) {
-  if (n && fread(to, 1, n, in) != n) {
-    fprintf(stderr, "the input ends early\n");
-    exit(2);
-  }
-}
-
-static int64_t number(void) {
-  int64_t v;
-  get(&v, sizeof v);
-  return v;
-}
 
 static void *room(uint64_t n) {
   void *p = aligned_alloc(64, (n + 127) / 64 * 64);
@@ -29,12 +15,12 @@ static void *room(uint64_t n) {
   return p;
 }
 
-int main(int argc, char **argv) {
+int main(void) {
   const onnxc_model *m = &subject_model;
   static const void *inputs[MAX];
   static void *outputs[MAX];
   static int64_t params[MAX], dims[MAX][16], bytes[MAX], *out_dims[MAX];
-  if (argc != 3 || !(in = fopen(argv[1], "rb")) || m->n_inputs > MAX || m->n_outputs > MAX || m->n_dim_params > MAX) return 2;
+  if (m->n_inputs > MAX || m->n_outputs > MAX || m->n_dim_params > MAX) return 2;
   int64_t calls = number();
   for (uint32_t i = 0; i < m->n_dim_params; i++) params[i] = number();
   for (uint32_t i = 0; i < m->n_inputs; i++) {
@@ -59,7 +45,6 @@ int main(int argc, char **argv) {
     fprintf(stderr, "status %" PRId32 "\n", status);
     return 4;
   }
-  FILE *out = fopen(argv[2], "wb");
-  for (uint32_t k = 0; out && k < m->n_outputs; k++) fwrite(outputs[k], 1, (size_t)bytes[k], out);
-  return !out || fclose(out);
+  for (uint32_t k = 0; k < m->n_outputs; k++) fwrite(outputs[k], 1, (size_t)bytes[k], stdout);
+  return 0;
 }

@@ -22,16 +22,16 @@ import onnx
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(HERE, "..", "tools"))
+sys.path.insert(0, os.path.join(HERE, "..", "onnx_backend"))
+import cross
 import hunt_cases
 from cases import Case
 from compare import difference
 
-# Target: C compiler, emulator and its CPU.
-MACHINES = {
-    "x86_64-unknown-linux-gnu": ("gcc", "qemu-x86_64", "max"),
-    "aarch64-unknown-linux-gnu": ("aarch64-linux-gnu-gcc", "qemu-aarch64", "max"),
-    "riscv64gc-unknown-linux-gnu": ("riscv64-linux-gnu-gcc", "qemu-riscv64", "rv64,v=true,vlen=256,vext_spec=v1.0"),
-}
+# Target: C compiler, emulator.
+TOOLS = cross.TOOLS | {"x86_64-unknown-linux-gnu": ("gcc", "qemu-x86_64")}
+# CPUs of the emulators; of the others the best one.
+CPUS = {"riscv64gc-unknown-linux-gnu": "rv64,v=true,vlen=256,vext_spec=v1.0"}
 BASE = ("x86_64-unknown-linux-gnu", "x86-64-v3")
 
 
@@ -39,11 +39,13 @@ class Failed(Exception):
     pass
 
 
-def run(command):
-    r = subprocess.run(command, capture_output=True, text=True, timeout=600)
+def run(command, given=b""):
+    """What a command writes to standard output and to standard error."""
+    r = subprocess.run(command, input=given, capture_output=True, timeout=600)
+    said = r.stderr.decode(errors="replace")
     if r.returncode:
-        raise Failed((r.stderr or r.stdout).strip()[-160:] or f"{command[0]} ends with {r.returncode}")
-    return r.stderr
+        raise Failed(said.strip()[-160:] or f"{command[0]} ends with {r.returncode}")
+    return r.stdout, said
 
 
 def plugin(work, qemu):
@@ -61,7 +63,8 @@ class Emulated:
 
     def __init__(self, a, work, target, levels):
         self.onnxc, self.work, self.target, self.levels = a.onnxc, work, target, levels
-        self.cc, self.qemu, self.cpu = MACHINES[target]
+        self.cc, self.qemu = TOOLS[target]
+        self.cpu = CPUS.get(target, "max")
         if a.qemu:
             self.qemu = os.path.join(a.qemu, self.qemu)
 
@@ -84,12 +87,10 @@ class Emulated:
             data += number(size) + b"".join(map(number, shape))
         counts = []
         for calls in (1, 2):
-            with open(at("in"), "wb") as f:
-                f.write(number(calls) + data)
-            said = run([self.qemu, "-cpu", self.cpu, "-plugin", self.plugin, at("program"), at("in"), at("out")])
+            raw, said = run([self.qemu, "-cpu", self.cpu, "-plugin", self.plugin, at("program")], number(calls) + data)
             counts.append(int(said.split("instructions ")[1].split()[0]))
-        with open(at("out"), "rb") as f:
-            results = [np.frombuffer(f.read(size), kind).reshape(shape) for size, (shape, kind) in zip(sizes, outputs)]
+        ends = np.cumsum(sizes, dtype=int)
+        results = [np.frombuffer(raw[end - size:end], kind).reshape(shape) for size, end, (shape, kind) in zip(sizes, ends, outputs)]
         return counts[1] - counts[0], results
 
 
@@ -129,7 +130,7 @@ def line(row):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("onnxc", help="the program")
-    p.add_argument("--target", default="aarch64-unknown-linux-gnu", choices=list(MACHINES))
+    p.add_argument("--target", default="aarch64-unknown-linux-gnu", choices=list(cross.TOOLS))
     p.add_argument("--cpu", help="levels of the code; default: those of the target")
     p.add_argument("--count", type=int, default=96, help="cases, the families in turn")
     p.add_argument("--first", type=int, default=0, help="number of the first case")
@@ -145,11 +146,12 @@ def main():
         lacks = target.missing() or base.missing()
         if lacks:
             return f"skipped: {lacks} is not installed"
-        for f, machine in zip(folders, (target, base)):
-            os.mkdir(f)
-            machine.plugin = plugin(f, base.qemu)
-            if not machine.plugin:
-                return f"skipped: {machine.qemu} takes no plugins"
+        counts = plugin(work, base.qemu)
+        if not counts:
+            return f"skipped: {base.qemu} takes no plugins"
+        for machine in (target, base):
+            os.mkdir(machine.work)
+            machine.plugin = counts
         rows = []
         print(f"{a.target} over x86-64-v3, symbols over numbers; instructions: x86-64-v3, numbers, symbols")
         for i in range(a.first, a.first + a.count):

@@ -3,6 +3,7 @@
 #define GUARD_VALUES_H
 #include "memory.h"
 #include "cases.h"
+#include "../tools/input.h"
 
 struct elements {
   int32_t dtype;
@@ -35,19 +36,6 @@ static void *allocated(size_t n) {
   void *p = calloc(n ? n : 1, 1);
   if (!p) exit(3);
   return p;
-}
-
-static void get(void *to, size_t n) {
-  if (n && !get_or_end(to, n)) {
-    fprintf(stderr, "the input ends early\n");
-    exit(2);
-  }
-}
-
-static int64_t number(void) {
-  int64_t v;
-  get(&v, sizeof v);
-  return v;
 }
 
 static int64_t *numbers(int64_t n) {

@@ -6,21 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cases.h"
+#include "../tools/input.h"
 
 enum { MAX = 2048 };
-
-static void get(void *to, size_t n) {
-  if (n && fread(to, 1, n, stdin) != n) {
-    fprintf(stderr, "the input ends early\n");
-    exit(2);
-  }
-}
-
-static int64_t number(void) {
-  int64_t v;
-  get(&v, sizeof v);
-  return v;
-}
 
 static void put(int64_t v) { fwrite(&v, 1, sizeof v, stdout); }
 
