@@ -186,9 +186,8 @@ impl Translate<'_> {
     /// four of the buffer if these begin earlier. Nothing is read after the end of a buffer, nor before the
     /// beginning of one with at least four bytes.
     fn short_gather(&mut self, a: &Access, form: Form, index: Value, mem: Mem) -> Fit<Value> {
-        let owner = &self.m.bufs[a.storage];
-        let total = Dim::product(owner.dims.iter().copied());
-        let size = owner.ty.bytes().ok_or("elements smaller than a byte")?;
+        let total = self.elements(a.storage);
+        let size = self.m.bufs[a.storage].ty.bytes().ok_or("elements smaller than a byte")?;
         if !self.m.syms.is_nonneg(total * i64::from(size) - 4) {
             return Err("a gather from what may be shorter than a word");
         }

@@ -58,8 +58,7 @@ impl Translate<'_> {
         let used = self.used_lanes();
         let places: Vec<i64> = (0..used.unwrap_or(self.b.lanes())).map(place).collect::<Option<_>>()?;
         if used.is_none() && self.lanes_left().is_none() {
-            let (first, total) =
-                (first.as_const()?, Dim::product(self.m.bufs[storage].dims.iter().copied()).as_const()?);
+            let (first, total) = (first.as_const()?, self.elements(storage).as_const()?);
             let inside = |p: &i64| first.checked_add(*p).is_some_and(|at| (0..total).contains(&at));
             places.iter().all(inside).then_some(())?;
         }
@@ -120,7 +119,8 @@ impl Translate<'_> {
             |s: &Sym| self.m.syms.loop_range(*s).is_some_and(|(lo, _)| lo.as_const() == Some(0));
         position.syms().iter().all(|s| !self.locals.contains(s) || begins_at_zero(s)).then_some(position)
     }
-    fn elements(&self, storage: Buf) -> Dim {
+    /// The elements of a buffer.
+    pub(super) fn elements(&self, storage: Buf) -> Dim {
         Dim::product(self.m.bufs[storage].dims.iter().copied())
     }
     /// True if the buffer is proven to have the elements `from..to`, relative to the first lane's.

@@ -152,12 +152,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             m.kernels[k].schedules.push(schedule);
         }
     }
-    if !facts.caps.has_partial(None) && facts.caps.has_partial(Some(1)) && m.optimize.may_grow() {
-        let kernels: BTreeSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
-        kernels.into_iter().for_each(|k| partial_vectors::run(m, k));
-    }
-    if facts.caps.tiles != Tiles::None {
-        visit::calls(&m.driver).into_iter().for_each(|k| outline::run(m, k));
+    let known = !facts.caps.has_partial(None) && facts.caps.has_partial(Some(1));
+    for k in visit::calls(&m.driver).into_iter().collect::<BTreeSet<Kernel>>() {
+        if known && m.optimize.may_grow() {
+            partial_vectors::run(m, k);
+        }
+        if facts.caps.tiles != Tiles::None {
+            outline::run(m, k);
+        }
     }
     m.kernels.values_mut().for_each(|k| k.scheduled = true);
     m.stage = Stage::Scheduled;
