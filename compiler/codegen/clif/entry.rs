@@ -235,8 +235,9 @@ impl Entry<'_> {
             }
         }
         self.dims(e, p[0])?;
-        self.derived(e)?;
-        self.checks(e)?;
+        let bounds = self.bounds(e);
+        self.derived(e, &bounds)?;
+        self.checks(e, &bounds)?;
         let v = e.dim(self.interface.workspace)?;
         self.store(e, v, p[1], 0);
         self.ok(e);
@@ -256,8 +257,9 @@ impl Entry<'_> {
         let frame = self.slot(e, self.frame.size());
         e.frame = frame;
         self.dims(e, dims)?;
-        self.derived(e)?;
-        self.checks(e)?;
+        let bounds = self.bounds(e);
+        self.derived(e, &bounds)?;
+        self.checks(e, &bounds)?;
         self.out_dims(e, out_dims)?;
         for (list, tensors) in [(inputs, &self.interface.inputs), (outputs, &self.interface.outputs)] {
             for (k, t) in tensors.iter().enumerate() {
@@ -268,14 +270,27 @@ impl Entry<'_> {
                 if count.as_const() == Some(0) || self.m.syms.at_run_time(count) {
                     continue;
                 }
-                let mut ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0);
-                if count.as_const().is_none() && !self.m.syms.is_pos(count) {
-                    let n = e.dim(count)?;
-                    let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
-                    ok = e.b.ins().bor(ok, empty);
-                }
                 let what = if list == inputs { "input" } else { "output" };
-                e.require_plain(ok, Check::new(Status::Null, format!("{what} {} is NULL", quoted(&t.name))))?;
+                let null = Check::new(Status::Null, format!("{what} {} is NULL", quoted(&t.name)));
+                if count.as_const().is_some() || self.m.syms.is_pos(count) {
+                    let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0);
+                    e.require_plain(ok, null)?;
+                    continue;
+                }
+                // The address of a tensor without elements may be NULL.
+                let (missing, next) = (e.b.create_block(), e.b.create_block());
+                e.b.ins().brif(v, next, &[], missing, &[]);
+                e.b.switch_to_block(missing);
+                e.b.seal_block(missing);
+                e.b.set_cold_block(missing);
+                e.push();
+                let n = e.dim(count)?;
+                let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
+                e.require_plain(empty, null)?;
+                e.pop();
+                e.b.ins().jump(next, &[]);
+                e.b.switch_to_block(next);
+                e.b.seal_block(next);
             }
         }
         let aligned = |e: &mut Emit, v: Value, what: &str| {

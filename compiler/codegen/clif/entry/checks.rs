@@ -11,29 +11,66 @@ use crate::codegen::interface::Tensor;
 use crate::codegen::weights_file::{self, PLANS_AT, SIZE_AT};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Place, Status, Stmt};
-use crate::sym::{Atom, Dim, SymKind, SymTable, View};
+use crate::sym::{Atom, Dim, Sym, SymKind, SymTable, View};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
+use std::collections::{HashMap, HashSet};
 
-/// Upper bound of the magnitude of a dim and of all sums in it, given the legal values of its symbols.
-fn magnitude(syms: &SymTable, d: Dim) -> f64 {
-    let View::Sum { terms, constant } = d.view() else {
-        return d.as_const().map_or(f64::INFINITY, |c| (c as f64).abs());
-    };
-    let many = |v: &[Dim]| v.iter().map(|x| magnitude(syms, *x)).fold(0.0, f64::max);
-    let atom = |a: &Atom| match a {
-        Atom::Sym(s) => {
-            let r = syms.declared_range(*s);
-            let hi = r.hi.unwrap_or(if syms.kind(*s) == SymKind::Derived { i64::MAX } else { MAX_DIM });
-            (hi as f64).max(-(r.lo.unwrap_or(i64::MIN) as f64))
+/// The magnitude from which 64-bit arithmetic with a size is not trusted.
+const LIMIT: f64 = (1i64 << 62) as f64;
+
+/// Upper bounds of magnitudes, if dim params have their legal values and at most `most`.
+struct Magnitudes<'a> {
+    syms: &'a SymTable,
+    most: i64,
+    derived: HashMap<Sym, f64>,
+}
+
+impl Magnitudes<'_> {
+    fn new(syms: &SymTable, most: i64) -> Magnitudes<'_> {
+        let mut all = Magnitudes { syms, most, derived: HashMap::new() };
+        for (s, d) in syms.derived() {
+            let of = all.of(*d);
+            all.derived.insert(*s, of);
         }
-        Atom::FloorDiv(x, y) | Atom::Mod(x, y) => many(&[*x, *y]),
-        Atom::Min(v) | Atom::Max(v) => many(v),
-    };
-    terms.iter().fold((constant as f64).abs(), |sum, (c, atoms)| {
-        sum + atoms.iter().map(atom).product::<f64>() * (*c as f64).abs()
-    })
+        all
+    }
+    /// Upper bound of the magnitude of a dim and of all sums in it.
+    fn of(&self, d: Dim) -> f64 {
+        let View::Sum { terms, constant } = d.view() else {
+            return d.as_const().map_or(f64::INFINITY, |c| (c as f64).abs());
+        };
+        let many = |v: &[Dim]| v.iter().map(|x| self.of(*x)).fold(0.0, f64::max);
+        let atom = |a: &Atom| match a {
+            Atom::Sym(s) => self.of_sym(*s),
+            Atom::FloorDiv(x, y) | Atom::Mod(x, y) => many(&[*x, *y]),
+            Atom::Min(v) | Atom::Max(v) => many(v),
+        };
+        terms.iter().fold((constant as f64).abs(), |sum, (c, atoms)| {
+            sum + atoms.iter().map(atom).product::<f64>() * (*c as f64).abs()
+        })
+    }
+    fn of_sym(&self, s: Sym) -> f64 {
+        let r = self.syms.declared_range(s);
+        let hi = match (self.derived.get(&s), self.syms.kind(s)) {
+            (Some(of), _) => of.min(r.hi.unwrap_or(i64::MAX) as f64),
+            (None, SymKind::Derived) => r.hi.unwrap_or(i64::MAX) as f64,
+            (None, SymKind::Runtime) => r.hi.unwrap_or(MAX_DIM) as f64,
+            (None, _) => r.hi.unwrap_or(MAX_DIM).min(self.most) as f64,
+        };
+        hi.max(-(r.lo.unwrap_or(i64::MIN) as f64))
+    }
+    fn exceed(&self, d: Dim) -> bool {
+        self.of(d) >= LIMIT
+    }
+}
+
+/// What is known about the sizes of a module at entry.
+pub(super) struct Bounds<'a> {
+    of: Magnitudes<'a>,
+    /// A condition under which all sizes fit; `None` if they always do, or it is not known.
+    small: Option<Value>,
 }
 
 impl Entry<'_> {
@@ -42,9 +79,9 @@ impl Entry<'_> {
         for (k, d) in self.interface.dim_params.iter().enumerate() {
             let v = self.load(e, dims, 8 * k as i32);
             let most = d.hi.unwrap_or(MAX_DIM);
-            let lo = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, v, d.lo);
-            let hi = e.b.ins().icmp_imm_s(IntCC::SignedLessThanOrEqual, v, most);
-            let ok = e.b.ins().band(lo, hi);
+            // One comparison: values below `lo` wrap to large ones.
+            let above = if d.lo == 0 { v } else { e.b.ins().iadd_imm_s(v, -d.lo) };
+            let ok = e.b.ins().icmp_imm_s(IntCC::UnsignedLessThanOrEqual, above, most - d.lo);
             let (name, of) = self.words().param(Dim::sym(d.sym));
             let mut check =
                 Check::new(Status::Dim, format!("{name} is %lld: it must be from {} to {most}", d.lo));
@@ -114,53 +151,98 @@ impl Entry<'_> {
             (None, None) => Default::default(),
         }
     }
+    /// The bounds of sizes, and a condition on the dim params for which no size of this module overflows.
+    ///
+    /// The exact checks take tens of instructions each, a large part of a call of a small model.
+    pub(super) fn bounds(&self, e: &mut Emit) -> Bounds<'_> {
+        let syms = &self.m.syms;
+        let derived = syms.derived().iter().map(|(_, d)| *d);
+        let compared = self.m.driver.iter().filter(|s| early(self, s)).flat_map(|s| s.dims());
+        let sizes = derived.chain(compared).chain(self.sizes().into_iter().map(|(_, d)| d));
+        let fit = |most: i64| {
+            let of = Magnitudes::new(syms, most);
+            sizes.clone().all(|d| !of.exceed(d)).then_some(of)
+        };
+        if let Some(of) = fit(MAX_DIM) {
+            return Bounds { of, small: None };
+        }
+        let params = self.interface.dim_params.iter().filter_map(|d| e.vars.get(&d.sym).copied());
+        let params: Vec<Value> = params.collect();
+        let bits = (8..31).rev().find(|bits| fit((1 << bits) - 1).is_some());
+        let small = bits.zip(params.into_iter().reduce(|x, y| e.b.ins().bor(x, y)));
+        let small = small.map(|(bits, all)| e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, all, 1 << bits));
+        Bounds { of: Magnitudes::new(syms, MAX_DIM), small }
+    }
     /// Computes the derived sizes, except those of dim params that this module lacks: constants are folded in
     /// a separate module with the symbols of the whole model.
-    pub(super) fn derived(&self, e: &mut Emit) -> Result<()> {
+    pub(super) fn derived(&self, e: &mut Emit, bounds: &Bounds) -> Result<()> {
         for (s, d) in self.m.syms.derived() {
             if !d.syms().iter().all(|t| e.vars.contains_key(t)) {
                 continue;
             }
-            self.bounded(e, *d, &format!("size {}", quoted(self.m.syms.name(*s))))?;
+            self.bounded(e, bounds, &[(format!("size {}", quoted(self.m.syms.name(*s))), *d)])?;
             let v = e.dim(*d)?;
             e.vars.insert(*s, v);
         }
         Ok(())
     }
     /// Checks the conditions on the dim params.
-    pub(super) fn checks(&self, e: &mut Emit) -> Result<()> {
+    pub(super) fn checks(&self, e: &mut Emit, bounds: &Bounds) -> Result<()> {
         for s in &self.m.driver {
             if let Stmt::Check { cond, status } = s
                 && early(self, s)
             {
-                s.dims().into_iter().try_for_each(|d| self.bounded(e, d, "a size that a check compares"))?;
+                let sizes = s.dims().into_iter().map(|d| ("a size that a check compares".to_owned(), d));
+                self.bounded(e, bounds, &sizes.collect::<Vec<_>>())?;
                 let c = e.truth(cond)?;
                 self.check(e, c, cond, *status)?;
             }
         }
+        self.bounded(e, bounds, &self.sizes())
+    }
+    /// The sizes of inputs and outputs in bits, and that of the workspace, with their names in errors. The
+    /// first of equal sizes stands for all; those that run time defines are checked there.
+    fn sizes(&self) -> Vec<(String, Dim)> {
         let (i, m) = (self.interface, self.m);
         let bits = |b: &Buf| Dim::product(m.bufs[*b].dims.iter().copied()) * i64::from(m.element_bits(*b));
         let kinds = [("input", &m.inputs), ("output", &m.outputs)];
         let tensors = kinds.into_iter().flat_map(|(what, list)| {
             list.iter().map(move |b| (format!("{what} {}", quoted(&m.bufs[*b].name)), bits(b)))
         });
-        for (name, d) in tensors
+        let mut seen = HashSet::new();
+        tensors
             .chain([("the workspace".to_owned(), i.workspace)])
-            .filter(|(_, d)| !m.syms.at_run_time(*d))
-        {
-            self.bounded(e, d, &name)?;
-        }
-        Ok(())
+            .filter(|(_, d)| !m.syms.at_run_time(*d) && seen.insert(*d))
+            .collect()
     }
-    /// Checks that 64-bit arithmetic yields the value of a dim, unless the bounds of its symbols imply it.
-    fn bounded(&self, e: &mut Emit, d: Dim, name: &str) -> Result<()> {
-        if magnitude(&self.m.syms, d) >= (1i64 << 62) as f64 {
-            let ok = e.fits(d)?;
+    /// Checks that 64-bit arithmetic yields the values of dims, unless the bounds of their symbols or
+    /// `bounds.small` imply it.
+    fn bounded(&self, e: &mut Emit, bounds: &Bounds, sizes: &[(String, Dim)]) -> Result<()> {
+        let sizes: Vec<_> = sizes.iter().filter(|(_, d)| bounds.of.exceed(*d)).collect();
+        if sizes.is_empty() {
+            return Ok(());
+        }
+        let (exact, done) = (e.b.create_block(), e.b.create_block());
+        if let Some(small) = bounds.small {
+            e.b.ins().brif(small, done, &[], exact, &[]);
+            e.b.set_cold_block(exact);
+        } else {
+            e.b.ins().jump(exact, &[]);
+        }
+        e.b.switch_to_block(exact);
+        e.b.seal_block(exact);
+        e.push();
+        for (name, d) in sizes {
+            let ok = e.fits(*d)?;
             e.require_plain(
                 ok,
                 Check::new(Status::Dim, format!("{name} would be larger than memory can be")),
             )?;
         }
+        e.pop();
+        e.b.ins().jump(done, &[]);
+        e.b.switch_to_block(done);
+        e.b.seal_block(done);
         Ok(())
     }
     /// Compares the header of the weights file with the object's expectations.

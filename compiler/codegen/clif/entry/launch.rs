@@ -39,15 +39,36 @@ impl Entry<'_> {
         let done = e.b.create_block();
         let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN)
             || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
-        let call = if small {
-            e.b.ins().call(f, &[frame, zero, n])
+        let direct = |e: &mut Emit| {
+            let call = e.b.ins().call(f, &[frame, zero, n]);
+            e.b.inst_results(call)[0]
+        };
+        let status = if small {
+            direct(e)
         } else {
+            let called = e.b.create_block();
+            let status = e.b.append_block_param(called, I32);
+            // With a size of run time a kernel may be small: without `exec` it is called directly.
+            if data.work.as_const().is_none() {
+                let (tasks, serial) = (e.b.create_block(), e.b.create_block());
+                e.b.ins().brif(exec, tasks, &[], serial, &[]);
+                e.b.switch_to_block(serial);
+                e.b.seal_block(serial);
+                let status = direct(e);
+                e.b.ins().jump(called, &[status.into()]);
+                e.b.switch_to_block(tasks);
+                e.b.seal_block(tasks);
+            }
             let address = e.b.ins().func_addr(I64, f);
             let work = e.dim(data.work)?;
             let launch = self.local(e, LAUNCH);
-            e.b.ins().call(launch, &[address, frame, n, work, exec, ctx])
+            let call = e.b.ins().call(launch, &[address, frame, n, work, exec, ctx]);
+            let given = e.b.inst_results(call)[0];
+            e.b.ins().jump(called, &[given.into()]);
+            e.b.switch_to_block(called);
+            e.b.seal_block(called);
+            status
         };
-        let status = e.b.inst_results(call)[0];
         self.leave_if(e, status, k);
         e.b.ins().jump(done, &[]);
         e.b.switch_to_block(done);
