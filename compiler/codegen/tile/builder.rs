@@ -75,6 +75,7 @@ fn counts(op: Op) -> bool {
             | Op::Greater
             | Op::Splat(_)
             | Op::ICmp(..)
+            | Op::UCmp(..)
     )
 }
 
@@ -195,6 +196,7 @@ impl Builder {
             | Op::Fma { .. }
             | Op::Cmp(..)
             | Op::ICmp(..)
+            | Op::UCmp(..)
             | Op::MaskAnd
             | Op::MaskOr
             | Op::MaskXor
@@ -587,6 +589,11 @@ impl Builder {
                 self.mask_of(c, bits)
             }
         }
+    }
+    /// Compares unsigned integers on a machine that has [`Op::UCmp`].
+    pub fn native_ucmp(&mut self, p: Pred, a: Value, b: Value, bits: Bits) -> Value {
+        let c = self.value(Op::UCmp(p, bits), &[a, b], None, Class::Mask);
+        self.mask_of(c, bits)
     }
     /// The mask of all lanes, or the empty mask.
     pub fn all_lanes(&mut self, set: bool) -> Value {

@@ -486,6 +486,8 @@ pub enum Op {
     Cmp(Pred, Bits),
     /// Compares signed integers.
     ICmp(Pred, Bits),
+    /// Compares unsigned integers: `Lt` or `Le`.
+    UCmp(Pred, Bits),
     /// Masks combined.
     MaskAnd,
     /// Masks combined.

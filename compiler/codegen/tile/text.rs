@@ -166,6 +166,7 @@ names!(Op {
     "dot2" Dot2
     "cmp" Cmp(pred, bits)
     "icmp" ICmp(pred, bits)
+    "ucmp" UCmp(pred, bits)
     "mask_and" MaskAnd
     "mask_or" MaskOr
     "mask_xor" MaskXor

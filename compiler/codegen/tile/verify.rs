@@ -241,7 +241,7 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::Zip { .. } | Op::Unzip { .. } | Op::UnzipBlocks { .. } => (&[V, V], vector),
         Op::AddMulBytes { .. } | Op::BytesInto => (&[V, V, V], vector),
         Op::MulBytes { .. } | Op::AddPairs(_) | Op::BytesFrom => (&[V, V], vector),
-        Op::Cmp(..) | Op::ICmp(..) => (&[V, V], mask),
+        Op::Cmp(..) | Op::ICmp(..) | Op::UCmp(..) => (&[V, V], mask),
         Op::MaskAnd | Op::MaskOr | Op::MaskXor => (&[M, M], mask),
         Op::Select(_) | Op::SelectInto(..) => (&[V, V, M], vector),
         Op::BranchLess(Some(_)) => (&[I], None),

@@ -1,13 +1,18 @@
 //! Loops and branches, and their carried values.
 
 use super::{Builder, Count, Loop};
-use crate::codegen::tile::ir::{Block, Class, Op, Value};
+use crate::codegen::tile::ir::{Block, Class, Op, Value, Width};
 
 impl Builder {
     /// Opens a region that runs only if a mask is not empty; see [`Builder::open_if_positive`].
     pub(in crate::codegen::tile) fn open_if_any(&mut self, mask: Value) -> usize {
-        let all = self.all_lanes(true);
-        let mask = self.masks(Op::MaskAnd, mask, all);
+        // Lanes that do not exist may be set.
+        let mask = if self.width() == Width::Avx512 && self.lanes() == 16 {
+            mask
+        } else {
+            let all = self.all_lanes(true);
+            self.masks(Op::MaskAnd, mask, all)
+        };
         let any = self.value(Op::AnyLane, &[mask], None, Class::Int);
         self.open_if_positive(any)
     }

@@ -8,7 +8,7 @@ use crate::codegen::{Map, Set};
 /// True for cheap operations without side effects that partial vectors repeat. Operations on masks are
 /// excluded: a gather clobbers its own copy.
 fn moves(op: Op) -> bool {
-    matches!(op, Op::Splat(_) | Op::ICmp(..))
+    matches!(op, Op::Splat(_) | Op::ICmp(..) | Op::UCmp(..))
 }
 
 impl Builder {

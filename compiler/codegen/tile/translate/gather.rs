@@ -37,6 +37,7 @@ impl Translate<'_> {
         let read = self.cast(to, index)?.v;
         let bits = self.b.index_bits();
         let extent = self.substituted(extent);
+        let before = self.b.next_value();
         let limit = match self.count(extent)? {
             Count::Fixed(n) if bits == Bits::B32 && i32::try_from(n).is_err() => {
                 return Err("an index beyond 32 bits");
@@ -48,6 +49,7 @@ impl Translate<'_> {
             }
             Count::Run(n) => self.b.splat(n),
         };
+        self.b.are_positions(before);
         let out = self.b.ucmp(Pred::Le, limit, read, bits);
         let zero = self.index_number(0);
         let value = self.b.select(out, zero, read, bits);

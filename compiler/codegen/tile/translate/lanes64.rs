@@ -82,6 +82,9 @@ impl Builder {
         if matches!(p, Pred::Eq | Pred::Ne) {
             return self.icmp(p, a, b, bits);
         }
+        if self.has(Op::UCmp(p, bits)) {
+            return self.native_ucmp(p, a, b, bits);
+        }
         let (a, b) = (self.turned(a, bits), self.turned(b, bits));
         self.icmp(p, a, b, bits)
     }

@@ -72,6 +72,7 @@ impl Translate<'_> {
         // The elements from the first lane's position on, or the last ones of the row.
         let (places, base) = if near.rises {
             let first = self.b.first(bound.value);
+            let before = self.b.next_value();
             let most = match self.count(near.extent)? {
                 Count::Fixed(n) => self.b.int((n - lanes).max(0)),
                 Count::Run(n) => {
@@ -80,6 +81,7 @@ impl Translate<'_> {
                     self.b.greater(before, zero)
                 }
             };
+            self.b.are_positions(before);
             let first = self.b.lesser(first, most);
             let (at, bytes) = (self.b.splat(first), self.b.mul_imm(first, form.bytes() as i32));
             (self.index_op(Bin::ISub, bound.value, at), self.b.add(base, bytes))

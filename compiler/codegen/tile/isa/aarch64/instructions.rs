@@ -198,6 +198,7 @@ impl Emit<'_> {
             Op::Cmp(Pred::Unordered, _) if r[0] != r[1] => return Err(none(op)),
             Op::Cmp(p, bits) => self.compare(table::cmp(p, bits), p, d, r),
             Op::ICmp(p, bits) => self.compare(table::icmp(p, bits), p, d, r),
+            Op::UCmp(p, bits) => self.compare(table::ucmp(p, bits), p, d, r),
             Op::MaskAnd => self.code.three(table::AND, d, r[0], r[1]),
             Op::MaskOr => self.code.three(table::ORR, d, r[0], r[1]),
             Op::MaskXor => self.code.three(table::EOR, d, r[0], r[1]),

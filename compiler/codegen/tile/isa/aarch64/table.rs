@@ -127,6 +127,15 @@ pub(super) fn icmp(p: Pred, bits: Bits) -> u32 {
     pick(row, bits)
 }
 
+/// The same of unsigned integers.
+pub(super) fn ucmp(p: Pred, bits: Bits) -> u32 {
+    match p {
+        Pred::Lt => pick([0x6ea0_3400, 0x6ee0_3400], bits),
+        Pred::Le => pick([0x6ea0_3c00, 0x6ee0_3c00], bits),
+        p => icmp(p, bits),
+    }
+}
+
 /// d += n * m, or d -= n * m.
 pub(super) fn fma(neg: bool, bits: Bits) -> u32 {
     pick(if neg { [0x4ea0_cc00, 0x4ee0_cc00] } else { [0x4e20_cc00, 0x4e60_cc00] }, bits)

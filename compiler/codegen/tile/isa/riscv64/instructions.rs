@@ -150,6 +150,10 @@ impl Emit<'_> {
                 self.want(Width::of(bits));
                 self.code.vector(table::icmp(p), d, r[0], r[1]);
             }
+            Op::UCmp(p, bits) => {
+                self.want(Width::of(bits));
+                self.code.vector(table::ucmp(p), d, r[0], r[1]);
+            }
             Op::MaskAnd => self.code.vector(table::MASK_AND, d, r[0], r[1]),
             Op::MaskOr => self.code.vector(table::MASK_OR, d, r[0], r[1]),
             Op::MaskXor => self.code.vector(table::MASK_XOR, d, r[0], r[1]),

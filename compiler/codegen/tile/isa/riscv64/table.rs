@@ -207,6 +207,15 @@ pub(super) fn icmp(p: Pred) -> u32 {
     )
 }
 
+/// The same of unsigned integers.
+pub(super) fn ucmp(p: Pred) -> u32 {
+    match p {
+        Pred::Lt => v(0b011010, Of::Ivv),
+        Pred::Le => v(0b011100, Of::Ivv),
+        p => icmp(p),
+    }
+}
+
 /// d = d + a * b, or d - a * b.
 pub(super) fn fma231(neg: bool) -> u32 {
     v(if neg { 0b101111 } else { 0b101100 }, Of::Fvv)

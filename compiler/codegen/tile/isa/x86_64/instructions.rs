@@ -473,6 +473,9 @@ impl Emit<'_> {
             Op::ICmp(pred, bits) if self.wide() => {
                 Instruction::with4(table::icmp(bits)[c], p.d, p.r[0], p.r[1], pred as u32)
             }
+            Op::UCmp(pred, bits) => {
+                Instruction::with4(table::ucmp(bits)[c], p.d, p.r[0], p.r[1], pred as u32)
+            }
             Op::ICmp(Pred::Eq, bits) => Instruction::with3(table::icmp(bits)[c], p.d, p.r[0], p.r[1]),
             Op::ICmp(_, bits) => Instruction::with3(table::igreater(bits), p.d, p.r[1], p.r[0]),
             Op::MaskAnd | Op::MaskOr | Op::MaskXor => {

@@ -252,6 +252,14 @@ pub(super) fn icmp(bits: Bits) -> Row {
         Bits::B64 => row!(VEX_Vpcmpeqq_ymm_ymm_ymmm256 EVEX_Vpcmpq_kr_k1_zmm_zmmm512b64_imm8),
     }
 }
+/// The same of unsigned integers.
+pub(super) fn ucmp(bits: Bits) -> Row {
+    let wide = match bits {
+        Bits::B32 => Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8,
+        Bits::B64 => Code::EVEX_Vpcmpuq_kr_k1_zmm_zmmm512b64_imm8,
+    };
+    [Code::INVALID, wide]
+}
 /// a > b of integers at 256 bits.
 pub(super) fn igreater(bits: Bits) -> Code {
     match bits {
@@ -334,6 +342,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         // Expanded at 256 bits.
         Op::Un(Un::Narrow(_), _) => return column == 0,
         Op::Un(op, bits) => un(op, bits).0[column],
+        Op::UCmp(_, bits) => ucmp(bits)[column],
         Op::Dot2 => DOT2[column],
         Op::LoadFirst(..) | Op::StoreFirst(..) | Op::SelectInto(..) => return false,
         Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } => return false,

@@ -69,6 +69,9 @@ fn encoded() -> Vec<(String, u32)> {
         for (name, p) in [("cmeq", Pred::Eq), ("cmgt", Pred::Lt), ("cmge", Pred::Le), ("cmeq", Pred::Ne)] {
             all.push((format!("{name} v1.{t}, v2.{t}, v3.{t}"), three(icmp(p, bits))));
         }
+        for (name, p) in [("cmhi", Pred::Lt), ("cmhs", Pred::Le)] {
+            all.push((format!("{name} v1.{t}, v2.{t}, v3.{t}"), three(ucmp(p, bits))));
+        }
         all.push((format!("neg v1.{t}, v2.{t}"), two(NEG[usize::from(bits == Bits::B64)])));
         for (name, neg) in [("fmla", false), ("fmls", true)] {
             all.push((format!("{name} v1.{t}, v2.{t}, v3.{t}"), three(fma(neg, bits))));
