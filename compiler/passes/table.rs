@@ -227,7 +227,8 @@ pub const NEST_PASSES: &[NestPass] = &[
         group: Group::Algorithm,
         holds: "Windows over images that the caller has in planes are computed by rows, then by columns.",
         why: "Before layouts: these images stay in planes.",
-        run: |m, l| nest::algorithm::separable_pooling::run(m, l.facts.lanes),
+        differs: Differs::By(nest::algorithm::separable_pooling::variant),
+        run: |m, l| nest::algorithm::separable_pooling::run(m, l.facts),
         ..SHARED
     },
     NestPass {

@@ -21,14 +21,22 @@ use crate::passes::nest::analysis::form::{Slide, Stored, Window, stored};
 use crate::passes::nest::analysis::machine::{L2, slots};
 use crate::passes::nest::analysis::shape::{Uses, in_prepared_slots, is_temp};
 use crate::sym::{Dim, Sym};
+use crate::target::Facts;
 use crate::tensor::ElemType;
 
 /// Windows of as many elements are read directly where nothing surrounds the image.
 const SMALL: i64 = 4;
 
-/// Maximum taps of a depthwise convolution in place. Vectors of successive rows are not aligned to cache
-/// lines, which costs more for each tap than transposing the image once.
+/// Maximum taps of a depthwise convolution in place with vectors that have no masks. Vectors of successive rows
+/// are not aligned to cache lines, which costs more for each tap than transposing the image once.
 const MOST: i64 = 12;
+
+/// Maximum taps with longer vectors, whose schedule shares the loads of adjacent rows (`window_rows`).
+const MOST_SHARED: i64 = 64;
+
+/// What transposing an image to channels innermost and back takes more than copying it to padded rows, in
+/// multiplications of a vector for each vector of the result.
+const TRANSPOSE: i64 = 3;
 
 /// Shortest result row worth pooling in place: its vectors are whole for the most part, several at a time.
 const WIDE: i64 = 32;
@@ -37,14 +45,25 @@ const CHANNELS: i64 = 16;
 /// Largest image, in bytes, for which that holds: with its copies it stays in the second-level cache.
 const CACHED: i64 = L2 / 2;
 
+/// A number that is equal for CPU levels that compute the same windows by rows.
+pub fn variant(m: &Module, facts: &Facts) -> u32 {
+    let uses = Uses::new(m);
+    let chosen = |k: Kernel| facts.lanes > 1 && pool(m, &uses, k, *facts).is_some();
+    let calls = visit::calls(&m.driver);
+    (0..)
+        .zip(calls)
+        .filter(|(_, k)| chosen(*k))
+        .fold(1, |all: u32, (i, _): (u32, _)| (all ^ i).wrapping_mul(0x0100_0193))
+}
+
 /// Runs the pass.
-pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
-    if lanes == 1 {
+pub fn run(m: &mut Module, facts: Facts) -> Result<()> {
+    if facts.lanes == 1 {
         return Ok(());
     }
     let mut uses = Uses::new(m);
     for k in visit::calls(&m.driver) {
-        let Some(p) = pool(m, &uses, k) else { continue };
+        let Some(p) = pool(m, &uses, k, facts) else { continue };
         let body = emit(m, &p);
         let taps = if p.weights.is_some() { p.y.taps * p.x.taps } else { p.y.taps + p.x.taps };
         let work = Dim::product(p.planes.iter().copied()) * (p.y.results * p.x.results * taps);
@@ -114,10 +133,10 @@ struct Pool {
     padding: Vec<Kernel>,
 }
 
-fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
+fn pool(m: &Module, uses: &Uses, k: Kernel, facts: Facts) -> Option<Pool> {
     let Window { loops, acc: reg, init, taps, op, read: (src, at), weight: weights, epilogue: tail } =
         m.form(k).window()?;
-    if weights.as_ref().is_some_and(|(buf, _)| !matches!(m.bufs[*buf].place, Place::Const(_))) {
+    if weights.as_ref().is_some_and(|(buf, _)| !m.is_constant(*buf)) {
         return None;
     }
     let Stored { buf: out, at: store, .. } = stored(&tail)?;
@@ -166,10 +185,19 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
         None => !padding.is_empty() || x.taps * y.taps > SMALL,
         // The weights depend on the channel and on no loop along a row.
         Some((_, at)) => {
-            !(unknown || short && is_turned(m, image))
-                && x.step == 1
-                && (SMALL + 1..=MOST).contains(&(x.taps * y.taps))
-                && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var))
+            let taps = x.taps * y.taps;
+            let lanes = i64::from(facts.lanes);
+            let shares = facts.caps.masks && m.math != Math::Strict && y.dilation == 1;
+            let cheap = match x.results.as_const() {
+                Some(n) if shares && (n % lanes == 0 || facts.caps.short_masks) => {
+                    let wasted = (n + lanes - 1) / lanes * lanes - n;
+                    // A partial vector is as fast as a whole one if there are mask registers.
+                    taps <= MOST_SHARED
+                        && (wasted == 0 || facts.caps.short_masks && taps * wasted <= TRANSPOSE * n)
+                }
+                _ => taps <= MOST && !(unknown || short && is_turned(m, image)),
+            };
+            cheap && x.step == 1 && taps > SMALL && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var))
         }
     };
     if !same || !used || !pays || y.taps == 1 || empty {

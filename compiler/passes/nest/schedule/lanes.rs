@@ -12,6 +12,7 @@ mod stage_through_scratch;
 mod sums_abreast;
 mod uniform_indices;
 mod unroll_and_jam;
+mod window_rows;
 
 use along::{Along, along_result};
 pub(crate) use rows::{SUMS, rows};

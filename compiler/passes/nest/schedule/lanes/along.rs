@@ -6,6 +6,7 @@ use super::permuted_loads::{self, Pieces, Row};
 use super::stage_through_scratch::{self, Staging};
 use super::sums_abreast::{self, Block};
 use super::uniform_indices;
+use super::window_rows::{self, WindowRows};
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, rows};
 use crate::nest::schedule::Schedule;
@@ -30,6 +31,8 @@ pub(super) struct Along {
     how: How,
     /// Iterations that are interleaved, so that shared elements are loaded once.
     blocks: Vec<Block>,
+    /// Rows of a window in one tile.
+    window: Option<WindowRows>,
     /// Half a vector loads fewer vectors of memory.
     halves: bool,
 }
@@ -158,13 +161,22 @@ fn along(
         let one = side == 1 && !lets && (2..=4).contains(&vectors);
         if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
     };
-    let (how, blocks) = interleaved(m, &nest, (var, extent), how, vectors);
+    let window = match how {
+        How::Row(side) | How::Blocks(side) if !vectors.caps.by_lane => {
+            window_rows::choose(m, &nest, var, side, vectors.registers)
+        }
+        _ => None,
+    };
+    let (how, blocks) = match window {
+        Some(_) => (how, vec![]),
+        None => interleaved(m, &nest, (var, extent), how, vectors),
+    };
     let most = m.syms.range(extent).hi.filter(|_| m.syms.has_loops(extent));
     let shown = most.map_or(extent, Dim::constant);
     let caps = vectors.caps;
     let rows = nest.loops.len() > 1 && m.optimize.may_grow();
     let halves = rows && caps.masks && caps.shuffles.are_known() && skips(m, &nest.body, var);
-    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, halves })
+    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, window, halves })
 }
 
 /// True if lanes load every second element, or fewer: a vector of them is in several vectors of memory.
@@ -256,7 +268,8 @@ impl Along {
             How::Shared(n) => Schedule { blocks: vec![("elements of a task", Dim::constant(*n))], ..s },
             How::Loop => s,
             How::Row(n) | How::Blocks(n) => {
-                let several = self.blocks.iter().map(|b| (b.name, b.count));
+                let rows = self.window.iter().map(|w| ("rows", w.count));
+                let several = rows.chain(self.blocks.iter().map(|b| (b.name, b.count)));
                 let tile = several.chain(blocks(*n)).collect();
                 Schedule { strategy: "sums in vectors", tile, ..s }
             }
@@ -273,7 +286,7 @@ impl Along {
     }
     /// The nest in vectors.
     pub fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let Along { nest, var, extent, lanes, outside, how, blocks, halves, .. } = self;
+        let Along { nest, var, extent, lanes, outside, how, blocks, window, halves, .. } = self;
         let zero = Dim::constant(0);
         let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
             vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
@@ -297,7 +310,18 @@ impl Along {
                 });
             }
             How::Loop => within(vec![Stmt::vector(lanes, var, extent, nest.body)]),
-            How::Row(n) => in_lanes(m, &nest.body, var, zero, n, (lanes, extent.modulo(lanes))),
+            How::Row(n) => {
+                let row = |m: &mut Module, body: &[Stmt]| {
+                    in_lanes(m, body, var, zero, n, (lanes, extent.modulo(lanes)))
+                };
+                match window {
+                    Some(w) => w.apply(m, &nest.body, &mut others, |m, body| row(m, &body)),
+                    None => row(m, &nest.body),
+                }
+            }
+            How::Blocks(side) if let Some(w) = window => w.apply(m, &nest.body, &mut others, |m, body| {
+                side_by_side(m, body, (var, extent), (lanes, side), halves)
+            }),
             How::Blocks(side) => {
                 let body = short_rows(nest.body);
                 let alone = extent.as_const().is_none();
