@@ -1,6 +1,6 @@
 //! Vectors along the contiguous dimension of the result.
 
-use super::body::{in_lanes, lets_as_accs, renamed};
+use super::body::{in_lanes, lets_as_accs, once, renamed};
 use super::peel_edges::{self, Ends};
 use super::permuted_loads::{self, Pieces, Row};
 use super::stage_through_scratch::{self, Staging};
@@ -395,12 +395,6 @@ fn side_by_side(
             out.extend(body);
             return out;
         }
-        // Loops with at most one iteration: branches could not be part of one tile with the blocks.
-        let once = |m: &mut Module, n: Dim, body: Vec<Stmt>| {
-            let n = m.syms.simplify(n);
-            let once = m.syms.loop_var("e", zero, n);
-            Stmt::seq(once, n, body)
-        };
         let body = if halves && m.syms.le(rest, Dim::constant(lanes / 2)) != Answer::Yes {
             let more = (rest + (lanes / 2 - 1)).floor_div(lanes);
             let few = m.syms.simplify(rest.min(lanes / 2));
@@ -409,8 +403,7 @@ fn side_by_side(
         } else {
             body
         };
-        let all = once(m, rest.min(1), body);
-        out.push(all);
+        out.push(once(m, rest.min(1), body));
     }
     out
 }

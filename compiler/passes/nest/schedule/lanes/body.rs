@@ -15,6 +15,14 @@ pub(super) fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim)
     (body.into_iter().map(|s| s.subst(&|s| (s == var).then(|| Dim::sym(v)))).collect(), v)
 }
 
+/// Statements that run `count` times, 0 or 1, as a loop: tiles have no branches, so an `if` would divide the
+/// tile of the statements around it.
+pub(super) fn once(m: &mut Module, count: Dim, body: Vec<Stmt>) -> Stmt {
+    let count = m.syms.simplify(count);
+    let e = m.syms.loop_var("e", Dim::constant(0), count);
+    Stmt::seq(e, count, body)
+}
+
 /// Turns values that are live across loops or accumulators into accumulators: each straight-line sequence
 /// becomes a separate vector loop, and only accumulators are live across these.
 pub(super) fn lets_as_accs(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {

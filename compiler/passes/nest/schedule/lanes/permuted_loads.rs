@@ -5,7 +5,7 @@
 //! positions are clamped in the first and the last pieces: their shuffles use indices computed in lanes
 //! (`codegen/tile/translate/windows.rs`).
 
-use super::body::renamed;
+use super::body::{once, renamed};
 use super::{Vectors, fused};
 use crate::nest::form::{Stored, stored};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
@@ -263,20 +263,13 @@ impl Pieces {
                 for v in (0..vectors).filter(|v| most.is_none_or(|n| n > v * lanes)) {
                     let n = if vectors == 1 { rest } else { (rest - v * lanes).max(0).min(lanes) };
                     let vector = row.vector(m, (count * vectors + v) * lanes, n);
-                    out.push(if row.abreast.is_some() { once(m, n, vector) } else { vector });
+                    // Rows side by side share the mask of their last vectors.
+                    out.push(if row.abreast.is_some() { once(m, n.min(1), vec![vector]) } else { vector });
                 }
             }
         }
         out
     }
-}
-
-/// A loop with at most one iteration around the last vectors of rows that are side by side: these share its
-/// mask.
-fn once(m: &mut Module, n: Dim, body: Stmt) -> Stmt {
-    let some = m.syms.simplify(n.min(1));
-    let e = m.syms.loop_var("e", Dim::constant(0), some);
-    Stmt::seq(e, some, vec![body])
 }
 
 /// A map over a row.

@@ -11,7 +11,7 @@ use crate::nest::{BinOp, Buf, Expr, Module, Stmt};
 use crate::passes::nest::analysis::machine::{L2, PAGE, WAYS, slots};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, substitute};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::lanes::body::{in_lanes, lets_as_accs};
+use crate::passes::nest::schedule::lanes::body::{in_lanes, lets_as_accs, once};
 use crate::passes::nest::schedule::{rows, transpose};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -135,12 +135,7 @@ impl Staging {
             let last = vectors(m, extent.floor_div(lanes) * lanes, 1, used);
             match used.as_const() {
                 Some(_) => left.extend(last),
-                // A loop with at most one iteration: branches are not part of tiles.
-                None => {
-                    let once = m.syms.simplify(used.min(1));
-                    let e = m.syms.loop_var("e", zero, once);
-                    left.push(Stmt::seq(e, once, last));
-                }
+                None => left.push(once(m, used.min(1), last)),
             }
         }
         match around.as_const() {
