@@ -39,17 +39,6 @@ pub struct Level {
     features: Vec<&'static str>,
 }
 
-impl Level {
-    /// The level without compressed instructions; `None` if it has none.
-    pub fn uncompressed(&self) -> Option<Level> {
-        let compressed = |f: &&'static str| f.starts_with("has_zc");
-        self.features.iter().any(compressed).then(|| {
-            let features = self.features.iter().copied().filter(|f| !compressed(f)).collect();
-            Level { features, ..self.clone() }
-        })
-    }
-}
-
 /// Facts for schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -84,6 +73,14 @@ impl Level {
             optional: false,
             features: features.to_vec(),
         }
+    }
+    /// The level without compressed instructions; `None` if it has none.
+    pub fn uncompressed(&self) -> Option<Level> {
+        let compressed = |f: &&'static str| f.starts_with("has_zc");
+        self.features.iter().any(compressed).then(|| {
+            let features = self.features.iter().copied().filter(|f| !compressed(f)).collect();
+            Level { features, ..self.clone() }
+        })
     }
     /// True if a machine of level `native` can run code of this level.
     pub fn runs_on(&self, native: &Level) -> bool {
