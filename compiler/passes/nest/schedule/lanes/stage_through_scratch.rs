@@ -30,9 +30,8 @@ pub(super) struct Staging {
     places: Vec<Place>,
 }
 
-/// A subscript with the loop's variable replaced by that of the first loop.
-fn in_first(first: Sym, s: &Stmt, at: &[Dim]) -> Vec<Dim> {
-    let own = if let Stmt::For { var, .. } = s { *var } else { first };
+/// Subscripts of the loop over `own`, with the variable of the first loop in its place.
+fn in_first(first: Sym, own: Sym, at: &[Dim]) -> Vec<Dim> {
     at.iter().map(|d| d.subst(&mut |s| (s == own).then(|| Dim::sym(first)))).collect()
 }
 
@@ -47,13 +46,14 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option
     let (mut read, mut order): (HashMap<Place, Vec<usize>>, Vec<Place>) = Default::default();
     let (mut conditional, mut stored): (HashSet<Place>, HashSet<Buf>) = Default::default();
     for (i, s) in nest.body.iter().enumerate() {
+        let own = if let Stmt::For { var, .. } = s { *var } else { first };
         for inner in s.bodies().flatten() {
             if let Stmt::Store { buf, .. } = inner {
                 stored.insert(m.storage(*buf));
             }
             if let Some(e) = inner.expr() {
                 transpose::reads(e, false, &mut |buf, at, condition| {
-                    let place = (buf, in_first(first, s, at));
+                    let place = (buf, in_first(first, own, at));
                     if !read.contains_key(&place) {
                         order.push(place.clone());
                     }
@@ -156,11 +156,10 @@ impl Staging {
         let mut present = vec![false; self.places.len()];
         let mut body = body.to_vec();
         for loop_ in &mut body {
-            let whole = loop_.clone();
             let Stmt::For { var: r, body, .. } = loop_ else { continue };
             let r = *r;
             let find = |buf: Buf, at: &[Dim]| {
-                self.places.iter().position(|p| p.0 == buf && p.1 == in_first(self.first.0, &whole, at))
+                self.places.iter().position(|p| p.0 == buf && p.1 == in_first(self.first.0, r, at))
             };
             let mut out = vec![];
             for s in std::mem::take(body) {
