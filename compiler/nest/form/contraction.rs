@@ -1,8 +1,8 @@
 //! Contractions: reductions of products of two operands (MatMul, Conv), including those that passes emit.
 
-use super::loops::{Loops, Sum, first_store, par_loops, seq_loops, sum};
+use super::loops::{Loops, Sum, depends, first_store, par_loops, seq_loops, sum};
 use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt, visit};
-use crate::sym::Dim;
+use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
 /// The parts of a contraction.
@@ -41,6 +41,18 @@ impl Contraction {
     /// The position of the result.
     pub fn store(&self) -> Option<(Buf, Vec<Dim>)> {
         first_store(&self.epilogue)
+    }
+    /// True for a loop that only A depends on: rows of a product.
+    pub fn is_only_of_a(&self, s: Sym) -> bool {
+        depends(&self.a.1, s) && !depends(&self.b.1, s)
+    }
+    /// True for a loop that only B depends on: columns of a product.
+    pub fn is_only_of_b(&self, s: Sym) -> bool {
+        depends(&self.b.1, s) && !depends(&self.a.1, s)
+    }
+    /// True for a loop that both operands depend on: the batch of a product, the groups of a convolution.
+    pub fn is_of_both(&self, s: Sym) -> bool {
+        depends(&self.a.1, s) && depends(&self.b.1, s)
     }
     /// True for accumulations that must be exact, so that algorithms with other factors do not apply: those
     /// known to hold integers, and those converted to an integer, where the smallest error is visible.

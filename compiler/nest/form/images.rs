@@ -126,7 +126,7 @@ fn convolved(body: &[Stmt], single: Option<&Contraction>) -> Vec<Buf> {
     // Channels that the kernel preserves (depthwise convolutions, groups, pooling), and those that it
     // computes.
     let kept = |s: Sym| read.iter().any(|(_, at)| at[1].contains(s));
-    let made = |s: Sym| single.is_some_and(|c| depends(&c.b.1, s) && !depends(&c.a.1, s));
+    let made = |s: Sym| single.is_some_and(|c| c.is_only_of_b(s));
     let channels: Vec<Sym> = loops.iter().map(|l| l.0).filter(|s| kept(*s) || made(*s)).collect();
     // The phase of a transposed convolution is in the same subscript as its position.
     let has =

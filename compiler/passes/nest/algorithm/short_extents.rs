@@ -12,7 +12,7 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Layout, LoopKind, Module, Stmt, visit};
-use crate::passes::nest::analysis::form::{Elements, Form, ParNest, depends, first_store, peel};
+use crate::passes::nest::analysis::form::{Elements, Form, ParNest, first_store, peel};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{fresh_regs, nested, substitute};
 use crate::passes::nest::analysis::strides::stride;
@@ -102,7 +102,7 @@ fn version_of_steps(m: &mut Module, k: Kernel) -> Option<Version> {
         if let Stmt::For { kind: LoopKind::Seq, body, .. } = s {
             for step in body {
                 if let Form::Contraction(c) = Form::of(std::slice::from_ref(step)) {
-                    let own = c.loops.iter().filter(|l| depends(&c.a.1, l.0) && !depends(&c.b.1, l.0));
+                    let own = c.loops.iter().filter(|l| c.is_only_of_a(l.0));
                     rows.extend(own.filter_map(|l| l.1.as_sym()));
                 }
             }

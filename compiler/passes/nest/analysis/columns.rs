@@ -23,7 +23,7 @@ pub(crate) fn is_depthwise(loops: &[(Sym, Dim)], image: &[Dim], weights: &[Dim])
 
 /// The output channels of a group, if their number is known.
 pub(crate) fn channels_of_group(c: &Contraction) -> Option<i64> {
-    extent(&c.loops, &|l| depends(&c.b.1, l) && !depends(&c.a.1, l))
+    extent(&c.loops, &|l| c.is_only_of_b(l))
 }
 
 /// The iterations of those of the loops for which `found` holds, if their number is known.
@@ -51,7 +51,7 @@ pub(crate) fn fuller_row(m: &Module, c: &Contraction) -> Option<(Sym, Dim)> {
     // Cost per element, in twentieths of that of full vectors: those along rows cross cache lines. Output
     // channels that fill half of a vector may have vectors along the sum, and those of several groups together
     // vectors of their own.
-    let groups = extent(&c.loops, &|l| depends(&c.a.1, l) && depends(&c.b.1, l));
+    let groups = extent(&c.loops, &|l| c.is_of_both(l));
     let read = extent(&c.reduction, &|l| c.a.1.get(1).is_some_and(|d| d.contains(l)));
     let divides = LANES % channels == 0 && groups.is_none_or(|g| g * channels >= LANES);
     let along_channels = match channels {

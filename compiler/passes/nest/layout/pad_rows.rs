@@ -4,7 +4,7 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Layout, Module, Place, visit};
-use crate::passes::nest::analysis::form::{Contraction, depends};
+use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::{LINE, PAGE, WAYS, sets_at};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
@@ -72,8 +72,7 @@ fn crowds_set(m: &Module, p: &Contraction, (buf, at): (Buf, &[Dim]), (_, n): (us
 fn crowds_sets(m: &Module, p: &Contraction, (_, at): (Buf, &[Dim]), (inner, n): (usize, i64)) -> bool {
     // Adjacent results of a block.
     const RESULTS: i64 = 8;
-    let both = |s: Sym| depends(&p.a.1, s) && depends(&p.b.1, s);
-    if n * BYTES % LINE != 0 || !p.loops.iter().any(|l| at[inner].contains(l.0) && both(l.0)) {
+    if n * BYTES % LINE != 0 || !p.loops.iter().any(|l| at[inner].contains(l.0) && p.is_of_both(l.0)) {
         return false;
     }
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).unwrap_or(i64::MAX);

@@ -90,7 +90,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     if m.is_constant(p.a.0) {
         return None;
     }
-    let only_a = |l: &(Sym, Dim)| depends(&p.a.1, l.0) && !depends(&p.b.1, l.0);
+    let only_a = |l: &(Sym, Dim)| p.is_only_of_a(l.0);
     let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(only_a).collect();
     let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n.0 && !only_a(l)).collect();
     collapse_rows(m, &mut p, &mut rows, n.0);
@@ -189,7 +189,7 @@ fn sort_by_stride(m: &Module, p: &mut Contraction) {
 /// The loop that only B depends on, and its extent, which must be less than a vector; Some(None) if there is
 /// no such loop, None if there are several or it is longer.
 fn column(p: &Contraction, lanes: i64) -> Option<Option<(Sym, i64)>> {
-    let mut only_b = p.loops.iter().filter(|l| depends(&p.b.1, l.0) && !depends(&p.a.1, l.0));
+    let mut only_b = p.loops.iter().filter(|l| p.is_only_of_b(l.0));
     match (only_b.next(), only_b.next()) {
         (None, _) => Some(None),
         (Some(n), None) => Some(Some((n.0, n.1.as_const().filter(|e| (1..lanes).contains(e))?))),

@@ -103,8 +103,7 @@ impl Axes {
         if extent.as_const().is_some_and(|c| c < least_columns(m, &p, n, facts)) {
             return None;
         }
-        let only_a = |p: &Contraction, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
-        let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
+        let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| p.is_only_of_a(l.0)).collect();
         let others = |l: &(Sym, Dim)| l.0 != n && !rows.iter().any(|r| r.0 == l.0);
         let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
         collapse_rows(m, &mut p, &mut rows, n);
@@ -263,17 +262,16 @@ fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
 /// The column: a loop that only B depends on, contiguous in the result if possible. The operands of a matrix
 /// product may be swapped for that, and those of a convolution if vectors along rows are fuller.
 fn columns(m: &Module, p: &mut Contraction, facts: Facts) -> Option<Sym> {
-    let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);
     let taps = || fuller_row(m, p).is_some_and(|row| panels::runs_in_vectors(row.1, facts));
-    if next.is_some_and(|v| only(&p.a.1, &p.b.1, v)) && (p.reduction.len() == 1 || taps()) {
+    if next.is_some_and(|v| p.is_only_of_a(v)) && (p.reduction.len() == 1 || taps()) {
         std::mem::swap(&mut p.a, &mut p.b);
         if let ProductKind::Dot { group: DotKind::Bytes | DotKind::LongBytes, swapped } = &mut p.product {
             *swapped = !*swapped;
         }
     }
-    let only_b = |v: &Sym| only(&p.b.1, &p.a.1, *v);
+    let only_b = |v: &Sym| p.is_only_of_b(*v);
     next.filter(only_b).or_else(|| p.loops.iter().rev().map(|l| l.0).find(only_b))
 }
 

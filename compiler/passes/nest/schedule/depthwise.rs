@@ -75,11 +75,11 @@ pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn
         return None;
     }
     let (out, at) = p.store()?;
-    let k = unit_stride_var(m, out, &at, &p.loops).filter(|k| depends(&p.b.1, *k) && !depends(&p.a.1, *k))?;
+    let k = unit_stride_var(m, out, &at, &p.loops).filter(|k| p.is_only_of_b(*k))?;
     let k = p.loops.iter().copied().find(|l| l.0 == k)?;
     let channels = k.1.as_const().filter(|n| (2..=lanes / 2).contains(n))?;
-    let both = |s: Sym| depends(&p.a.1, s) && depends(&p.b.1, s);
-    let g = p.loops.iter().copied().find(|l| both(l.0) && stride(m, out, &at, l.0) == Some(channels))?;
+    let g =
+        p.loops.iter().copied().find(|l| p.is_of_both(l.0) && stride(m, out, &at, l.0) == Some(channels))?;
     let all = (g.1 * channels).as_const()?;
     // A vector of several groups requires a shuffle per multiplication, the same one for all vectors: groups
     // begin at the same lanes of each, so a vector holds whole groups.

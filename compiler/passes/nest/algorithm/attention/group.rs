@@ -265,7 +265,7 @@ fn scores(m: &Module, k: Kernel, to: Buf, dims: &[Dim]) -> Option<(Contraction, 
     if depends(&qk.a.1, n) {
         std::mem::swap(&mut qk.a, &mut qk.b);
     }
-    (!depends(&qk.a.1, n) && depends(&qk.b.1, n)).then_some((qk, vars, n))
+    qk.is_only_of_b(n).then_some((qk, vars, n))
 }
 
 /// The contraction of kernel `k`, and where it stores to `to` in the shape `dims`.
@@ -294,7 +294,7 @@ pub(super) fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let row = (0..dims.len() - 1).rev().find(|i| match (vars1[*i], vars[*i]) {
         (Some(a), Some(b)) => {
             let shared = split.is_some_and(|s| s.has(*i));
-            !shared && depends(&qk.a.1, a) && !depends(&qk.b.1, a) && !depends(&pv.b.1, b)
+            !shared && qk.is_only_of_a(a) && !depends(&pv.b.1, b)
         }
         _ => false,
     })?;

@@ -11,7 +11,7 @@ pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
     const MOST: i64 = 16;
     for i in 0..p.loops.len() {
         let (v, extent) = p.loops[i];
-        if !depends(&p.a.1, v) || !depends(&p.b.1, v) {
+        if !p.is_of_both(v) {
             continue;
         }
         let zero = Dim::constant(0);
@@ -76,9 +76,7 @@ pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) 
         let i = p.loops.iter().position(|l| l.0 == n)?;
         let inner = p.loops[i];
         let Some(outer) =
-            p.loops.iter().copied().find(|o| {
-                o.0 != n && depends(&p.b.1, o.0) && !depends(&p.a.1, o.0) && runs_on(m, p, *o, inner)
-            })
+            p.loops.iter().copied().find(|o| o.0 != n && p.is_only_of_b(o.0) && runs_on(m, p, *o, inner))
         else {
             return Some(inner);
         };

@@ -127,7 +127,7 @@ const CONVERTED_ROWS: i64 = 24;
 
 /// Rows, if their number is known.
 fn constant_rows(p: &Contraction) -> i64 {
-    let own = p.loops.iter().filter(|l| depends(&p.a.1, l.0) && !depends(&p.b.1, l.0));
+    let own = p.loops.iter().filter(|l| p.is_only_of_a(l.0));
     own.filter_map(|l| l.1.as_const()).fold(1, i64::saturating_mul)
 }
 
