@@ -7,6 +7,7 @@ use crate::nest::{Buf, Layout, Module, Place, visit};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::{LINE, PAGE, WAYS, sets_at};
 use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::depthwise::MOST_RESULTS;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashSet;
@@ -70,8 +71,6 @@ fn crowds_set(m: &Module, p: &Contraction, (buf, at): (Buf, &[Dim]), (_, n): (us
 /// of windows occupy more than half of the lines of all sets that pixels fall into. Windows of adjacent
 /// results have most pixels in common, and each line of them is read once for every channel of a group.
 fn crowds_sets(m: &Module, p: &Contraction, (_, at): (Buf, &[Dim]), (inner, n): (usize, i64)) -> bool {
-    // Adjacent results of a block.
-    const RESULTS: i64 = 8;
     if n * BYTES % LINE != 0 || !p.loops.iter().any(|l| at[inner].contains(l.0) && p.is_of_both(l.0)) {
         return false;
     }
@@ -82,5 +81,5 @@ fn crowds_sets(m: &Module, p: &Contraction, (_, at): (Buf, &[Dim]), (inner, n): 
     taps.sort_unstable();
     let columns = taps.first().map_or(1, |t| t.1);
     let rows: i64 = taps.iter().skip(1).map(|t| t.1).product();
-    2 * rows * (RESULTS - 1 + columns) > sets_at(n * BYTES) * WAYS
+    2 * rows * (MOST_RESULTS - 1 + columns) > sets_at(n * BYTES) * WAYS
 }

@@ -27,6 +27,8 @@ const PARTS: [i64; 2] = [4, 6];
 /// Assumed length of a row of run-time length, and rows per task in that case.
 const WIDE: i64 = 32;
 const HIGH: i64 = 16;
+/// Maximum adjacent results per block.
+pub(crate) const MOST_RESULTS: i64 = 8;
 /// Minimum blocks of a signal per task.
 const PIECE: i64 = 8;
 
@@ -173,7 +175,7 @@ fn width(m: &Module, p: &Contraction, x: (Sym, Dim), registers: i64) -> i64 {
         _ => inner,
     };
     let fits = |n: i64| n + (n - 1) * apart + inner + 2 <= registers;
-    let most = (1..=8).rev().find(|n| fits(*n)).unwrap_or(1);
+    let most = (1..=MOST_RESULTS).rev().find(|n| fits(*n)).unwrap_or(1);
     match x.1.as_const() {
         Some(e) => {
             let blocks = (e + most - 1) / most;
