@@ -175,8 +175,7 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     let eval = |d: Dim| d.eval(&|x| sizes.get(&x).copied()).and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
     // Results that are not tensors are in the workspace.
     let tensors = i.outputs.iter().filter(|t| t.described.is_none());
-    let results: u64 =
-        tensors.map(|t| eval(Dim::product(t.dims.iter().copied())) * u64::from(t.ty.bits()) / 8).sum();
+    let results: u64 = tensors.map(|t| eval(t.count()) * u64::from(t.ty.bits()) / 8).sum();
     let working_set =
         inputs.iter().map(Input::byte_len).sum::<u64>() + results + c.weights.size + eval(m.workspace);
     let machine = Machine::measure(r.level().facts.caps.bits, s.threads);

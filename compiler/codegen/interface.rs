@@ -185,6 +185,13 @@ pub struct Tensor {
     pub described: Option<Described>,
 }
 
+impl Tensor {
+    /// Number of elements.
+    pub fn count(&self) -> Dim {
+        Dim::product(self.dims.iter().copied())
+    }
+}
+
 /// A value that is passed as a descriptor instead of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {

@@ -243,6 +243,10 @@ pub struct BufData {
 }
 
 impl BufData {
+    /// Number of elements.
+    pub fn count(&self) -> Dim {
+        Dim::product(self.dims.iter().copied())
+    }
     /// True if it is known to have no elements.
     pub fn is_empty(&self) -> bool {
         self.dims.iter().any(|n| n.as_const() == Some(0))

@@ -189,7 +189,7 @@ impl Verifier<'_> {
     /// The fault of a constant: its data must have the type and the size of the buffer.
     fn constant(&self, b: Buf, c: &ConstData) -> Option<String> {
         let (m, d) = (self.m, &self.m.bufs[b]);
-        let count = Dim::product(d.dims.iter().copied());
+        let count = d.count();
         let fits = c.elem() == d.ty && count.as_const() == i64::try_from(c.count()).ok();
         (!fits).then(|| {
             format!(
@@ -216,16 +216,15 @@ impl Verifier<'_> {
         if matches!(base.place, Place::View(_)) {
             self.fault(format!("view \"{name}\" is a view of the view \"{}\"", base.name));
         }
-        let count = |d: &BufData| Dim::product(d.dims.iter().copied());
         let bytes = |n: Dim, x: Buf| (n * i64::from(m.element_bits(x))).ceil_div(8);
-        let (found, expected) = (bytes(count(d), b), bytes(count(base), of));
+        let (found, expected) = (bytes(d.count(), b), bytes(base.count(), of));
         // Sizes that are equal only under a condition of the driver cannot be proven equal here.
         let certain = found.as_const().is_some() && expected.as_const().is_some();
         if m.syms.eq(found, expected) == Answer::No && certain {
             self.fault(format!(
                 "view \"{name}\": found {} elements, expected the {} of \"{}\"",
-                count(d).display(&m.syms),
-                count(base).display(&m.syms),
+                d.count().display(&m.syms),
+                base.count().display(&m.syms),
                 base.name
             ));
         }
@@ -233,7 +232,7 @@ impl Verifier<'_> {
     /// The fault of a buffer's slot: it must be aligned, and large enough.
     fn slot(&self, b: Buf, s: Slot) -> Option<String> {
         let (m, d, slot) = (self.m, &self.m.bufs[b], &self.m.slots[s]);
-        let bytes = Dim::product(d.dims.iter().copied()) * i64::from(m.element_bits(b).div_ceil(8));
+        let bytes = d.count() * i64::from(m.element_bits(b).div_ceil(8));
         let facts = Facts::new(&m.syms);
         let fits = facts.le(bytes, slot.size) || facts.le(m.syms.simplify(bytes), slot.size);
         // The bound of a run-time size holds even if a later check requires another value.

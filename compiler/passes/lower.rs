@@ -347,7 +347,7 @@ impl<'a> Lower<'a> {
     }
     /// Packs several elements into each byte: one iteration writes a whole byte.
     fn pack(&mut self, from: Buf, to: Buf) {
-        let (ty, n) = (self.m.bufs[to].ty, Dim::product(self.m.bufs[to].dims.iter().copied()));
+        let (ty, n) = (self.m.bufs[to].ty, self.m.bufs[to].count());
         let per = i64::from(8 / ty.bits());
         let codes = self.m.view_as(from, if ty.bits() == 4 { ElemType::U4 } else { ElemType::U2 }, vec![n]);
         let bytes = self.m.view_as(to, ElemType::U8, vec![n.ceil_div(per)]);
@@ -378,7 +378,7 @@ impl<'a> Lower<'a> {
             && let Some(word) =
                 [ElemType::U8, ElemType::U16].into_iter().find(|w| w.bits() == self.m.bufs[to].ty.bits())
         {
-            let n = vec![Dim::product(self.m.bufs[to].dims.iter().copied())];
+            let n = vec![self.m.bufs[to].count()];
             let (name, origin) = (self.m.bufs[to].name.clone(), self.model.origin.clone());
             let (from, to) = (self.m.view_as(from, word, n.clone()), self.m.view_as(to, word, n));
             self.m.map(to, &origin.element(format!("output \"{name}\"")), |k, at| k.load(from, at));

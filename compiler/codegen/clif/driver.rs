@@ -95,7 +95,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         let mut sizes = vec![];
         for b in used(entry) {
             let d = &m.bufs[b];
-            let bits = Dim::product(d.dims.iter().copied()) * i64::from(m.element_bits(b));
+            let bits = d.count() * i64::from(m.element_bits(b));
             if m.syms.at_run_time(bits)
                 && seen.insert(bits)
                 && m.syms.range(bits).hi.is_none_or(|h| h >= 1 << 62)
@@ -348,7 +348,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         let (&[from], &[to]) = (&f.from[..], &f.to[..]) else { return e.bug("a call with other buffers") };
         let result = to;
         let dims = m.bufs[to].dims.clone();
-        let size = Dim::product(m.bufs[from].dims.iter().copied());
+        let size = m.bufs[from].count();
         self.refresh(e, &[from, to], &dims)?;
         let base = |e: &mut Emit, b: Buf| -> Result<Value> {
             match base_of(m, self.entry.frame, self.entry.weights, b) {

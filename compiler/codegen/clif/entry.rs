@@ -19,7 +19,6 @@ use crate::codegen::weights_file;
 use crate::diag::Result;
 use crate::nest::print::Lines;
 use crate::nest::{Buf, Kernel, Module, Status};
-use crate::sym::Dim;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{
@@ -266,7 +265,7 @@ impl Entry<'_> {
                 let v = self.load(e, list, 8 * k as i32);
                 let word = if list == inputs { Word::Input(k as u32) } else { Word::Output(k as u32) };
                 e.words.insert(word, v);
-                let count = Dim::product(t.dims.iter().copied());
+                let count = t.count();
                 if count.as_const() == Some(0) || self.m.syms.at_run_time(count) {
                     continue;
                 }

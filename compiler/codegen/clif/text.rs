@@ -7,7 +7,6 @@ use super::func::Emit;
 use crate::codegen::frame::base_of;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Place, Status, TextOp};
-use crate::sym::Dim;
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I64};
@@ -60,7 +59,7 @@ impl Emit<'_, '_> {
             }
             (TextOp::Of(buf), []) => {
                 let address = self.start_of(buf)?;
-                let len = self.dim(Dim::product(self.m.bufs[buf].dims.iter().copied()))?;
+                let len = self.dim(self.m.bufs[buf].count())?;
                 (self.text_value(address, len), ElemType::Str)
             }
             _ => return self.bug("operands of a text"),

@@ -233,7 +233,7 @@ impl<'a> Lower<'a> {
         for p in &a.pieces {
             match p {
                 Piece::Elements(at, x) => {
-                    let n = Dim::product(self.m.bufs[*x].dims.iter().copied());
+                    let n = self.m.bufs[*x].count();
                     if n.as_const() != Some(0) {
                         let flat = self.m.view(*x, vec![n]);
                         self.copy_part(flat, room.buf, *at, n);

@@ -204,7 +204,7 @@ impl Entry<'_> {
     /// first of equal sizes stands for all; those that run time defines are checked there.
     fn sizes(&self) -> Vec<(String, Dim)> {
         let (i, m) = (self.interface, self.m);
-        let bits = |b: &Buf| Dim::product(m.bufs[*b].dims.iter().copied()) * i64::from(m.element_bits(*b));
+        let bits = |b: &Buf| m.bufs[*b].count() * i64::from(m.element_bits(*b));
         let kinds = [("input", &m.inputs), ("output", &m.outputs)];
         let tensors = kinds.into_iter().flat_map(|(what, list)| {
             list.iter().map(move |b| (format!("{what} {}", quoted(&m.bufs[*b].name)), bits(b)))

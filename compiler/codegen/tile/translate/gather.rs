@@ -138,7 +138,7 @@ impl Translate<'_> {
             return Err("a gather that these vectors do not have");
         }
         let bits = self.b.index_bits();
-        let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
+        let most = |m: &Module| m.syms.range(m.bufs[a.storage].count()).hi;
         // If only lanes have a stride, it is constant. An index alone is below its bound, which is limited to
         // 32 bits.
         let near = match &a.bound[..] {

@@ -121,7 +121,7 @@ impl Translate<'_> {
     }
     /// The elements of a buffer.
     pub(super) fn elements(&self, storage: Buf) -> Dim {
-        Dim::product(self.m.bufs[storage].dims.iter().copied())
+        self.m.bufs[storage].count()
     }
     /// True if the buffer is proven to have the elements `from..to`, relative to the first lane's.
     fn has_elements(&self, around: &Around, from: i64, to: i64) -> bool {

@@ -256,7 +256,7 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
 fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let Some(s) = sampled(m, &m.kernels[k].body) else { return };
     let (image, stored, turned) = (s.image, s.stored, is_image(m, s));
-    let count = |b: Buf| Dim::product(m.bufs[b].dims.iter().copied()).as_const();
+    let count = |b: Buf| m.bufs[b].count().as_const();
     // The transposition of the image must be worth it.
     if count(image).zip(count(stored)).is_some_and(|(i, o)| i > o.saturating_mul(4)) {
         return;
