@@ -95,24 +95,41 @@ impl Tasks {
     }
 }
 
-/// The share of task `s` of `slots` in the iterations of loops around `body`, `total` in number.
-pub(crate) fn share_of(
-    m: &mut Module,
-    nest: &[(Sym, Dim)],
-    (s, slots): (Sym, i64),
-    total: Dim,
-    body: Vec<Stmt>,
-) -> Stmt {
-    let share = |first: Dim| m.syms.simplify((first * total).floor_div(slots));
-    let (lo, hi) = (share(s.into()), share(Dim::sym(s) + 1));
-    let i = m.syms.loop_var("i", lo, hi);
-    let (mut of, mut rest) = (vec![], Dim::sym(i));
-    for (j, (var, hi)) in nest.iter().enumerate().rev() {
-        of.push((*var, if j == 0 { rest } else { rest.modulo(*hi) }));
-        rest = rest.floor_div(*hi);
+/// Tasks with scratch of their own (`nest`, rule 12).
+#[derive(Clone, Copy)]
+pub(crate) struct Slots {
+    /// The number of a task.
+    pub task: Sym,
+    /// How many there are.
+    pub count: i64,
+    /// The first subscript of the scratch of a task.
+    pub own: Sym,
+}
+
+impl Slots {
+    /// For scratch whose first dimension is `count`.
+    pub fn new(m: &mut Module, count: i64) -> Slots {
+        let task = m.syms.loop_var("s", Dim::constant(0), count.into());
+        let own = m.syms.loop_var("q", task.into(), Dim::sym(task) + 1);
+        Slots { task, count, own }
     }
-    let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
-    Stmt::For { kind: LoopKind::Seq, var: i, lo, hi, body }
+    /// The share of a task in the iterations of loops around `body`, `total` in number.
+    pub fn share_of(self, m: &mut Module, nest: &[(Sym, Dim)], total: Dim, body: Vec<Stmt>) -> Stmt {
+        let share = |first: Dim| m.syms.simplify((first * total).floor_div(self.count));
+        let (lo, hi) = (share(self.task.into()), share(Dim::sym(self.task) + 1));
+        let i = m.syms.loop_var("i", lo, hi);
+        let (mut of, mut rest) = (vec![], Dim::sym(i));
+        for (j, (var, hi)) in nest.iter().enumerate().rev() {
+            of.push((*var, if j == 0 { rest } else { rest.modulo(*hi) }));
+            rest = rest.floor_div(*hi);
+        }
+        let body = substitute(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+        Stmt::For { kind: LoopKind::Seq, var: i, lo, hi, body }
+    }
+    /// All tasks, each of which executes `body`.
+    pub fn around(self, body: Vec<Stmt>) -> Vec<Stmt> {
+        vec![Stmt::par_private(self.task, self.count, self.own, body)]
+    }
 }
 
 /// Minimum elements of a task of vectors.

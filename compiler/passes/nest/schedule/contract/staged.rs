@@ -5,7 +5,7 @@ use super::{Packing, Tile};
 use crate::nest::{Kernel, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::{L1, slots};
-use crate::passes::nest::schedule::rows;
+use crate::passes::nest::schedule::rows::Slots;
 use crate::passes::nest::schedule::tiles::{self, Panels};
 use crate::sym::{Dim, Sym};
 
@@ -28,19 +28,17 @@ pub(super) fn emit(m: &mut Module, k: Kernel, p: &Contraction, tile: Tile<Packin
     // The panels of all batches in sequence, divided by the slots of scratch.
     let nest: Vec<(Sym, Dim)> = tile.batch.iter().copied().chain([(number, count)]).collect();
     let total = m.syms.simplify(Dim::product(nest.iter().map(|l| l.1)));
-    let slots = slots(total, None);
-    let buf = m.temp(name, m.bufs[p.b.0].ty, vec![slots.into(), steps, tile.nr.into()]);
-    let slot = m.syms.loop_var("s", zero, slots.into());
-    let own = m.syms.loop_var("q", slot.into(), Dim::sym(slot) + 1);
+    let slots = Slots::new(m, slots(total, None));
+    let buf = m.temp(name, m.bufs[p.b.0].ty, vec![slots.count.into(), steps, tile.nr.into()]);
     let mut convert = vec![];
     let t = tile.read_from(|packing| {
         if let Packing::Task(panels) = packing {
-            convert = panels.one(m, p, number.into(), (buf, vec![own.into()])).unwrap_or_default();
+            convert = panels.one(m, p, number.into(), (buf, vec![slots.own.into()])).unwrap_or_default();
         }
-        Panels::Private { buf, part: own, of_b: true }
+        Panels::Private { buf, part: slots.own, of_b: true }
     });
     let results = tiles::of_panel(m, p, &t, number.into());
     let body = convert.into_iter().chain(results).collect();
-    let body = vec![rows::share_of(m, &nest, (slot, slots), total, body)];
-    vec![Stmt::par_private(slot, slots, own, body)]
+    let share = slots.share_of(m, &nest, total, body);
+    slots.around(vec![share])
 }

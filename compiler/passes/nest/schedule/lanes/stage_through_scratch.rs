@@ -12,7 +12,8 @@ use crate::passes::nest::analysis::machine::{L2, PAGE, WAYS, slots};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, substitute};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::lanes::body::{in_lanes, lets_as_accs, once};
-use crate::passes::nest::schedule::{rows, transpose};
+use crate::passes::nest::schedule::rows::Slots;
+use crate::passes::nest::schedule::transpose;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -102,14 +103,13 @@ impl Staging {
         let total = m.syms.simplify(around * blocks);
         let places = self.places.len() as i64;
         let bytes = self.first.1.as_const().map_or(L2, |n| n.saturating_mul(places * step * 4));
-        let slots = slots(total, Some(bytes));
-        let dims = vec![slots.into(), places.into(), self.first.1, step.into()];
+        let slots = Slots::new(m, slots(total, Some(bytes)));
+        let dims = vec![slots.count.into(), places.into(), self.first.1, step.into()];
         let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
-        let s = m.syms.loop_var("s", zero, slots.into());
-        let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
         // Vectors from `from` on, the last one with `used` lanes.
         let vectors = |m: &mut Module, from: Dim, n: i64, used: Dim| {
-            let slot = |n: usize, r: Sym| vec![q.into(), (n as i64).into(), r.into(), Dim::sym(var) - from];
+            let slot =
+                |n: usize, r: Sym| vec![slots.own.into(), (n as i64).into(), r.into(), Dim::sym(var) - from];
             let body = self.redirected(&nest.body, scratch, slot);
             let body = lets_as_accs(m, body);
             let body = fresh_regs(m, &body);
@@ -121,7 +121,7 @@ impl Staging {
         if blocks.as_const() != Some(0) {
             let block = vectors(m, Dim::sym(b) * step, SIDE, lanes.into());
             let nest: Vec<(Sym, Dim)> = others.iter().copied().chain([(b, blocks)]).collect();
-            body.push(rows::share_of(m, &nest, (s, slots), total, block));
+            body.push(slots.share_of(m, &nest, total, block));
         }
         let mut left = vec![];
         let singles = m.syms.simplify(rest.floor_div(lanes));
@@ -142,13 +142,13 @@ impl Staging {
             _ if left.is_empty() => {}
             // One row: the last task computes it.
             Some(1) => {
-                let cond = Expr::cmp_index(BinOp::Eq, s, slots - 1);
+                let cond = Expr::cmp_index(BinOp::Eq, slots.task, slots.count - 1);
                 let then = substitute(m, left, &|v| others.iter().any(|l| l.0 == v).then_some(zero));
                 body.push(Stmt::If { cond, then, els: vec![] });
             }
-            _ => body.push(rows::share_of(m, &others, (s, slots), around, left)),
+            _ => body.push(slots.share_of(m, &others, around, left)),
         }
-        vec![Stmt::par_private(s, slots, q, body)]
+        slots.around(body)
     }
     /// The body with staged elements in scratch, where `slot` says for a number and a position of the row.
     /// The first loop that reads an element copies it.

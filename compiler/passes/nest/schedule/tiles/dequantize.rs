@@ -18,6 +18,7 @@ use crate::passes::nest::analysis::machine::slots;
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::{Columns, Parts};
+use crate::passes::nest::schedule::rows::Slots;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
@@ -90,20 +91,18 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         let body = w.around(body);
         return (parallel(m, &[(panel, panels)], body), work);
     }
-    let slots = slots(panels, None);
+    let slots = Slots::new(m, slots(panels, None));
     let (name, ty) = (format!("{}.weights", m.kernels[k].name), ElemType::F32);
     let scratch =
-        m.temp(name, ty, vec![Dim::constant(slots), Dim::constant(w.reduction), Dim::constant(w.width)]);
-    let s = m.syms.loop_var("s", zero, Dim::constant(slots));
-    let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
+        m.temp(name, ty, vec![slots.count.into(), Dim::constant(w.reduction), Dim::constant(w.width)]);
     let most = m.syms.range(rows).hi.unwrap_or(i64::MAX);
     let columns = Columns { n: w.n, extent: n_extent, nr: w.width };
     let many = Tile::new(
         Wanted::plain(w.row, most, columns),
-        Panels::Private { buf: scratch, part: q, of_b: false },
+        Panels::Private { buf: scratch, part: slots.own, of_b: false },
         facts,
     );
-    let convert = converted(m, w, panel.into(), lanes, (scratch, q));
+    let convert = converted(m, w, panel.into(), lanes, (scratch, slots.own));
     let mut then = convert;
     let body = each_panel(m, &many, panel.into(), |m, cols| {
         Panel { p, t: &many, number: panel.into() }.rows(m, Rows::first(rows), cols)
@@ -120,11 +119,11 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         let els = fresh_regs(m, &els);
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all_rows, FEW), then, els }]
     };
-    let share = |first: Dim| (first * panels).floor_div(slots);
-    let (lo, hi) = (share(s.into()), share(Dim::sym(s) + 1));
+    let share = |first: Dim| (first * panels).floor_div(slots.count);
+    let (lo, hi) = (share(slots.task.into()), share(Dim::sym(slots.task) + 1));
     m.syms.set_loop_range(panel, lo, hi);
     let body = vec![Stmt::For { kind: LoopKind::Seq, var: panel, lo, hi, body }];
-    (vec![Stmt::par_private(s, slots, q, body)], work)
+    (slots.around(body), work)
 }
 
 /// All rows of a panel, with conversion in registers.
