@@ -42,6 +42,11 @@ impl Side {
     fn of_square(&self, lanes: i64) -> i64 {
         self.extent.as_const().map_or(lanes, |e| e.min(lanes))
     }
+    /// A loop over pieces of `each` elements, and its trips.
+    fn pieces(&self, m: &mut Module, name: &str, each: i64) -> (Sym, Dim) {
+        let count = self.extent.ceil_div(each);
+        (m.syms.loop_var(name, Dim::constant(0), count), count)
+    }
     /// The start of a square: the last one overlaps the previous one.
     fn first_of(&self, m: &Module, square: Sym, lanes: i64) -> Dim {
         let first = Dim::sym(square) * lanes;
@@ -259,8 +264,7 @@ impl Blocks {
     /// Squares of a result that is not contiguous along the side of the operand, one by one.
     fn strided(&self, m: &mut Module, n: i64) -> Vec<Stmt> {
         let (to, from, lanes) = (&self.to, &self.from, self.lanes);
-        let squares = to.extent.ceil_div(lanes);
-        let c = m.syms.loop_var("c", Dim::constant(0), squares);
+        let (c, squares) = to.pieces(m, "c", lanes);
         let column = to.first_of(m, c, lanes);
         let mut loops = self.outer();
         loops.push((c, squares));
@@ -275,23 +279,20 @@ impl Blocks {
     fn squares_of_all(&self, m: &mut Module) -> Vec<Stmt> {
         let (to, from, lanes) = (&self.to, &self.from, self.lanes);
         let mut loops = self.outer();
-        let mut along = |m: &mut Module, side: &Side, name: &str, each: i64| {
-            let n = side.extent.ceil_div(each);
-            let v = m.syms.loop_var(name, Dim::constant(0), n);
-            loops.push((v, n));
-            v
-        };
-        let b = along(m, from, "b", lanes);
+        let (b, rows) = from.pieces(m, "b", lanes);
+        loops.push((b, rows));
         let row = from.first_of(m, b, lanes);
         // The blocks of a few result vectors form one tile, and so does a run of them.
         let (columns, c) = match to.extent.as_const() {
             Some(e) if e <= 64 * lanes => (Columns::All, None),
             Some(_) => {
-                let c = along(m, to, "c", lanes);
+                let (c, count) = to.pieces(m, "c", lanes);
+                loops.push((c, count));
                 (Columns::One(to.first_of(m, c, lanes)), Some((c, lanes)))
             }
             None => {
-                let c = along(m, to, "c", RUN * lanes);
+                let (c, count) = to.pieces(m, "c", RUN * lanes);
+                loops.push((c, count));
                 (Columns::Run(Dim::sym(c) * (RUN * lanes)), Some((c, RUN * lanes)))
             }
         };
