@@ -3,10 +3,12 @@
 
 mod control;
 mod hoist;
+mod integers;
+mod memory;
 
 use crate::codegen::math::Table;
 use crate::codegen::tile::ir::{
-    Bin, Bits, Block, Class, Form, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,
+    Bin, Bits, Block, Class, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,
 };
 use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
@@ -228,18 +230,6 @@ impl Builder {
         self.note_uniform(op, &[], def);
         def
     }
-    /// A vector of a constant in memory, to which a parameter points: loaded once, at the entry.
-    pub(super) fn load_at_entry(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
-        let args: Vec<Value> = mask.into_iter().collect();
-        let same = |n: &&Node| n.op == Op::Load(form) && n.mem == Some(mem) && n.args == args;
-        if let Some(v) = self.hoisted.iter().find(same).and_then(|n| n.def) {
-            return v;
-        }
-        let def = self.fresh(Class::Vector);
-        let (mem, line) = (Some(mem), self.line);
-        self.hoisted.push(Node { op: Op::Load(form), args, mem, literal: None, def: Some(def), line });
-        def
-    }
     /// A 32-bit pattern in all lanes.
     pub fn bits(&mut self, x: u32) -> Value {
         self.constant(Op::Const(Number::Word(x)), Class::Vector)
@@ -311,58 +301,6 @@ impl Builder {
     pub fn is_condition(&self, mask: Value) -> bool {
         self.conditions.contains(&mask)
     }
-    /// An integer.
-    pub fn int(&mut self, x: i64) -> Value {
-        self.value(Op::Int(x), &[], None, Class::Int)
-    }
-    /// Pointer or integer plus a number.
-    pub fn add_imm(&mut self, x: Value, n: i64) -> Value {
-        match i32::try_from(n) {
-            Ok(0) => x,
-            Ok(n) => self.value(Op::AddImm(n), &[x], None, Class::Int),
-            Err(_) => {
-                let n = self.int(n);
-                self.add(x, n)
-            }
-        }
-    }
-    /// x + y.
-    pub fn add(&mut self, x: Value, y: Value) -> Value {
-        self.value(Op::Add, &[x, y], None, Class::Int)
-    }
-    /// x * y.
-    pub(super) fn mul(&mut self, x: Value, y: Value) -> Value {
-        self.value(Op::Mul, &[x, y], None, Class::Int)
-    }
-    /// x >> n, rounded down.
-    pub(super) fn shr_imm(&mut self, x: Value, n: u8) -> Value {
-        self.value(Op::ShrImm(n), &[x], None, Class::Int)
-    }
-    /// x clamped to a range.
-    pub(super) fn limited(&mut self, x: Value, lo: i64, hi: i64) -> Value {
-        let (lo, hi) = (self.int(lo), self.int(hi));
-        let x = self.value(Op::Lesser, &[x, hi], None, Class::Int);
-        self.value(Op::Greater, &[x, lo], None, Class::Int)
-    }
-    /// The minimum of two integers.
-    pub(super) fn lesser(&mut self, x: Value, y: Value) -> Value {
-        self.value(Op::Lesser, &[x, y], None, Class::Int)
-    }
-    /// The maximum of two integers.
-    pub(super) fn greater(&mut self, x: Value, y: Value) -> Value {
-        self.value(Op::Greater, &[x, y], None, Class::Int)
-    }
-    /// 1 if x equals n, else 0 or less.
-    pub(super) fn equals(&mut self, x: Value, n: i64) -> Value {
-        let above = self.add_imm(x, 1 - n);
-        let below = self.mul_imm(x, -1);
-        let below = self.add_imm(below, 1 + n);
-        self.value(Op::Lesser, &[above, below], None, Class::Int)
-    }
-    /// x & n.
-    pub fn and_imm(&mut self, x: Value, n: i32) -> Value {
-        self.value(Op::AndImm(n), &[x], None, Class::Int)
-    }
     /// The mask of the first n lanes.
     pub fn first_lanes(&mut self, n: Count) -> Value {
         match n {
@@ -389,122 +327,6 @@ impl Builder {
                     _ => false,
                 }
         })
-    }
-    /// Loads a vector.
-    pub fn load(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
-        if let Some(n) = mask.and_then(|k| self.lanes_of(k)).filter(|_| self.has(Op::LoadFirst(form, 1))) {
-            return self.value(Op::LoadFirst(form, n as u8), &[], Some(mem), Class::Vector);
-        }
-        let mask = mask.map(|k| self.mask_for(k, form.lane()));
-        self.value(Op::Load(form), mask.as_slice(), Some(mem), Class::Vector)
-    }
-    /// Prefetches a cache line.
-    pub fn prefetch(&mut self, mem: Mem, far: bool) {
-        self.push(Op::Prefetch { far }, &[], Some(mem), None);
-    }
-    /// Loads an element into all lanes.
-    pub fn broadcast(&mut self, form: Form, mem: Mem) -> Value {
-        self.value(Op::Broadcast(form), &[], Some(mem), Class::Vector)
-    }
-    /// Stores a vector.
-    pub fn store(&mut self, form: Form, mem: Mem, v: Value, mask: Option<Value>) {
-        if let Some(n) = mask.and_then(|k| self.lanes_of(k)).filter(|_| self.has(Op::StoreFirst(form, 1))) {
-            self.push(Op::StoreFirst(form, n as u8), &[v], Some(mem), None);
-            return;
-        }
-        let mask = mask.map(|k| self.mask_for(k, form.lane()));
-        let args: Vec<Value> = std::iter::once(v).chain(mask).collect();
-        self.push(Op::Store(form), &args, Some(mem), None);
-    }
-    /// Stores the first `n` lanes at a constant stride of `step` bytes; false if displacements are out of
-    /// range.
-    pub(super) fn store_lanes(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: i64) -> bool {
-        if self.has(Op::StoreStrided(form)) {
-            let step = self.int(step);
-            self.store_lanes_strided(form, mem, v, n, step);
-            return true;
-        }
-        let each = if form == Form::B64 { 2 } else { 4 };
-        let last = step.checked_mul(i64::from(n)).and_then(|x| x.checked_add(i64::from(mem.disp)));
-        if last.is_none_or(|x| i32::try_from(x).is_err()) {
-            return false;
-        }
-        let mut part = v;
-        for lane in 0..n {
-            if lane > 0 && lane % each == 0 {
-                part = self.un(Un::Part((lane / each) as u8), v);
-            }
-            let disp = mem.disp.wrapping_add((step * i64::from(lane)) as i32);
-            self.push(Op::StoreLane(form, (lane % each) as u8), &[part], Some(Mem { disp, ..mem }), None);
-        }
-        true
-    }
-    /// The same with a stride in a register.
-    pub(super) fn store_lanes_strided(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: Value) {
-        if self.has(Op::StoreStrided(form)) {
-            let mask = (n < self.lanes()).then(|| self.first_lanes(Count::Fixed(i64::from(n))));
-            return self.store_strided(form, mem, (v, step), mask);
-        }
-        let each = if form == Form::B64 { 2 } else { 4 };
-        let (mut part, mut base) = (v, self.address(mem));
-        for lane in 0..n {
-            if lane > 0 {
-                base = self.add(base, step);
-                if lane % each == 0 {
-                    part = self.un(Un::Part((lane / each) as u8), v);
-                }
-            }
-            self.push(Op::StoreLane(form, (lane % each) as u8), &[part], Some(Mem::at(base, 0)), None);
-        }
-    }
-    /// Stores the lanes of a mask at a stride in a register.
-    pub(super) fn store_strided(
-        &mut self,
-        form: Form,
-        mem: Mem,
-        (v, step): (Value, Value),
-        mask: Option<Value>,
-    ) {
-        let args: Vec<Value> = [v, step].into_iter().chain(mask).collect();
-        self.push(Op::StoreStrided(form), &args, Some(mem), None);
-    }
-    /// Stores lanes at the offsets of an index vector.
-    pub(super) fn scatter(&mut self, form: Form, index: Value, mem: Mem, v: Value, mask: Value) {
-        let base = self.address(mem);
-        let own = self.masks(Op::MaskAnd, mask, mask);
-        self.push(Op::Scatter(form), &[v, index, own], Some(Mem::at(base, 0)), None);
-    }
-    /// Stores the first lane.
-    pub fn store_scalar(&mut self, mem: Mem, v: Value, bits: Bits) {
-        self.push(Op::StoreScalar(bits), &[v], Some(mem), None);
-    }
-    /// Computes an address.
-    pub(super) fn address(&mut self, mem: Mem) -> Value {
-        if mem.index.is_none() {
-            return self.add_imm(mem.base, i64::from(mem.disp));
-        }
-        self.value(Op::Address, &[], Some(mem), Class::Int)
-    }
-    /// x * n.
-    pub(super) fn mul_imm(&mut self, x: Value, n: i32) -> Value {
-        if n == 1 { x } else { self.value(Op::MulImm(n), &[x], None, Class::Int) }
-    }
-    /// The first lane of an index vector.
-    pub(super) fn first(&mut self, x: Value) -> Value {
-        self.value(Op::First(self.index_bits()), &[x], None, Class::Int)
-    }
-    /// The first 64-bit lane.
-    pub(super) fn first_long(&mut self, x: Value) -> Value {
-        self.value(Op::First(Bits::B64), &[x], None, Class::Int)
-    }
-    /// Loads elements at the offsets of an index vector; see [`Op::Gather`].
-    pub(super) fn gather(&mut self, form: Form, index: Value, mem: Mem, mask: Option<Value>) -> Value {
-        let base = self.address(mem);
-        let mask = mask.unwrap_or_else(|| self.all_lanes(true));
-        let mask = self.mask_for(mask, form.lane());
-        // The instruction clobbers its mask.
-        let own = self.masks(Op::MaskAnd, mask, mask);
-        self.value(Op::Gather(form), &[index, own], Some(Mem::at(base, 0)), Class::Vector)
     }
     /// A lane-wise operation on 32 bits.
     pub fn bin(&mut self, op: Bin, a: Value, b: Value) -> Value {
