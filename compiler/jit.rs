@@ -435,7 +435,14 @@ fn bytes_mut(v: &mut [Chunk]) -> &mut [u8] {
 }
 
 macro_rules! libm {
-    ($($name:ident),*) => { &[$((stringify!($name), { extern "C" fn f(x: f64) -> f64 { libm::$name(x) } f as extern "C" fn(f64) -> f64 })),*] };
+    ($($name:ident),*) => {
+        &[$((stringify!($name), {
+            extern "C" fn f(x: f64) -> f64 {
+                libm::$name(x)
+            }
+            f as extern "C" fn(f64) -> f64
+        })),*]
+    };
 }
 const LIBM1: &[(&str, extern "C" fn(f64) -> f64)] =
     libm!(exp, log, erf, tanh, expm1, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, asinh, atanh);

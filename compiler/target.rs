@@ -222,7 +222,9 @@ impl Target {
             let of = if arch != "x86_64" { triple.to_string() } else { arch.to_owned() };
             return bad(
                 format!("an object for {of} has code for one CPU level, not for \"{cpu}\""),
-                "one level: code for several is for x86_64, for aarch64 with ELF or Windows, and for riscv64 with Linux".into(),
+                "one level: code for several is for x86_64, for aarch64 with ELF or Windows, and for riscv64 \
+                 with Linux"
+                    .into(),
             );
         }
         let alike = |(i, a): (usize, &(usize, &'static Known))| {

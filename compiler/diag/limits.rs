@@ -19,7 +19,11 @@ pub struct Limit {
 
 macro_rules! limits {
     ($($name:ident = $value:expr, $bounds:literal, $help:literal;)*) => {
-        $(#[doc = $bounds] pub const $name: Limit = Limit { name: stringify!($name), value: $value, bounds: $bounds, help: $help };)*
+        $(
+            #[doc = $bounds]
+            pub const $name: Limit =
+                Limit { name: stringify!($name), value: $value, bounds: $bounds, help: $help };
+        )*
         /// Every limit.
         pub const TABLE: &[Limit] = &[$($name),*];
     };

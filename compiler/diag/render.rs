@@ -32,8 +32,13 @@ pub fn text(e: &Error) -> String {
 /// One JSON object on one line, without the newline.
 pub fn json(e: &Error) -> String {
     let o = &e.origin;
+    let severity = match e.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Note => "note",
+    };
     json!({
-        "severity": match e.severity { Severity::Error => "error", Severity::Warning => "warning", Severity::Note => "note" },
+        "severity": severity,
         "code": e.code.to_string(), "title": e.title,
         "origin": { "file": o.file, "graph": o.graph, "node": o.node, "name": o.name, "op": o.op,
             "opset": o.opset, "output": o.output, "element": o.element },

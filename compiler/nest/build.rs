@@ -69,8 +69,8 @@ impl Module {
     /// True if a store to one storage may change the other. Buffers that share a slot are never live in the
     /// same kernel, unless they are the same.
     pub fn overlaps(&self, a: Buf, b: Buf) -> bool {
-        a == b
-            || matches!((&self.bufs[a].place, &self.bufs[b].place), (Place::Arena(p), Place::Arena(q)) if p == q)
+        let slots = (&self.bufs[a].place, &self.bufs[b].place);
+        a == b || matches!(slots, (Place::Arena(p), Place::Arena(q)) if p == q)
     }
     /// The same memory as elements of another type. Elements smaller than a byte are packed as in `of`.
     pub fn view_as(&mut self, of: Buf, ty: ElemType, dims: impl Into<Vec<Dim>>) -> Buf {

@@ -349,7 +349,8 @@ pub const NEST_PASSES: &[NestPass] = &[
             level: |f| f.caps.bf16,
             useful: |m, f| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m, f),
         }),
-        holds: "With --math fast, contractions are dot products of pairs of bf16 where rounding their factors pays.",
+        holds: "With --math fast, contractions are dot products of pairs of bf16 where rounding their \
+            factors pays.",
         why: "Before schedules, which pack pairs as they pack elements.",
         run: nest::quantize::bf16_dot::run,
         ..PER_LEVEL
@@ -361,7 +362,8 @@ pub const NEST_PASSES: &[NestPass] = &[
             level: |f| f.caps.halves,
             useful: |m, f| m.math == Math::Fast && nest::quantize::half_products::suit(m, f),
         }),
-        holds: "With --math fast, scratch that only products with f16 read is f16, where the level adds these up.",
+        holds: "With --math fast, scratch that only products with f16 read is f16, where the level adds \
+            these up.",
         why: "After bf16_dot, which has the choice; before schedules, which pack what elements are.",
         run: nest::quantize::half_products::run,
         ..PER_LEVEL
@@ -369,8 +371,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "pad_rows",
         group: Group::Layout,
-        holds: "Rows of scratch that contractions read do not lie a multiple of 4 KiB apart; nor do pixels that \
-            windows read fall into a few sets of the cache.",
+        holds: "Rows of scratch that contractions read do not lie a multiple of 4 KiB apart; nor do pixels \
+            that windows read fall into a few sets of the cache.",
         why: "After dot products: they decide how long rows are.",
         run: |m, _| nest::layout::pad_rows::run(m),
         ..PER_LEVEL
@@ -394,7 +396,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "fuse_products",
         group: Group::Algorithm,
-        holds: "In kernels that sum up rows, a product that is added to something is one operation with the sum.",
+        holds: "In kernels that sum up rows, a product that is added to something is one operation with \
+            the sum.",
         why: "Late: earlier passes recognise normalizations as operators have them.",
         run: nest::algorithm::fuse_products::run,
         ..PER_LEVEL

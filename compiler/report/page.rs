@@ -224,7 +224,8 @@ fn constants(o: &mut String, d: &Data) {
         bytes(all as f64),
         bytes(d.compiled.weights.size as f64)
     );
-    *o += "<table class=\"list\">\n<thead><tr><th>bytes</th><th>share</th><th>constant</th><th>type</th></tr></thead>\n<tbody>\n";
+    *o += "<table class=\"list\">\n<thead><tr><th>bytes</th><th>share</th><th>constant</th><th>type</th></tr>\
+           </thead>\n<tbody>\n";
     for (size, name, ty) in list.iter().take(CONSTANTS) {
         let share = if all > 0 { *size as f64 / all as f64 * 100.0 } else { 0.0 };
         let _ = writeln!(

@@ -11,9 +11,17 @@ use target_lexicon::Architecture;
 pub(super) fn native(architecture: Architecture) -> Level {
     let mut f = vec![];
     macro_rules! probe {
-        ($($name:tt => $flag:literal),*) => {$(if std::arch::is_x86_feature_detected!($name) { f.push($flag); })*};
+        ($($name:tt => $flag:literal),*) => {
+            $(if std::arch::is_x86_feature_detected!($name) {
+                f.push($flag);
+            })*
+        };
     }
-    probe!("sse3" => "has_sse3", "ssse3" => "has_ssse3", "sse4.1" => "has_sse41", "sse4.2" => "has_sse42", "popcnt" => "has_popcnt", "avx" => "has_avx", "avx2" => "has_avx2", "bmi1" => "has_bmi1", "bmi2" => "has_bmi2", "fma" => "has_fma", "lzcnt" => "has_lzcnt");
+    probe!(
+        "sse3" => "has_sse3", "ssse3" => "has_ssse3", "sse4.1" => "has_sse41", "sse4.2" => "has_sse42",
+        "popcnt" => "has_popcnt", "avx" => "has_avx", "avx2" => "has_avx2", "bmi1" => "has_bmi1",
+        "bmi2" => "has_bmi2", "fma" => "has_fma", "lzcnt" => "has_lzcnt"
+    );
     macro_rules! all {
         ($($name:tt),*) => { true $(&& std::arch::is_x86_feature_detected!($name))* };
     }

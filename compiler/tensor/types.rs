@@ -23,9 +23,13 @@ macro_rules! elem_types {
             /// for a string descriptor.
             pub fn bits(self) -> u32 { match self { $(ElemType::$v => $bits),* } }
             /// From the ONNX textual name.
-            pub fn from_onnx_name(s: &str) -> Option<Self> { match s { $($name => Some(ElemType::$v),)* _ => None } }
+            pub fn from_onnx_name(s: &str) -> Option<Self> {
+                match s { $($name => Some(ElemType::$v),)* _ => None }
+            }
             /// From the nest IR's name.
-            pub fn from_short(s: &str) -> Option<Self> { match s { $($short => Some(ElemType::$v),)* _ => None } }
+            pub fn from_short(s: &str) -> Option<Self> {
+                match s { $($short => Some(ElemType::$v),)* _ => None }
+            }
         }
     };
 }

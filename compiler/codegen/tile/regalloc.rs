@@ -76,7 +76,8 @@ impl Alloc {
     /// True if a block consists of a jump only, so that branches to it may be threaded.
     pub(super) fn is_empty(&self, out: &Output, b: usize) -> bool {
         let mut it = out.block_insts_and_edits(self, regalloc2::Block::new(b));
-        matches!((it.next(), it.next()), (Some(InstOrEdit::Inst(i)), None) if self.nodes[i.index()].op == Op::Jump)
+        let (Some(InstOrEdit::Inst(i)), None) = (it.next(), it.next()) else { return false };
+        self.nodes[i.index()].op == Op::Jump
     }
     /// The final target of a branch to a block.
     pub(super) fn target(&self, out: &Output, mut b: usize) -> usize {

@@ -95,7 +95,8 @@ names!(Un {
     "trunc_long" TruncLong "trunc_unsigned" TruncUnsigned "to_float" ToFloat
     "unsigned_to_float" UnsignedToFloat "to_double" ToDouble "unsigned_to_double" UnsignedToDouble
     "double" Double "single" Single "extend" Extend "extend_unsigned" ExtendUnsigned "low" Low "half" Half
-    "brain" Brain     "whole" Whole { upper } "iabs" IAbs "shl" Shl(n) "shr" Shr(n) "sar" Sar(n) "swap" Swap(k) "narrow" Narrow(n) "part" Part(k)
+    "brain" Brain "whole" Whole { upper } "iabs" IAbs "shl" Shl(n) "shr" Shr(n) "sar" Sar(n) "swap" Swap(k)
+    "narrow" Narrow(n) "part" Part(k)
 });
 names!(Op {
     "args" Args

@@ -20,7 +20,11 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
     };
     let given = |i: usize| node.inputs.get(i).copied().flatten();
     let attr = |name: &str| node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v);
-    let plain = |v: &AttrValue| matches!(v, AttrValue::Strings(l) if l.iter().enumerate().all(|(i, s)| s.eq_ignore_ascii_case(if i % 3 == 0 { b"sigmoid" } else { b"tanh" })));
+    let usual = |(i, s): (usize, &Vec<u8>)| {
+        let name: &[u8] = if i % 3 == 0 { b"sigmoid" } else { b"tanh" };
+        s.eq_ignore_ascii_case(name)
+    };
+    let plain = |v: &AttrValue| matches!(v, AttrValue::Strings(l) if l.iter().enumerate().all(usual));
     if attr("activations").is_some_and(|v| !plain(v)) {
         return refuse("activations other than Sigmoid, Tanh, Tanh");
     }

@@ -224,6 +224,9 @@ impl Back<'_, '_> {
     /// True if operand `i` is omitted or known to be `v`.
     pub(super) fn absent_or(&self, i: usize, v: i64) -> bool {
         let given = self.node.inputs.get(i).copied().flatten();
-        given.is_none_or(|x| matches!(&self.make.g.values[x].known, Known::Const(c) if c.to_i64s().is_some_and(|l| l == [v])))
+        given.is_none_or(|x| match &self.make.g.values[x].known {
+            Known::Const(c) => c.to_i64s().is_some_and(|l| l == [v]),
+            _ => false,
+        })
     }
 }
