@@ -80,8 +80,8 @@ impl<'a> Writer<'a> {
             dims: Map::default(),
         }
     }
-    /// The key of a kernel's code; `None` if it depends on more than the key contains. If `embedded`, constants
-    /// cannot change, and code may depend on their values.
+    /// The key of a kernel's code; `None` if it depends on more than the key contains. If `embedded`,
+    /// constants cannot change, and code may depend on their values.
     pub fn code(m: &Module, k: Kernel, embedded: bool) -> Option<Key> {
         let body = m.kernels[k].body.as_slice();
         if visit::has_texts(m, body) {

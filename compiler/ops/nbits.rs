@@ -153,8 +153,8 @@ struct Operands {
 }
 
 impl NBits {
-    /// The product with rows in the order of their groups, if there are groups and all that has to be put in order is
-    /// constant.
+    /// The product with rows in the order of their groups, if there are groups and all that has to be put in
+    /// order is constant.
     fn ordered(&self, cx: &mut LowerCx, from: &Operands) -> Option<(NBits, Operands)> {
         let blocks = self.blocks();
         let order = Groups::of(cx, from.groups?, (blocks, self.block), self.bits)?;

@@ -254,8 +254,8 @@ impl Operator for Resize {
             .is_some_and(|n| n <= UNROLLED);
         // If sources are known only at run time, lanes gather their elements. There are fewest of them before
         // rows are multiplied, unless all channels of a pixel are contiguous. Axis by axis, a sum of taps
-        // also takes fewer multiplications, but what is between the axes is stored and read again. Where it is
-        // in any case, the order is the same if no axis shrinks.
+        // also takes fewer multiplications, but what is between the axes is stored and read again. Where it
+        // is in any case, the order is the same if no axis shrinks.
         let sums = plans.iter().any(|p| p.weights.is_some());
         let most = if sums { SUMMED } else { CHANNELS };
         let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < most);

@@ -13,8 +13,8 @@ pub struct Inside {
 
 impl Dim {
     /// Replaces minima and maxima by the operand that grows with the loop variable `c`, where no other one
-    /// does, and remainders by their dividend less whole divisors. Narrows `inside` to the steps in which both
-    /// are equal, for every value of `l` in `0..n`.
+    /// does, and remainders by their dividend less whole divisors. Narrows `inside` to the steps in which
+    /// both are equal, for every value of `l` in `0..n`.
     pub fn unclamped(self, c: Sym, (l, n): (Sym, i64), inside: &mut Inside) -> Dim {
         let View::Sum { terms, constant } = self.view() else { return self };
         if !self.contains(c) {
@@ -30,7 +30,8 @@ impl Dim {
 }
 
 impl Inside {
-    /// Narrows the steps to those in which `d` is not negative. `None` if it neither grows nor falls with `c`.
+    /// Narrows the steps to those in which `d` is not negative. `None` if it neither grows nor falls with
+    /// `c`.
     pub fn nonneg(&mut self, d: Dim, c: Sym) -> Option<()> {
         self.from(d, c, (c, 1)).or_else(|| self.until(-d, c, (c, 1)))
     }

@@ -306,7 +306,8 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
     None
 }
 
-/// Of `front * mod(x, a)` with a number a: the term `front * a * mod(floordiv(x, a), b)`, and `mod(x, a * b)`.
+/// Of `front * mod(x, a)` with a number a: the term `front * a * mod(floordiv(x, a), b)`, and
+/// `mod(x, a * b)`.
 fn next_digit(terms: &[Term], (c, rest): (i64, &[Atom]), (x, a): (Dim, Dim)) -> Option<(usize, Dim)> {
     let a = a.as_const().filter(|a| *a > 0)?;
     let c = c.checked_mul(a)?;

@@ -192,8 +192,8 @@ impl ConstData {
             _ => None,
         }
     }
-    /// Member `i` along the first dimension, without a copy; `None` for what is rearranged, for strings, and where
-    /// it is no whole bytes.
+    /// Member `i` along the first dimension, without a copy; `None` for what is rearranged, for strings, and
+    /// where it is no whole bytes.
     pub fn member(&self, i: i64) -> Option<Self> {
         let (n, rest) = self.dims.split_first()?;
         let Store::Bytes(b) = &self.store else { return None };

@@ -208,7 +208,8 @@ impl Emit<'_, '_> {
             return self.b.ins().sshr_imm_u(a, i64::from(shift));
         }
         if c.short {
-            // floor(a / c) = (a * m) >> 63 with m = ceil(2^63 / c), exact for a < 2^31 (Granlund, Montgomery).
+            // floor(a / c) = (a * m) >> 63 with m = ceil(2^63 / c), exact for a < 2^31 (Granlund,
+            // Montgomery).
             let m = (1i128 << 63) / i128::from(c.by) + 1;
             let m = self.b.ins().iconst(I64, m as i64);
             let a2 = self.b.ins().ishl_imm_u(a, 1);

@@ -1,7 +1,7 @@
-//! `g_idx` of MatMulNBits, where it is constant: the rows of the weights in an order in which those of a group
-//! follow each other, in blocks of one size. GPTQ's act_order gives every block as many rows as it has; where
-//! groups are uneven, blocks are smaller and the last one of a group is filled up with rows that the input is 0
-//! for.
+//! `g_idx` of MatMulNBits, where it is constant: the rows of the weights in an order in which those of a
+//! group follow each other, in blocks of one size. GPTQ's act_order gives every block as many rows as it has;
+//! where groups are uneven, blocks are smaller and the last one of a group is filled up with rows that the
+//! input is 0 for.
 
 use crate::nest::{BinOp, Buf, Expr, Place};
 use crate::ops::LowerCx;
@@ -25,8 +25,8 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// The order for constant groups, `count` of `block` rows each at most; the blocks are those for which weights and
-    /// scales take the fewest bytes.
+    /// The order for constant groups, `count` of `block` rows each at most; the blocks are those for which
+    /// weights and scales take the fewest bytes.
     pub fn of(cx: &LowerCx, groups: Buf, (count, block): (i64, i64), bits: i64) -> Option<Groups> {
         let groups = constant(cx, groups)?.to_i64s()?;
         let mut members = vec![vec![]; usize::try_from(count).ok()?];

@@ -1,5 +1,5 @@
-//! Loop-invariant code motion of broadcast sizes, of the masks of partial vectors with run-time lengths, and of
-//! the positions that lanes read. In a short loop over short rows they would cost more than its work.
+//! Loop-invariant code motion of broadcast sizes, of the masks of partial vectors with run-time lengths, and
+//! of the positions that lanes read. In a short loop over short rows they would cost more than its work.
 
 use super::Builder;
 use crate::codegen::tile::ir::{Mem, Node, Op, Value};

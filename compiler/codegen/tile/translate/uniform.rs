@@ -118,7 +118,8 @@ impl Translate<'_> {
             let x = self.uniform(x)?;
             return Ok(self.right_by(x, shift));
         }
-        // floor((a + k * i) / c) = floor(a / c) + floor((mod(a, c) + k * i) / c), and the last dividend is small.
+        // floor((a + k * i) / c) = floor(a / c) + floor((mod(a, c) + k * i) / c), and the last dividend is
+        // small.
         let p = self.parts(x)?;
         let most = p.counters.iter().try_fold(c, |most, (v, k)| {
             let n = self.trip_of(*v).filter(|_| *k >= 0)?;

@@ -15,10 +15,10 @@
 //! together: row 2i with row 2i + 1, a panel of 32 columns with the next. So what a row holds reaches its
 //! neighbour only, and threads share the work by pairs of panels. An odd last row has itself as its
 //! neighbour. A kernel of its own makes V, since all panels read it. Sums of weights are made where they are
-//! multiplied, once for all rows of a tile: units that add are idle there. Units that convert are not: weights
-//! of 16 bits become floats once for all rows of a group. Weights stay packed as
-//! contractions have them, so that a few rows, which this does not pay for, use the same ones: where run time
-//! counts the rows, the driver chooses (`worth`).
+//! multiplied, once for all rows of a tile: units that add are idle there. Units that convert are not:
+//! weights of 16 bits become floats once for all rows of a group. Weights stay packed as contractions have
+//! them, so that a few rows, which this does not pay for, use the same ones: where run time counts the rows,
+//! the driver chooses (`worth`).
 //!
 //! One parallel loop runs over groups of rows and pairs of panels. Each goes through the reduction block by
 //! block; the last products of a block prefetch the next one.

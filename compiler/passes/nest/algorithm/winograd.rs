@@ -15,8 +15,8 @@
 //! in the cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of
 //! its own makes.
 //!
-//! On levels with f16 arithmetic, `--math fast` computes layers whose weights are f16 by F(2x2, 3x3) with V, U
-//! and M of f16: 16 products of f16 for 4 results (`choice`).
+//! On levels with f16 arithmetic, `--math fast` computes layers whose weights are f16 by F(2x2, 3x3) with V,
+//! U and M of f16: 16 products of f16 for 4 results (`choice`).
 //!
 //! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model
 //! runs, block after block of input channels (`[slot][36][C / blocks][K / slices]`), and M is a sum over
@@ -32,8 +32,8 @@
 //!
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors
 //! are a few times those of the direct sum, along one dimension half of that (tests/winograd.rs). Sums of
-//! integers (`exact_sums`) are left alone. `choice` decides for two dimensions, `line::Line::gain` for one, both
-//! beside what the level takes for the plain sum: with `--math fast`, that may be one of bf16 or f16.
+//! integers (`exact_sums`) are left alone. `choice` decides for two dimensions, `line::Line::gain` for one,
+//! both beside what the level takes for the plain sum: with `--math fast`, that may be one of bf16 or f16.
 
 mod choice;
 mod line;

@@ -49,8 +49,8 @@ pub(crate) fn fuller_row(m: &Module, c: &Contraction) -> Option<(Sym, Dim)> {
         && stride(m, c.a.0, &c.a.1, var) == Some(1)
         && !is_depthwise(&c.loops, &c.a.1, &c.b.1);
     // Cost per element, in twentieths of that of full vectors: those along rows cross cache lines. Output
-    // channels that fill half of a vector may have vectors along the sum, and those of several groups together
-    // vectors of their own.
+    // channels that fill half of a vector may have vectors along the sum, and those of several groups
+    // together vectors of their own.
     let groups = extent(&c.loops, &|l| c.is_of_both(l));
     let read = extent(&c.reduction, &|l| c.a.1.get(1).is_some_and(|d| d.contains(l)));
     let divides = LANES % channels == 0 && groups.is_none_or(|g| g * channels >= LANES);

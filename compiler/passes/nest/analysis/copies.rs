@@ -51,9 +51,9 @@ impl<T> Default for Copies<T> {
 }
 
 impl<T: Clone> Copies<T> {
-    /// The body that `make` emits for kernel `k`. `of` is the key of everything that it depends on, apart from
-    /// what is the same in the whole pass, with the buffers in it. If it turns out to depend on more, or if
-    /// `make` adds anything to the module besides registers, loop variables, scratch and rearrangements of
+    /// The body that `make` emits for kernel `k`. `of` is the key of everything that it depends on, apart
+    /// from what is the same in the whole pass, with the buffers in it. If it turns out to depend on more, or
+    /// if `make` adds anything to the module besides registers, loop variables, scratch and rearrangements of
     /// constants in the key, the body is not copied.
     pub fn emit(
         &mut self,

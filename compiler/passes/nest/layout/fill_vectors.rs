@@ -2,9 +2,9 @@
 //! vector.
 //!
 //! Vectors run along output channels; three or six of them leave most lanes empty. With S results at
-//! x = S q + p, the columns of the contraction are pairs (p, channel), which are contiguous in an image with channels
-//! innermost. Their common range of the image is S - 1 elements wider than a window, and the weights of each
-//! phase p are shifted by p and padded with zeros:
+//! x = S q + p, the columns of the contraction are pairs (p, channel), which are contiguous in an image with
+//! channels innermost. Their common range of the image is S - 1 elements wider than a window, and the weights
+//! of each phase p are shifted by p and padded with zeros:
 //!
 //! ```text
 //! y[S q + p, k] = sum over c, j of A[c, S q + j] B[k, c, j - p]      j in 0 .. taps + S - 1

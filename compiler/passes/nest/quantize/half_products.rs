@@ -5,7 +5,8 @@
 //! level multiplies f16 and accumulates in f16 (at most [`HALVES`](crate::nest::HALVES) products), both
 //! factors should be f16 in memory: scratch that such a product reads becomes f16 again if its other readers
 //! are products with f16, too, or read each element once: epilogues of contractions (the sum of a residual
-//! block) and maps (padding). Schedules and tiles select f16 arithmetic for contractions with two f16 factors.
+//! block) and maps (padding). Schedules and tiles select f16 arithmetic for contractions with two f16
+//! factors.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Kernel, Math, Module, visit};

@@ -9,8 +9,8 @@ use crate::codegen::tile::live;
 
 /// Operations that a base has to save, one of which is its own.
 const ENOUGH: usize = 2;
-/// Live vectors up to which a block gets bases. More of them are accumulators, whose products take longer than
-/// the loads, and leave the register allocator no choice.
+/// Live vectors up to which a block gets bases. More of them are accumulators, whose products take longer
+/// than the loads, and leave the register allocator no choice.
 const VECTORS: usize = 28;
 /// Displacements of loads of two vectors.
 const OF_PAIRS: std::ops::RangeInclusive<i32> = -1024..=1008;

@@ -1,7 +1,7 @@
 //! Arithmetic of eight f16. Where a function allows it ([`Func::halves`]), what is computed of f16 only and
-//! stored as f16 needs no f32 in between: two vectors of four f32, next to each other in memory, become one of
-//! eight f16, and so does whatever they are computed of. Each operation then rounds to f16. A single sum has
-//! the same result in either way.
+//! stored as f16 needs no f32 in between: two vectors of four f32, next to each other in memory, become one
+//! of eight f16, and so does whatever they are computed of. Each operation then rounds to f16. A single sum
+//! has the same result in either way.
 
 use crate::codegen::tile::ir::Bits::B32;
 use crate::codegen::tile::ir::{Bin, Block, Class, Form, Func, Mem, Node, Number, Op, Un, Value};

@@ -222,7 +222,8 @@ impl<'a> List<'a> {
     }
 }
 
-/// Units: pairs of loads that follow each other, if loads can be paired, pairs of stores, single instructions.
+/// Units: pairs of loads that follow each other, if loads can be paired, pairs of stores, single
+/// instructions.
 fn units(nodes: &[Node], adjacent: Adjacent) -> Vec<Vec<usize>> {
     let mut partner: Map<usize, usize> = Map::default();
     for i in 0..nodes.len() {

@@ -351,8 +351,8 @@ fn column(product: &Node) -> Option<&Value> {
 }
 
 /// Orders products of rows, which are held as elements, and columns, which are loaded: column after column,
-/// all rows with each, so that no more than two columns are alive. False for other blocks, and if the rows are
-/// too few to hide the loads of a core that waits for them: the scheduler then orders the block.
+/// all rows with each, so that no more than two columns are alive. False for other blocks, and if the rows
+/// are too few to hide the loads of a core that waits for them: the scheduler then orders the block.
 fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let is_product = |n: &Node| {
         matches!(

@@ -34,8 +34,8 @@ pub(super) fn products(b: &mut Block, elements: &Set<Value>, classes: &mut Vec<C
     }
 }
 
-/// Gives loads of vectors whose address is a sum an operand with that address, computed with those of the next
-/// loads: the first ones at the beginning, the others before the first of these loads.
+/// Gives loads of vectors whose address is a sum an operand with that address, computed with those of the
+/// next loads: the first ones at the beginning, the others before the first of these loads.
 fn with_addresses(products: Vec<Node>, classes: &mut Vec<Class>) -> Vec<Node> {
     let is_sum =
         |n: &&Node| matches!(n.op, Op::Load(_)) && n.mem.is_some_and(|m| m.index.is_none() && m.disp != 0);

@@ -1,5 +1,5 @@
-//! Base words of the instructions: all fields for registers and numbers are 0. `tests` holds every row against
-//! what an assembler makes of it.
+//! Base words of the instructions: all fields for registers and numbers are 0. `tests` holds every row
+//! against what an assembler makes of it.
 
 use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un};
 

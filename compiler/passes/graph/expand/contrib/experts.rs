@@ -1,5 +1,6 @@
 //! MoE and QMoE: a router selects a few experts for each row. Each expert gathers its rows and adds its
-//! results to them. The weights of an expert, if constant, are a constant of their own: a part of the model's.
+//! results to them. The weights of an expert, if constant, are a constant of their own: a part of the
+//! model's.
 
 use super::Contrib;
 use crate::diag::Result;

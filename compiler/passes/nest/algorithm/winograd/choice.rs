@@ -1,10 +1,10 @@
 //! Which transform a layer gets: F(4x4, 3x3) with products of f32, F(2x2, 3x3) with products of f16, or none.
 //!
 //! For the same results, products of F(2x2, 3x3) in f16 take eight ninths of the time of those of F(4x4, 3x3)
-//! in f32, and transforms take longer, of four times as many tiles: where both are faster than the direct sum,
-//! f32 takes as long and is more precise. But the weights of F(2x2, 3x3) are small enough to be transformed at
-//! compile time. Where those of F(4x4, 3x3) would have to be transformed at run time, f16 takes half as long;
-//! and it is faster than the direct sum in f16 for smaller images.
+//! in f32, and transforms take longer, of four times as many tiles: where both are faster than the direct
+//! sum, f32 takes as long and is more precise. But the weights of F(2x2, 3x3) are small enough to be
+//! transformed at compile time. Where those of F(4x4, 3x3) would have to be transformed at run time, f16
+//! takes half as long; and it is faster than the direct sum in f16 for smaller images.
 
 use super::points::SMALL;
 use super::{Layer, bytes, fresh, tiles};

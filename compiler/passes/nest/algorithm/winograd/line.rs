@@ -147,8 +147,8 @@ impl Line {
     fn gain(&self, m: &Module) -> f64 {
         let Some(depth) = self.depth() else { return 0.0 };
         let (n, r) = (self.products(), self.results());
-        // Existing rows, as a share of the rows of all groups; all of them if their number is a run-time value
-        // (`pays`).
+        // Existing rows, as a share of the rows of all groups; all of them if their number is a run-time
+        // value (`pays`).
         let size = r * self.tiles(m);
         let used =
             self.y.1.as_const().map_or(1.0, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));

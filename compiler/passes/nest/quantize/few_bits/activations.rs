@@ -75,7 +75,8 @@ impl Form {
 }
 
 /// True if products with integers of three bytes are faster than with floats: three dot products of bytes
-/// take the place of four multiply-adds. What they cost beside is measured on cores with 512-bit vectors only.
+/// take the place of four multiply-adds. What they cost beside is measured on cores with 512-bit vectors
+/// only.
 pub(super) fn suit(facts: &Facts) -> bool {
     facts.caps.bits == 512 && facts.caps.dot.mixes_signs()
 }

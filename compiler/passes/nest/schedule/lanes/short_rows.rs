@@ -1,7 +1,7 @@
 //! Rows shorter than a vector, maybe at run time only: a vector then processes a row per lane, so that the
 //! overhead of a row is shared by as many rows as lanes. Lanes load and store elements of different rows, so
-//! this is profitable for few elements only. Loops over a known number of elements are unrolled, so that tiles
-//! load rows and transpose them in registers.
+//! this is profitable for few elements only. Loops over a known number of elements are unrolled, so that
+//! tiles load rows and transpose them in registers.
 
 use super::Vectors;
 use super::body::{in_lanes, lets_as_accs};
@@ -12,8 +12,8 @@ use crate::passes::nest::analysis::vectors::Needs;
 use crate::sym::{Dim, Sym};
 
 /// Maximum elements of a row that lanes only read, and of one that they also store. A vector of elements that
-/// are loaded one by one takes as long as the overhead of one to two rows; one that is also stored takes twice
-/// that. Measured on Zen 4 with sums, maxima, softmax and layer normalization of 2 to 16 elements.
+/// are loaded one by one takes as long as the overhead of one to two rows; one that is also stored takes
+/// twice that. Measured on Zen 4 with sums, maxima, softmax and layer normalization of 2 to 16 elements.
 const OTHERS: (i64, i64) = (12, 7);
 /// The same where a row shorter than a vector is one masked vector.
 const MASKED: (i64, i64) = (10, 6);
