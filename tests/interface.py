@@ -174,6 +174,9 @@ def statuses():
     outer = build("outer", OUTER)
     assert outer.info.workspace_for((ct.c_int64 * 2)(1 << 20, 1 << 20), size) == 0
     assert outer.info.workspace_for((ct.c_int64 * 2)((1 << 31) - 1, (1 << 31) - 1), size) == 3, "a size beyond 63 bits"
+    far = build("far", OUTER, "--dim", f"N<={1 << 57}", "--dim", "M=1")
+    for n, want in (1, 0), (1 << 40, 0), (1 << 56, 3):
+        assert far.info.workspace_for((ct.c_int64 * 1)(n), size) == want, "a declared bound beyond 31 bits"
     if size.value:
         assert call(ws=None) == 1
         assert call(ws=ws.ctypes.data + 4) == 2

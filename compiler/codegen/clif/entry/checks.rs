@@ -163,7 +163,7 @@ impl Entry<'_> {
             let of = Magnitudes::new(syms, most);
             sizes.clone().all(|d| !of.exceed(d)).then_some(of)
         };
-        if let Some(of) = fit(MAX_DIM) {
+        if let Some(of) = fit(i64::MAX) {
             return Bounds { of, small: None };
         }
         let params = self.interface.dim_params.iter().filter_map(|d| e.vars.get(&d.sym).copied());
@@ -171,7 +171,7 @@ impl Entry<'_> {
         let bits = (8..31).rev().find(|bits| fit((1 << bits) - 1).is_some());
         let small = bits.zip(params.into_iter().reduce(|x, y| e.b.ins().bor(x, y)));
         let small = small.map(|(bits, all)| e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, all, 1 << bits));
-        Bounds { of: Magnitudes::new(syms, MAX_DIM), small }
+        Bounds { of: Magnitudes::new(syms, i64::MAX), small }
     }
     /// Computes the derived sizes, except those of dim params that this module lacks: constants are folded in
     /// a separate module with the symbols of the whole model.
