@@ -159,19 +159,17 @@ impl Entry<'_> {
         let derived = syms.derived().iter().map(|(_, d)| *d);
         let compared = self.m.driver.iter().filter(|s| early(self, s)).flat_map(|s| s.dims());
         let sizes = derived.chain(compared).chain(self.sizes().into_iter().map(|(_, d)| d));
-        let fit = |most: i64| {
-            let of = Magnitudes::new(syms, most);
-            sizes.clone().all(|d| !of.exceed(d)).then_some(of)
-        };
-        if let Some(of) = fit(i64::MAX) {
+        let fit = |of: &Magnitudes| sizes.clone().all(|d| !of.exceed(d));
+        let of = Magnitudes::new(syms, i64::MAX);
+        if fit(&of) {
             return Bounds { of, small: None };
         }
         let params = self.interface.dim_params.iter().filter_map(|d| e.vars.get(&d.sym).copied());
         let params: Vec<Value> = params.collect();
-        let bits = (8..31).rev().find(|bits| fit((1 << bits) - 1).is_some());
+        let bits = (8..31).rev().find(|bits| fit(&Magnitudes::new(syms, (1 << bits) - 1)));
         let small = bits.zip(params.into_iter().reduce(|x, y| e.b.ins().bor(x, y)));
         let small = small.map(|(bits, all)| e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, all, 1 << bits));
-        Bounds { of: Magnitudes::new(syms, i64::MAX), small }
+        Bounds { of, small }
     }
     /// Computes the derived sizes, except those of dim params that this module lacks: constants are folded in
     /// a separate module with the symbols of the whole model.

@@ -189,11 +189,10 @@ fn pool(m: &Module, uses: &Uses, k: Kernel, facts: Facts) -> Option<Pool> {
             let lanes = i64::from(facts.lanes);
             let shares = facts.caps.masks && m.math != Math::Strict && y.dilation == 1;
             let cheap = match x.results.as_const() {
+                // A partial vector is as fast as a whole one if there are mask registers.
                 Some(n) if shares && (n % lanes == 0 || facts.caps.short_masks) => {
                     let wasted = (n + lanes - 1) / lanes * lanes - n;
-                    // A partial vector is as fast as a whole one if there are mask registers.
-                    taps <= MOST_SHARED
-                        && (wasted == 0 || facts.caps.short_masks && taps * wasted <= TRANSPOSE * n)
+                    taps <= MOST_SHARED && taps * wasted <= TRANSPOSE * n
                 }
                 _ => taps <= MOST && !(unknown || short && is_turned(m, image)),
             };
