@@ -71,11 +71,19 @@ struct Prover<'a> {
     effort: Cell<u32>,
     ranges: RefCell<Map<Dim, Wide>>,
     simple: RefCell<Map<Dim, Dim>>,
+    /// Answers to `d >= 0`.
+    proofs: RefCell<Map<Dim, bool>>,
 }
 
 impl Prover<'_> {
     fn new(syms: &SymTable) -> Prover<'_> {
-        Prover { syms, effort: Cell::new(EFFORT), ranges: RefCell::default(), simple: RefCell::default() }
+        Prover {
+            syms,
+            effort: Cell::new(EFFORT),
+            ranges: RefCell::default(),
+            simple: RefCell::default(),
+            proofs: RefCell::default(),
+        }
     }
     /// False once the effort is spent.
     fn step(&self) -> bool {
@@ -196,6 +204,14 @@ impl Prover<'_> {
     }
     /// `d >= 0`.
     fn nonneg(&self, d: Dim) -> bool {
+        if let Some(known) = self.proofs.borrow().get(&d) {
+            return *known;
+        }
+        let proven = self.prove_nonneg(d);
+        self.proofs.borrow_mut().insert(d, proven);
+        proven
+    }
+    fn prove_nonneg(&self, d: Dim) -> bool {
         let proven = |d: Dim| !d.is_overflow() && (self.above(d, 1) || self.expanded(d));
         let differs = |e: Option<Dim>| e.is_some_and(|e| e != d && proven(e));
         proven(d)
@@ -462,5 +478,20 @@ impl SymTable {
     /// maxima that are always the same operand. The result is equal to `d` wherever the enclosing loops run.
     pub fn simplify(&self, d: Dim) -> Dim {
         Prover::new(self).simplify(d)
+    }
+}
+
+/// Simplifies many dims over the same symbols. What one proof finds serves the next ones.
+pub struct Simplifier<'a>(Prover<'a>);
+
+impl<'a> Simplifier<'a> {
+    /// A simplifier that knows nothing yet.
+    pub fn new(syms: &'a SymTable) -> Self {
+        Simplifier(Prover::new(syms))
+    }
+    /// As [`SymTable::simplify`].
+    pub fn simplify(&self, d: Dim) -> Dim {
+        self.0.effort.set(EFFORT);
+        self.0.simplify(d)
     }
 }

@@ -24,5 +24,6 @@ mod table;
 pub mod text;
 mod upper;
 
+pub use bounds::Simplifier;
 pub use expr::{Atom, Dim, Sym, Term, View};
 pub use table::{Answer, Condition, Range, Scope, Source, SymKind, SymTable};

@@ -203,7 +203,7 @@ impl Translate<'_> {
         let d = self.m.linear(buf, at);
         let mut divides = false;
         d.divisions(&mut |x, _| divides |= self.locals.iter().any(|s| x.contains(*s)));
-        if divides { self.m.syms.simplify(d) } else { d }
+        if divides { self.simplifier.simplify(d) } else { d }
     }
     /// The properties common to all copies of an access.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {

@@ -38,7 +38,7 @@ use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
 use crate::nest::print::Lines;
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Stmt, patterns, visit};
-use crate::sym::{Answer, Dim, Sym};
+use crate::sym::{Answer, Dim, Simplifier, Sym};
 use crate::target::Dot;
 use crate::tensor::ElemType;
 use access::{Site, Stream};
@@ -140,18 +140,19 @@ pub struct Setting<'a> {
 /// Translates statements to a tile.
 pub fn translate(s: Setting, body: &[Stmt]) -> Fit<Tile> {
     let long = fit::check(s.m, s.vectors, body)?;
+    let simplifier = Simplifier::new(&s.m.syms);
     if isa::machine(s.vectors.width).reach(0, true).is_some()
-        && let Ok(t) = attempt(s, long, body, true)
+        && let Ok(t) = attempt(s, &simplifier, long, body, true)
         && t.args.len() <= MOST_POINTERS
     {
         return Ok(t);
     }
-    attempt(s, long, body, false)
+    attempt(s, &simplifier, long, body, false)
 }
 
 /// Translates statements that may be a tile. With `near`, accesses whose displacements are out of range have
 /// separate pointers.
-fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
+fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     let Setting { m, vectors, substitute, lines } = s;
     let (mut locals, mut of_vectors) = (vec![], vec![]);
     let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
@@ -175,6 +176,7 @@ fn attempt(s: Setting, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     });
     let mut t = Translate {
         m,
+        simplifier,
         lines,
         near,
         b: Builder::new(vectors.width, long, vectors.caps.in_order),
@@ -291,6 +293,7 @@ struct Waiting {
 
 struct Translate<'a> {
     pub m: &'a Module,
+    simplifier: &'a Simplifier<'a>,
     lines: Option<&'a Lines>,
     pub b: Builder,
     /// Displacements out of range become pointers.

@@ -10,7 +10,7 @@ mod lifetimes;
 
 use crate::diag::Result;
 use crate::nest::{Buf, Module, Place, SlotData, Stage};
-use crate::sym::{Answer, Dim};
+use crate::sym::Dim;
 use lifetimes::Lifetimes;
 use std::collections::HashMap;
 
@@ -103,7 +103,7 @@ fn share_slots(m: &Module, lives: Vec<Life>) -> Vec<(Dim, Vec<Buf>)> {
     // Many buffers share few sizes: each pair is compared once.
     let mut known: HashMap<(Dim, Dim), bool> = HashMap::new();
     let mut le =
-        |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.le(a, b) == Answer::Yes);
+        |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.is_nonneg(b - a));
     for l in lives {
         let free = |s: &Shared| s.free_from <= l.first;
         let found = slots.iter().position(|s| free(s) && s.size == l.size);

@@ -7,7 +7,7 @@ use crate::passes::nest::analysis::form::{self, Contraction, depends};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::fresh_regs;
 use crate::passes::nest::analysis::strides::stride;
-use crate::sym::{Dim, Sym};
+use crate::sym::{Dim, Simplifier, Sym};
 
 pub(super) use crate::passes::nest::analysis::machine::LINE;
 
@@ -142,12 +142,12 @@ fn vector(m: &mut Module, b: &Block, acc: Reg, step: Step, (i, v, n): (Sym, Dim,
         Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: sum.clone(), lane: None },
         e => e,
     };
+    let simplifier = Simplifier::new(&m.syms);
+    let dim = |d: Dim| simplifier.simplify(d.subst(&mut |s| at(s)));
     let body = list
         .into_iter()
         .filter_map(of_step)
-        .map(|s| {
-            s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).rewrite_exprs(&mut |e| of_tile(e))
-        })
+        .map(|s| s.map_dims(&mut |d| dim(d)).rewrite_exprs(&mut |e| of_tile(e)))
         .collect();
     vec![Stmt::vector(t.lanes, l, n, body)]
 }
