@@ -79,6 +79,12 @@ impl Model {
         self.options.dim_expressions = true;
         self
     }
+    /// Ignores the types that the model declares for its outputs; they are errors otherwise if they contradict
+    /// the operators.
+    pub fn ignore_output_types(mut self) -> Self {
+        self.options.ignore_output_types = true;
+        self
+    }
     /// Fails at warnings as at errors.
     pub fn strict(mut self) -> Self {
         self.options.strict = true;

@@ -138,6 +138,10 @@ pub struct ModelArgs {
     /// opaque name, as ONNX defines it.
     #[arg(long)]
     pub dim_expressions: bool,
+    /// Ignore the types that the model declares for its outputs: what the operators compute counts. By default
+    /// a declared type that contradicts them is an error.
+    #[arg(long)]
+    pub ignore_output_types: bool,
     /// State in place: the output may share the memory of the input, and a step stores only what it appends.
     /// A star is the same text in both names: 'present.*=past.*'. The growing dimension becomes a capacity
     /// that the caller chooses, named PAST_capacity after the size PAST in use (--dim fixes it). Repeat for

@@ -96,6 +96,9 @@ pub struct Options {
     pub strict: bool,
     /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.
     pub dim_expressions: bool,
+    /// Types that the model declares for its outputs do not count; they are errors otherwise if they contradict
+    /// the operators.
+    pub ignore_output_types: bool,
     /// Prints each pass and its time to stderr.
     pub clock: Clock,
 }
@@ -128,6 +131,7 @@ impl Options {
             ("--optimize", format!("{:?}", self.optimize).to_lowercase()),
             ("--dim", list(self.dims.iter().map(|(n, d)| d.text(n)).collect())),
             ("--dim-expressions", self.dim_expressions.to_string()),
+            ("--ignore-output-types", self.ignore_output_types.to_string()),
             ("--heap", self.heap.map_or("default".into(), |h| h.to_string())),
             ("--alias", pairs(&self.aliases)),
             ("--tap", list(self.taps.clone())),

@@ -110,6 +110,9 @@ pub fn run_changed(
         return Err(Failure::Errors(all_errors(model)));
     }
     change(&mut model);
+    if options.ignore_output_types {
+        model.forget_output_types();
+    }
     // Takes as long as a fifth of all passes where weights are many, and they do not need it.
     let bytes = source.bytes.clone();
     let digest = std::thread::spawn(move || <[u8; 32]>::from(Sha256::digest(&bytes)));

@@ -13,6 +13,7 @@
 //! # custom: com.example:Scale=my_scale    like --custom; such a case cannot run
 //! # size: P=3                    for runs, like --size; a size of an input is 5 unless it is given
 //! # dim-expressions            like --dim-expressions
+//! # ignore-output-types        like --ignore-output-types
 //! # opt: 0                       like -O
 //! # math: fast                   like --math
 //! # tiles: y, z                  kernels that leave all arithmetic of floats to tiles: their Cranelift IR has none
@@ -104,6 +105,7 @@ fn case(path: &Path) -> Result<(), String> {
             "stop-after" => stops.extend(value.split(',').map(|s| s.trim().to_owned())),
             "error" => error = true,
             "dim-expressions" => options.dim_expressions = true,
+            "ignore-output-types" => options.ignore_output_types = true,
             "run" => seeds.extend(value.split(',').filter_map(|s| s.trim().parse::<u64>().ok())),
             "dim" => options.dims.push(onnxc::sym::text::parse_dim_option(value)?),
             "alias" => {

@@ -33,6 +33,10 @@ def truth(v):
     return np.array(v, np.bool_)
 
 
+def bad(feeds, status):
+    return {**feeds, "": status}
+
+
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 CASES = {}
 
@@ -56,6 +60,22 @@ m (bool c, float[N, 4] x) => (float[a, 4] y) <int64[1] zero = {0}, int64[1] one 
   more = Softmax <axis = 0> (part)
   y = Concat <axis = 0> (more, part, x)
 }""", {"c": truth(True), "x": ramp(3, 4)}, {"c": truth(False), "x": ramp(3, 4)})
+
+# A squeeze of a dimension whose size the exporter does not know. Only one rank fits the operators behind it.
+case("if_squeeze", """
+m (float[N, k, T] x, bool c) => (float[N, 2] y, float[a, b, d, e] z) <int64 one = {1}, int64 last = {2}, int64[1] axis = {2}, int64[1] first = {0}, float[2, 3] w = {1, 2, 3, 4, 5, 6}> {
+  sizes = Shape (x)
+  size = Gather (sizes, last)
+  single = Equal (size, one)
+  part = If (single) <
+    then_branch = t () => (s) { s = Squeeze (x, axis) },
+    else_branch = e () => (s2) { s2 = Identity (x) }>
+  y = Gemm <transB = 1> (part, w)
+  again = If (c) <
+    then_branch = u () => (p) { p = Unsqueeze (x, first) },
+    else_branch = v () => (q) { q = Unsqueeze (y, first) }>
+  z = MaxPool <kernel_shape = [1, 1]> (again)
+}""", {"x": ramp(4, 3, 1), "c": truth(True)}, bad({"x": ramp(4, 3, 1), "c": truth(False)}, "E_VALUE"))
 
 case("loop_collects_two", """
 m (float[N] x, int64 times, bool go) => (float[a, b] small, float[c, d] large, float[e] last) <int64[1] one = {1}, int64[1] zero = {0}> {
@@ -320,10 +340,6 @@ m (int64 n, float[N] x) => (float[a] one, float[b] two) <bool go = {1}, int64 th
         body = b2 (int64 j, bool e, float[r] g, float[s] h) => (bool eo, float[r1] gg, float[s1] hh) {
           eo = Identity (e)  gg = Concat <axis = 0> (g, w)  hh = Concat <axis = 0> (h, h) } > } >
 }""", *({"n": number(n), "x": ramp(64)} for n in (0, 1, 2, 3)))
-
-
-def bad(feeds, status):
-    return {**feeds, "": status}
 
 
 case("statuses", """

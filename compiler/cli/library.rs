@@ -93,6 +93,7 @@ impl ModelArgs {
             optimize: self.optimize.into(),
             strict: self.strict,
             dim_expressions: self.dim_expressions,
+            ignore_output_types: self.ignore_output_types,
             customs: self.customs.clone(),
             ..options
         }

@@ -138,6 +138,18 @@ pub struct NodeData {
 /// Receives the name and contents of a constant, and may return replacement contents.
 pub type Replace<'a> = dyn FnMut(&str, &Arc<ConstData>) -> Option<Arc<ConstData>> + 'a;
 
+impl Model {
+    /// Drops the declared types of outputs that are tensors.
+    pub fn forget_output_types(&mut self) {
+        for v in &self.graph.outputs {
+            let declared = &mut self.graph.values[*v].declared;
+            if declared.as_ref().is_some_and(|t| t.as_tensor().is_some()) {
+                *declared = None;
+            }
+        }
+    }
+}
+
 impl Graph {
     /// Constant data of a value.
     pub fn constant(&self, v: Value) -> Option<&Arc<ConstData>> {

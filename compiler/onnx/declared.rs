@@ -84,16 +84,19 @@ fn sizes(v: &ValueInfoProto, what: &str, origin: &Origin, findings: &mut Finding
         let hint = what == "value_info";
         match &d.value {
             Some(dimension::Value::DimValue(-1)) if hint => {}
-            Some(dimension::Value::DimParam(p)) if hint && p.is_empty() => {}
+            Some(dimension::Value::DimParam(p)) if hint && (p.is_empty() || p == "?") => {}
             Some(dimension::Value::DimValue(-1)) => findings
                 .push(odd(format!("dimension {i} is -1: it counts as not known"), "dim_value -1".into())),
             Some(dimension::Value::DimValue(n)) if *n < 0 => {
                 findings.push(wrong(format!("dimension {i} is negative"), format!("dim_value {n}")))
             }
-            Some(dimension::Value::DimParam(p)) if p.is_empty() => findings.push(odd(
-                format!("dimension {i} has an empty name: it counts as not known"),
-                "dim_param \"\"".into(),
-            )),
+            Some(dimension::Value::DimParam(p)) if p.is_empty() || p == "?" => {
+                let name = if p.is_empty() { "has an empty name" } else { "is called \"?\"" };
+                findings.push(odd(
+                    format!("dimension {i} {name}: it counts as not known"),
+                    format!("dim_param {p:?}"),
+                ))
+            }
             Some(dimension::Value::DimParam(p)) if p == "*" => {
                 let (title, found) = (
                     format!("dimension {i} is \"*\", which once stood for any number of dimensions"),

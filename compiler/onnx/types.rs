@@ -112,7 +112,7 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
         dims.push(match (&d.value, unnamed) {
             (Some(dimension::Value::DimValue(v)), _) if *v >= 0 => Dim::constant(*v),
             (Some(dimension::Value::DimParam(p)), Unnamed::Symbol(_) | Unnamed::Hint)
-                if !p.is_empty() && p != "*" =>
+                if !p.is_empty() && p != "*" && p != "?" =>
             {
                 named(p, syms)
             }

@@ -20,7 +20,7 @@ use super::sequence::{Concat, Split};
 use super::support::{runtime, schema};
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator, Schema};
 use crate::diag::{Failure, Result};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use boundary::Boundary;
@@ -56,8 +56,11 @@ pub enum Bundle {
     Length,
     /// Table -> bool scalar.
     Has,
-    /// Boolean, table -> the table; an error if the boolean is false.
-    Require,
+    /// Boolean, tensor -> the tensor; an error unless the boolean is `truth`.
+    Require {
+        /// The expected value.
+        truth: bool,
+    },
     /// Two tables, which must have equal lengths -> the first.
     Alike,
     /// Tensor, sizes -> table, data.
@@ -90,7 +93,7 @@ impl Bundle {
             Bundle::Erase => "Erase",
             Bundle::Length => "Length",
             Bundle::Has => "Has",
-            Bundle::Require => "Require",
+            Bundle::Require { .. } => "Require",
             Bundle::Alike => "Alike",
             Bundle::Split(_) => "Split",
             Bundle::Concat(_) => "Concat",
@@ -122,9 +125,9 @@ impl Operator for Bundle {
                 Ok(())
             }
             Bundle::Has => infer::has(cx),
-            Bundle::Require => {
-                let t = cx.tensor(1)?.clone();
-                cx.set(0, ElemType::I64, t.dims);
+            Bundle::Require { .. } => {
+                let o = cx.operand(1)?;
+                cx.set_type(0, o.ty.clone(), o.known.clone());
                 Ok(())
             }
             Bundle::Alike => {
@@ -152,10 +155,12 @@ impl Operator for Bundle {
                 let y = cx.output(0);
                 cx.map(y, |_, _| Expr::cmp_index(BinOp::Gt, len, 0));
             }
-            Bundle::Require => {
+            Bundle::Require { truth } => {
                 let (flag, x) = (cx.input(0), cx.input(1));
-                cx.m.driver
-                    .push(Stmt::Check { cond: Expr::Load { buf: flag, at: vec![] }, status: Status::Value });
+                let at = vec![Dim::constant(0); cx.dims(flag).len()];
+                let flag = Expr::Load { buf: flag, at };
+                let cond = if *truth { flag } else { Expr::un(UnOp::Not, flag) };
+                cx.m.driver.push(Stmt::Check { cond, status: Status::Value });
                 cx.alias(0, x);
             }
             Bundle::Alike | Bundle::Rows(_) => {

@@ -41,7 +41,7 @@ def _dim(name, size):
 
 
 def compile(model, *, output=None, threads=1, cpu="native", dims=None, math=None, optimize=None, opt=None,
-            heap=None, weights=None, taps=(), aliases=None, trace=False, dim_expressions=False, strict=False, cache=None, args=()):
+            heap=None, weights=None, taps=(), aliases=None, trace=False, dim_expressions=False, ignore_output_types=False, strict=False, cache=None, args=()):
     """Compiles a model for this machine and loads it.
 
     model: path of a file, bytes, or an onnx.ModelProto (without external data).
@@ -49,7 +49,7 @@ def compile(model, *, output=None, threads=1, cpu="native", dims=None, math=None
     threads: how many threads a call uses. Each parallel part of a call costs some 50 us in Python.
     dims: {"N": 4} fixes a dimension, {"N": (1, 32)} bounds it; None on either side for no bound.
     aliases: {"present.*": "past.*"}: state in place. taps: inner tensors that become outputs.
-    cpu, math, optimize, opt, heap, weights ("embed" or "file"), trace, dim_expressions, strict: as for the program, see `onnxc --help`.
+    cpu, math, optimize, opt, heap, weights ("embed" or "file"), trace, dim_expressions, ignore_output_types, strict: as for the program, see `onnxc --help`.
     cache: a folder with compiled models, shared by processes; default: the one that the variable ONNXC_CACHE names, if any.
     args: more arguments of the program.
     """
@@ -65,7 +65,7 @@ def compile(model, *, output=None, threads=1, cpu="native", dims=None, math=None
         flags += ["--tap", t]
     for o, i in (aliases or {}).items():
         flags += ["--alias", f"{o}={i}"]
-    flags += [f for f, on in (("--trace", trace), ("--dim-expressions", dim_expressions), ("--strict", strict)) if on]
+    flags += [f for f, on in (("--trace", trace), ("--dim-expressions", dim_expressions), ("--ignore-output-types", ignore_output_types), ("--strict", strict)) if on]
     data = model if isinstance(model, bytes) else model.SerializeToString() if hasattr(model, "SerializeToString") else None
     path = "-" if data is not None else os.fspath(model)
     with tempfile.TemporaryDirectory(prefix="onnxc-") as folder:

@@ -19,6 +19,8 @@ use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::sync::Arc;
 
 pub(super) type Output = Option<(ValueType, Known)>;
+/// Types and known contents of the results of a body without errors.
+type Types = Option<Vec<(ValueType, Known)>>;
 /// Results of a body, and for each carried value which of its sizes change.
 type Settled = (Vec<(ValueType, Known)>, Vec<Vec<bool>>);
 
@@ -41,6 +43,7 @@ struct Cx<'a> {
     findings: &'a mut Findings,
     outputs: Vec<Output>,
     uneven: Vec<usize>,
+    only: Option<bool>,
 }
 
 /// The result of inferring a control-flow node.
@@ -50,6 +53,9 @@ pub(super) struct Found {
     /// Results of If whose rank differs between the branches and which therefore have no type. Only if the
     /// enclosing graph is inferred once.
     pub uneven: Vec<usize>,
+    /// The value of the condition of If without which a call fails, because the other branch is invalid. Only
+    /// if the enclosing graph is inferred once.
+    pub only: Option<bool>,
 }
 
 /// The error about a result whose rank differs between the branches.
@@ -78,15 +84,15 @@ pub(super) fn infer(
 ) -> (Result<()>, Found) {
     let Op::Control(op) = g.nodes[n].op.clone() else { return (Ok(()), Found::default()) };
     let mut subs = std::mem::take(&mut g.nodes[n].subgraphs);
-    let mut cx = Cx { g, n, outer, findings, outputs: vec![], uneven: vec![] };
+    let mut cx = Cx { g, n, outer, findings, outputs: vec![], uneven: vec![], only: None };
     let r = match &op {
         Control::If { tables } => cx.branch(tables, &mut subs, syms),
         Control::Loop { tables } => cx.repeat(tables, &mut subs, syms),
         Control::Scan(s) => cx.scan(s, &mut subs, syms),
     };
-    let Cx { outputs, uneven, .. } = cx;
+    let Cx { outputs, uneven, only, .. } = cx;
     g.nodes[n].subgraphs = subs;
-    (r, Found { outputs, uneven })
+    (r, Found { outputs, uneven, only })
 }
 
 fn tensor(o: &Operand) -> Option<&TensorType> {
@@ -161,20 +167,27 @@ impl Cx<'_> {
         last: bool,
         once: bool,
     ) -> Result<Option<Vec<(ValueType, Known)>>> {
+        let (local, out) = self.attempt(sub, syms, once)?;
+        if last {
+            self.report(&local);
+        }
+        Ok(out)
+    }
+    /// Types of the body's results, if it has no errors, and the findings, which are not reported yet.
+    fn attempt(&self, sub: &mut Graph, syms: &mut SymTable, once: bool) -> Result<(Findings, Types)> {
         capture(sub, self.g);
         reset(sub);
         let mut local = Findings::default();
         infer_graph(sub, syms, &mut local, &Hints::new(), if once { Role::Branch } else { Role::Body })?;
-        if last {
-            local.errors().iter().chain(local.warnings()).for_each(|e| self.findings.push(e.clone()));
-        }
         if local.has_errors() {
-            return Ok(None);
+            return Ok((local, None));
         }
-        sub.outputs
-            .iter()
-            .map(|v| Ok(sub.values[*v].ty.clone().map(|t| (t, sub.values[*v].known.clone()))))
-            .collect()
+        let of = |v: &Value| Some((sub.values[*v].ty.clone()?, sub.values[*v].known.clone()));
+        let types = sub.outputs.iter().map(of).collect();
+        Ok((local, types))
+    }
+    fn report(&mut self, local: &Findings) {
+        local.errors().iter().chain(local.warnings()).for_each(|e| self.findings.push(e.clone()));
     }
     fn body<'s>(&self, subs: &'s mut [(String, Graph)], name: &str) -> Result<&'s mut Graph> {
         subs.iter_mut()

@@ -215,8 +215,7 @@ impl Infer<'_> {
         match self.findings.absorb(made)? {
             None => return Ok(None),
             Some(Some(made)) => {
-                self.place -= 1;
-                self.g.order.splice(self.place..=self.place, made);
+                self.replace(made);
                 return Ok(None);
             }
             Some(None) if !matches!(self.g.nodes[n].op, Op::Control(_)) => return Ok(None),
@@ -228,7 +227,17 @@ impl Infer<'_> {
             self.sink(n, &found.uneven)?;
             return Ok(None);
         }
+        if let (Ok(()), Some(truth)) = (&r, found.only) {
+            let made = super::expand::branches::keep(self.g, n, truth)?;
+            self.replace(made);
+            return Ok(None);
+        }
         Ok(Some((r, found.outputs)))
+    }
+    /// Replaces the current node by others, which are inferred next.
+    fn replace(&mut self, made: Vec<Node>) {
+        self.place -= 1;
+        self.g.order.splice(self.place..=self.place, made);
     }
     /// Moves the users of results whose rank differs between the branches of node `n` into the branches. The
     /// node is then inferred again.
@@ -416,5 +425,5 @@ fn wrong_output(name: &str, declared: String, inferred: &ValueType, syms: &SymTa
         format!("the output \"{name}\" is declared otherwise than the operators compute it"),
     );
     let e = e.row("declared", declared).row("computed", inferred.display(syms));
-    e.help("correct the output's declared type, or leave its shape out")
+    e.help("correct the output's declared type, leave its shape out, or ignore it: --ignore-output-types")
 }

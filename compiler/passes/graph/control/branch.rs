@@ -61,12 +61,18 @@ impl Cx<'_> {
         for n in names {
             let sub = self.body(subs, n)?;
             let scope = syms.open();
-            let once = self.outer.once;
-            let out = self.run(sub, syms, true, once)?;
+            let out = self.attempt(sub, syms, self.outer.once)?;
             sub.conditions = syms.close(scope);
             found.push(out);
         }
-        let [Some(a), Some(b)] = &found[..] else { return Ok(()) };
+        if let Some((invalid, error)) = self.invalid(&found) {
+            let valid = 1 - invalid;
+            self.findings.push(cannot_run(names[invalid], error, self.origin()));
+            self.only = Some(valid == 0);
+            return Ok(());
+        }
+        found.iter().for_each(|(local, _)| self.report(local));
+        let [(_, Some(a)), (_, Some(b))] = &found[..] else { return Ok(()) };
         for (k, (x, y)) in a.iter().zip(b).enumerate() {
             let (ValueType::Tensor(t), ValueType::Tensor(e)) = (&x.0, &y.0) else {
                 return self
@@ -126,4 +132,21 @@ impl Cx<'_> {
         }
         Ok(())
     }
+    /// The only branch whose shapes do not fit its operators or their attributes, with the first error about
+    /// it. A call that selects it fails, as it does where shapes are known at run time only.
+    fn invalid<'e>(&self, found: &'e [(Findings, Types)]) -> Option<(usize, &'e Error)> {
+        let wrong: Vec<usize> = (0..found.len()).filter(|i| found[*i].0.has_errors()).collect();
+        let [one] = wrong[..] else { return None };
+        let errors = found[one].0.errors();
+        let fails = |e: &Error| matches!(e.code, codes::OP_SHAPE | codes::OP_ATTRIBUTE);
+        (self.outer.once && errors.iter().all(fails)).then_some((one, errors.first()?))
+    }
+}
+
+/// The warning about a branch that is left out.
+fn cannot_run(name: &str, error: &Error, origin: &Origin) -> Error {
+    let title = format!("{name} of If cannot run, and is left out: {}", error.title);
+    let mut e = Error::warning(codes::OP_SHAPE, title).at(&error.origin);
+    e.rows.clone_from(&error.rows);
+    e.note(format!("{}: calls whose condition selects this branch fail", origin.short()))
 }

@@ -1,4 +1,5 @@
-//! If: a branch that is selected at compile time is inlined into the enclosing graph. If the branches compute
+//! If: a branch that is selected at compile time is inlined into the enclosing graph; so is a branch if the
+//! other one is invalid, with a check of the condition. If the branches compute
 //! a result of different ranks, the nodes that use it are moved into both branches, so that all ranks are
 //! known, as the graph IR requires. Such a result of the model itself is passed to the caller in a descriptor
 //! with its rank, as optionals are. Loop-carried values, and results of nested branches, must have a single
@@ -20,21 +21,46 @@ pub(super) fn inline(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
     let Some(c) = operands.first().and_then(|o| o.as_ref()).and_then(|o| known_truth(&o.known)) else {
         return Ok(None);
     };
+    let node = &g.nodes[n];
+    let fits = Graph::body(&node.subgraphs, name(c))
+        .is_some_and(|s| s.inputs.is_empty() && s.outputs.len() >= node.outputs.len());
+    if fits { branch(g, n, c, None).map(Some) } else { Ok(None) }
+}
+
+/// The nodes of one branch of `n`, with checks that the condition selects it.
+pub(in crate::passes::graph) fn keep(g: &mut Graph, n: Node, truth: bool) -> Result<Vec<Node>> {
+    let cond = g.nodes[n].inputs.first().copied().flatten();
+    branch(g, n, truth, cond)
+}
+
+fn name(truth: bool) -> &'static str {
+    if truth { "then_branch" } else { "else_branch" }
+}
+
+/// The nodes of a branch, whose results become those of `n`. They are checked to exist only if `cond` is
+/// `truth`.
+fn branch(g: &mut Graph, n: Node, truth: bool, cond: Option<Value>) -> Result<Vec<Node>> {
     let node = g.nodes[n].clone();
-    let name = if c { "then_branch" } else { "else_branch" };
-    let Some(sub) = Graph::body(&node.subgraphs, name)
-        .filter(|s| s.inputs.is_empty() && s.outputs.len() >= node.outputs.len())
-    else {
-        return Ok(None);
+    let Some(sub) = Graph::body(&node.subgraphs, name(truth)) else {
+        return Err(Failure::bug("branches", "no such branch"));
     };
     let mut make = Make::at(g, n);
     let results = make.inline(sub, &[]);
     for (old, new) in node.outputs.iter().zip(results) {
-        if let Some(old) = old {
-            make.define(*old, new)?;
-        }
+        let Some(old) = old else { continue };
+        let new = match cond {
+            Some(cond) => {
+                let require = Bundle::Require { truth };
+                let schema = require.schema()?;
+                let made =
+                    make.place(Op::Bundle(require), schema, NodeSpec::new(vec![Some(cond), Some(new)], 1));
+                made.first().copied().ok_or_else(|| Failure::bug("branches", "a node without a result"))?
+            }
+            None => new,
+        };
+        make.define(*old, new)?;
     }
-    Ok(Some(make.made))
+    Ok(make.made)
 }
 
 /// Results of the model among the uneven results of the If node `n` become optionals that are present; each

@@ -181,7 +181,12 @@ impl Scope {
             }
             Thing::Parts(Parts::OptionalSeq { flag, seq }) => {
                 let out = self.result(n);
-                let v = self.become_parts(n, Bundle::Require, vec![flag, seq.table], &[".table"])?;
+                let v = self.become_parts(
+                    n,
+                    Bundle::Require { truth: true },
+                    vec![flag, seq.table],
+                    &[".table"],
+                )?;
                 if let Some(out) = out {
                     self.parts.insert(out, Parts::Seq(Seq { table: v[0], ..seq }));
                 }

@@ -102,8 +102,7 @@ fn share_slots(m: &Module, lives: Vec<Life>) -> Vec<(Dim, Vec<Buf>)> {
     let mut slots: Vec<Shared> = vec![];
     // Many buffers share few sizes: each pair is compared once.
     let mut known: HashMap<(Dim, Dim), bool> = HashMap::new();
-    let mut le =
-        |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.is_nonneg(b - a));
+    let mut le = |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.is_nonneg(b - a));
     for l in lives {
         let free = |s: &Shared| s.free_from <= l.first;
         let found = slots.iter().position(|s| free(s) && s.size == l.size);
