@@ -75,7 +75,7 @@ m (float[N, k, T] x, bool c) => (float[N, 2] y, float[a, b, d, e] z) <int64 one 
     then_branch = u () => (p) { p = Unsqueeze (x, first) },
     else_branch = v () => (q) { q = Unsqueeze (y, first) }>
   z = MaxPool <kernel_shape = [1, 1]> (again)
-}""", {"x": ramp(4, 3, 1), "c": truth(True)}, bad({"x": ramp(4, 3, 1), "c": truth(False)}, "E_VALUE"))
+}""", {"x": ramp(4, 3, 1), "c": truth(True)}, bad({"x": ramp(4, 3, 1), "c": truth(False)}, "bad value"))
 
 case("loop_collects_two", """
 m (float[N] x, int64 times, bool go) => (float[a, b] small, float[c, d] large, float[e] last) <int64[1] one = {1}, int64[1] zero = {0}> {

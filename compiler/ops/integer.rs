@@ -21,9 +21,10 @@
 use super::quantize::{all_zero, dynamic, dynamic_range, quantized};
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{Buf, Expr, KernelBuilder, LoopKind};
+use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Module};
 use crate::sym::Dim;
-use crate::tensor::ElemType;
+use crate::tensor::{ConstData, ElemType};
+use std::sync::Arc;
 
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,7 +163,8 @@ impl Operator for Integer {
         } else {
             x
         };
-        let p = Product { a, b, za: zeros.0.take(), zb: zeros.1.take(), ta, tb };
+        let (b, zb) = signed_weights(cx.m, b, zeros.1.take());
+        let p = Product { a, b, za: zeros.0.take(), zb, ta, tb };
         let bias = cx.input_opt(r.bias);
         let out = (cx.input_opt(r.y.0), cx.input_opt(r.y.1));
         let (to, alpha) = (cx.elem(y), if let Integer::QGemm { alpha, .. } = self { *alpha } else { 1.0 });
@@ -208,6 +210,27 @@ pub fn requantized(k: &KernelBuilder, v: Expr, scale: Expr, sy: Buf, zy: Buf, to
         return quantized(f, to, q, Some(zero));
     }
     super::cast::saturated(to, q + first(k, zy))
+}
+
+/// Constant weights of unsigned bytes and their zero point as signed bytes, both 128 less: the difference is
+/// the same, and more dot products take signed weights. Others are returned as they are.
+pub fn signed_weights(m: &mut Module, w: Buf, zero: Option<Buf>) -> (Buf, Option<Buf>) {
+    let read = |b: Buf| m.constant_as_read(b).filter(|c| c.elem() == ElemType::U8);
+    let less = |c: &ConstData| {
+        let bytes: Vec<u8> = c.bytes().iter().map(|v| v ^ 0x80).collect();
+        ConstData::new(ElemType::I8, c.dims().to_vec(), bytes).map(Arc::new)
+    };
+    let large = read(w).filter(|c| c.bytes().iter().any(|v| *v >= 0x80));
+    let Some(weights) = large.and_then(|c| less(&c)) else { return (w, zero) };
+    let zeros = match zero {
+        Some(z) => read(z).and_then(|c| less(&c)),
+        None => ConstData::new(ElemType::I8, vec![], vec![0x80]).map(Arc::new),
+    };
+    let Some(zeros) = zeros else { return (w, zero) };
+    let name = m.bufs[w].name.clone();
+    let of_zero = format!("{name}.zero");
+    let zero = m.constant(of_zero, zeros);
+    (m.constant(name, weights), Some(zero))
 }
 
 /// The one element of a buffer.

@@ -6,7 +6,7 @@
 //! Pads have the value of the image's zero point, which represents 0.
 
 use super::conv::{Conv, clip, padded};
-use super::integer::{first, int, requantized, sums};
+use super::integer::{first, int, requantized, signed_weights, sums};
 use super::quantize::all_zero;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -69,9 +69,11 @@ impl Operator for QConv {
         let kernel: Vec<i64> = dw[2..].iter().filter_map(|d| d.as_const()).collect();
         let Ok(axes) = self.conv.geometry(&kernel, &dx[2..]) else { return cx.bug("the geometry changed") };
         let (w, axes) = clip::clipped(cx, iw, axes, &dx[2..], &dy[2..]);
+        let zw = cx.input_opt(izw);
+        let (w, zw) = signed_weights(cx.m, w, zw);
         let dw = cx.dims(w);
         let zx = cx.input_opt(izx).filter(|z| !all_zero(cx.m, *z));
-        let zw = cx.input_opt(izw).filter(|z| !all_zero(cx.m, *z));
+        let zw = zw.filter(|z| !all_zero(cx.m, *z));
         let fill = zx.map(|z| match cx.constant(izx).and_then(|c| c.to_i64s()).as_deref() {
             Some([v]) => Expr::int(cx.elem(x), *v),
             _ => Expr::Load { buf: z, at: vec![Dim::constant(0); cx.dims(z).len()] },
@@ -100,9 +102,21 @@ impl Operator for QConv {
             })
         });
         let of_x = zw.map(|_| {
+            // First over the channels of each pixel, which every window that contains it needs.
             let mut dims = vec![dy[0], Dim::constant(g)];
+            let mut pixels = dims.clone();
+            pixels.extend_from_slice(&cx.dims(src)[2..]);
+            let of_pixel = sums(cx, "pixel_sums", &pixels, &depth[..1], |k, at, r| {
+                let mut from = at.to_vec();
+                from[1] = at[1] * dw[1] + r[0];
+                int(k, k.load(src, &from))
+            });
             dims.extend_from_slice(&dy[2..]);
-            sums(cx, "image_sums", &dims, &depth, |k, at, r| int(k, k.load(src, &image(at, at[1], r))))
+            sums(cx, "image_sums", &dims, &depth[1..], |k, at, r| {
+                let mut from = image(at, at[1], &[&[Dim::constant(0)], r].concat());
+                from[1] = at[1];
+                k.load(of_pixel, &from)
+            })
         });
         let mut out = vec![dy[0], Dim::constant(g), per_group];
         out.extend_from_slice(&dy[2..]);
