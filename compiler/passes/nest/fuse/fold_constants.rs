@@ -3,7 +3,8 @@
 //!
 //! Weights of few bits that contractions read packed stay packed (`quantize::few_bits`); kernels that gather
 //! rows of them dequantize only these rows. Large pure rearrangements are left to the inliner, which turns
-//! them into packing without a copy, unless their readers are folded. Kernels that write parts of a buffer
+//! them into packing without a copy, unless their readers are folded or run in a loop; readers that can be
+//! folded alone (sums of weights) read what the rearrangement reads. Kernels that write parts of a buffer
 //! (Concat of slices of weights) are folded together.
 
 use crate::codegen::interface::Interface;
@@ -28,10 +29,44 @@ const UNPACKED_BYTES: i64 = 1 << 13;
 /// readers of some that are computed here are deferred to a second round. Levels without `vectors` unpack
 /// them.
 pub fn run(m: &mut Module, vectors: bool) -> Result<()> {
+    inline_rearrangements(m);
     if round(m, vectors, true)? {
         round(m, vectors, false)?;
     }
     Ok(())
+}
+
+/// Inlines large rearrangements of constants into those of their readers that can be folded then.
+fn inline_rearrangements(m: &mut Module) {
+    let uses = Uses::new(m);
+    let large = rearrangements(m, &uses);
+    if large.is_empty() {
+        return;
+    }
+    let (all, able) = (foldable(m, &uses, &HashSet::new()), foldable(m, &uses, &large));
+    let open: Vec<Kernel> = all.iter().copied().filter(|k| !able.contains(k) && !large.contains(k)).collect();
+    for k in uses.order.iter().rev().filter(|k| large.contains(k) && all.contains(k) && !able.contains(k)) {
+        let reads = |r: &Kernel| {
+            let loads = visit::loads(&m.kernels[*r].body);
+            loads.iter().any(|b| uses.writes(*k).contains(&m.storage(*b)))
+        };
+        let readers: Vec<Kernel> = open.iter().copied().filter(reads).collect();
+        inline_producers::into(m, *k, &readers);
+    }
+}
+
+/// Kernels that rearrange many elements and are folded only for readers that are. Readers in a loop would
+/// pack the result in each iteration.
+fn rearrangements(m: &Module, uses: &Uses) -> HashSet<Kernel> {
+    let mut repeated: HashSet<Kernel> = HashSet::new();
+    visit::walk(&m.driver, &mut |s| {
+        if let Stmt::While { body, .. } = s {
+            repeated.extend(visit::calls(body));
+        }
+    });
+    let once =
+        |k: &Kernel| uses.writes(*k).iter().all(|b| !uses.readers(*b).iter().any(|r| repeated.contains(r)));
+    uses.order.iter().copied().filter(|k| lazy(m, &m.kernels[*k].body) && once(k)).collect()
 }
 
 /// The remaining budget of folding: steps of the interpreter, and bytes of constants.
@@ -77,13 +112,12 @@ fn is_candidate(m: &Module, uses: &Uses, top: &HashSet<Kernel>, k: Kernel) -> bo
 }
 
 /// Kernels that may be folded: they read constants and results of each other, and no other kernel writes
-/// their results. Large rearrangements are folded only for readers that are.
-fn foldable(m: &Module, uses: &Uses) -> HashSet<Kernel> {
+/// their results. Kernels in `lazy` are folded only for readers that are.
+fn foldable(m: &Module, uses: &Uses, lazy: &HashSet<Kernel>) -> HashSet<Kernel> {
     let top: HashSet<Kernel> =
         m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
     let mut able: HashSet<Kernel> =
         uses.order.iter().copied().filter(|k| is_candidate(m, uses, &top, *k)).collect();
-    let lazy: HashSet<Kernel> = able.iter().copied().filter(|k| lazy(m, &m.kernels[*k].body)).collect();
     loop {
         let before = able.len();
         for k in &uses.order {
@@ -166,7 +200,7 @@ fn select(m: &mut Module, uses: &Uses, able: &HashSet<Kernel>, vectors: bool, wa
 /// Folds all eligible kernels; true if some were deferred.
 fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     let uses = Uses::new(m);
-    let mut able = foldable(m, &uses);
+    let mut able = foldable(m, &uses, &rearrangements(m, &uses));
     let Selected { kernels, constant, inlined, waits } = loop {
         let s = select(m, &uses, &able, vectors, wait);
         // A buffer is folded with all kernels that write it.
