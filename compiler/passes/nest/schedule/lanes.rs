@@ -4,6 +4,7 @@
 
 mod along;
 mod body;
+mod operands;
 mod peel_edges;
 pub(crate) mod permuted_loads;
 mod rows;

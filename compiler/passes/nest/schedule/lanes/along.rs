@@ -1,6 +1,7 @@
 //! Vectors along the contiguous dimension of the result.
 
 use super::body::{in_lanes, lets_as_accs, once, renamed};
+use super::operands::{self, Load};
 use super::peel_edges::{self, Ends};
 use super::permuted_loads::{self, Pieces, Row};
 use super::stage_through_scratch::{self, Staging};
@@ -10,12 +11,11 @@ use super::window_rows::{self, WindowRows};
 use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, rows};
 use crate::nest::schedule::Schedule;
-use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
+use crate::nest::{Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::analysis::vectors::Needs;
-use crate::passes::nest::schedule::transpose;
 use crate::sym::{Answer, Dim, Sym};
 
 /// A nest with vectors along the contiguous dimension of the result.
@@ -73,14 +73,7 @@ pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors, who
 
 /// The loop along which all operands of reductions are contiguous or uniform.
 fn of_sums(m: &Module, nest: &ParNest) -> Option<Sym> {
-    let mut loads: Vec<(Buf, &[Dim])> = vec![];
-    for s in nest.body.iter().filter(|s| matches!(s, Stmt::For { .. })) {
-        s.walk(&mut |s| {
-            if let Some(e) = s.expr() {
-                transpose::reads(e, false, &mut |buf, at, _| loads.push((buf, at)));
-            }
-        });
-    }
+    let loads = operands::of_loops(&nest.body);
     let strides = |v: Sym| loads.iter().map(move |(buf, at)| stride(m, *buf, at, v));
     nest.loops
         .iter()
@@ -226,27 +219,18 @@ fn shared_rows(m: &Module, nest: &ParNest, var: Sym, side: i64) -> Option<Sym> {
     if count.as_const().is_none_or(|n| n < 2 || n % 2 != 0) || extent == 0 {
         return None;
     }
-    let (mut taps, mut loads, mut sums) = (vec![], vec![], 0);
-    for s in &nest.body {
-        s.walk(&mut |s| match s {
-            Stmt::For { kind: LoopKind::Seq, var, lo, hi, .. } => taps.push((*var, *hi - *lo)),
-            Stmt::Set { .. } => sums += 1,
-            _ => {}
-        });
-        if let Stmt::For { .. } = s {
-            s.walk(&mut |s| {
-                if let Some(e) = s.expr() {
-                    transpose::reads(e, false, &mut |buf, at, _| loads.push((buf, at.to_vec())));
-                }
-            });
-        }
-    }
+    let (mut taps, mut sums) = (vec![], 0);
+    visit::walk(&nest.body, &mut |s| match s {
+        Stmt::For { kind: LoopKind::Seq, var, lo, hi, .. } => taps.push((*var, *hi - *lo)),
+        Stmt::Set { .. } => sums += 1,
+        _ => {}
+    });
     let all = taps.iter().try_fold(2 * side, |n, t| n.checked_mul(t.1.as_const()?))?;
-    let shares = |(buf, at): &(Buf, Vec<Dim>)| {
-        let step = |s: Sym| stride(m, *buf, at, s).filter(|d| *d != 0);
+    let shares = |(buf, at): Load| {
+        let step = |s: Sym| stride(m, buf, at, s).filter(|d| *d != 0);
         step(row).is_some_and(|r| taps.iter().any(|t| step(t.0) == Some(r)))
     };
-    (sums == 1 && all <= WINDOW && loads.iter().any(shares)).then_some(row)
+    (sums == 1 && all <= WINDOW && operands::of_loops(&nest.body).into_iter().any(shares)).then_some(row)
 }
 
 impl Along {

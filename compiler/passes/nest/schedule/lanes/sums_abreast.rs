@@ -2,10 +2,10 @@
 //! factors, adjacent results multiply the same elements. A load serves all sums that use it, and independent
 //! sums hide the latency of an addition.
 
+use super::operands;
 use super::unroll_and_jam::interleave;
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
-use crate::passes::nest::schedule::transpose;
 use crate::sym::{Dim, Sym};
 
 /// Iterations of a loop that are interleaved.
@@ -46,7 +46,7 @@ struct Operand {
 /// The iterations around vectors along `var`, `vectors` of them adjacent, that should be interleaved; none if
 /// the body is not a single sum.
 pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, vectors: i64, registers: i64) -> Vec<Block> {
-    let Some(loads) = operands(&nest.body) else { return vec![] };
+    let Some(loads) = operands::of_only_sum(&nest.body) else { return vec![] };
     let moves =
         |l: Sym| -> Vec<bool> { loads.iter().map(|(buf, at)| m.linear(*buf, at).contains(l)).collect() };
     let along = moves(var);
@@ -101,20 +101,6 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, vectors: i64, registe
     // A remainder is a branch, around everything else.
     blocks.sort_by_key(|b| b.partial);
     blocks
-}
-
-/// The loads of the only sum of a body.
-fn operands(body: &[Stmt]) -> Option<Vec<(Buf, Vec<Dim>)>> {
-    let (mut sums, mut loads) = (0, vec![]);
-    for s in body.iter().filter(|s| matches!(s, Stmt::For { .. })) {
-        s.walk(&mut |s| {
-            sums += i64::from(matches!(s, Stmt::Set { .. }));
-            if let Some(e) = s.expr() {
-                transpose::reads(e, false, &mut |buf, at, _| loads.push((buf, at.to_vec())));
-            }
-        });
-    }
-    (sums == 1 && !visit::any(body, &mut |s| matches!(s, Stmt::If { .. }))).then_some(loads)
 }
 
 /// Cycles per addition of a vector, with `n` interleaved iterations; `None` if registers do not suffice.

@@ -9,10 +9,10 @@
 //! seq x { for d in 0 .. R + K - 1 { for r: acc[r] = fma(image[first + d, x ..], w[d - r, x], acc[r]) } }
 //! ```
 
+use super::operands::{self, Load};
 use super::unroll_and_jam::interleave;
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Stmt, visit};
+use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Stmt};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
-use crate::passes::nest::schedule::transpose;
 use crate::sym::{Answer, Dim, Sym};
 
 /// The rows of a tile.
@@ -52,19 +52,18 @@ pub(super) fn choose(
     registers: i64,
 ) -> Option<WindowRows> {
     // The order of the additions changes.
-    if m.math == Math::Strict || visit::any(&nest.body, &mut |s| matches!(s, Stmt::If { .. })) {
+    if m.math == Math::Strict {
         return None;
     }
     let (row, extent) = nest.loops.iter().rev().find(|l| l.0 != var)?;
     let extent = extent.as_const()?;
-    let mut sums = nest.body.iter().filter(|s| matches!(s, Stmt::For { .. }));
+    let loads = operands::of_only_sum(&nest.body)?;
+    let mut sums = operands::loops(&nest.body);
     let (Some(sum), None) = (sums.next(), sums.next()) else { return None };
-    let (taps, value) = taps_of(sum)?;
-    let mut loads: Vec<(Buf, &[Dim])> = vec![];
-    transpose::reads(value.expr()?, false, &mut |buf, at, _| loads.push((buf, at)));
+    let taps = taps_of(sum)?;
     // Distances of rows may be run-time values.
-    let moves = |(buf, at): &(Buf, &[Dim]), s: Sym| Some(m.linear(*buf, at).linear_in(s)?.0);
-    let still = |l: &(Buf, &[Dim]), s: Sym| moves(l, s).is_some_and(|d| d.as_const() == Some(0));
+    let moves = |(buf, at): &Load, s: Sym| Some(m.linear(*buf, at).linear_in(s)?.0);
+    let still = |l: &Load, s: Sym| moves(l, s).is_some_and(|d| d.as_const() == Some(0));
     let (factors, image): (Vec<_>, Vec<_>) = loads.iter().partition(|l| still(l, *row));
     let step_of = |tap: Sym| {
         let mut steps = image.iter().map(|l| {
@@ -95,8 +94,8 @@ pub(super) fn choose(
     gains.then_some(WindowRows { row: *row, extent, count, depth, taps: length, step })
 }
 
-/// The perfectly nested loops of a sum, of known lengths, and the innermost statement.
-fn taps_of(sum: &Stmt) -> Option<(Vec<(Sym, i64)>, &Stmt)> {
+/// The perfectly nested loops of a sum, of known lengths, whose steps may be taken in any order.
+fn taps_of(sum: &Stmt) -> Option<Vec<(Sym, i64)>> {
     let (mut taps, mut at) = (vec![], sum);
     loop {
         match at {
@@ -105,7 +104,7 @@ fn taps_of(sum: &Stmt) -> Option<(Vec<(Sym, i64)>, &Stmt)> {
                 taps.push((*var, hi.as_const()?));
                 at = inner;
             }
-            Stmt::Set { .. } => return combines(at).then_some((taps, at)),
+            Stmt::Set { .. } => return combines(at).then_some(taps),
             _ => return None,
         }
     }
