@@ -105,7 +105,7 @@ fn along(
     // Two or three elements are worth a vector if it can be masked.
     let least = match vectors.caps.masks {
         true if plain => 2,
-        true if !waits(&nest.body) => 3,
+        true if !waits(&nest.body, Steps::Outer) => 3,
         _ => 4,
     };
     let told = Some(extent).filter(|_| plain && vectors.caps.shuffles.are_known());
@@ -146,7 +146,7 @@ fn along(
             .into_iter()
             .find(|c| match extent.as_const() {
                 Some(e) => !lets && e % (lanes * c) == 0,
-                None => !lets && waits(&nest.body),
+                None => !lets && waits(&nest.body, Steps::Outer),
             })
             .unwrap_or(1);
         // A row of a few vectors is one block whose last vector is partial.
@@ -194,7 +194,7 @@ fn interleaved(
     {
         return (how, vec![Block::of_two(row)]);
     }
-    if !has_many_steps(&nest.body) {
+    if !waits(&nest.body, Steps::Nested) {
         return (how, vec![]);
     }
     // Rows and results in place of adjacent vectors, which a row of run-time length may not have.
@@ -395,23 +395,26 @@ fn side_by_side(
 /// Steps of a reduction whose latency a single vector would expose.
 const LONG: i64 = 12;
 
-/// True for long reductions, whose latency a single vector would expose.
-fn waits(body: &[Stmt]) -> bool {
-    let long = |s: &Stmt| match s {
-        Stmt::For { kind: LoopKind::Seq, lo, hi, .. } => (*hi - *lo).as_const().is_none_or(|n| n >= LONG),
-        _ => false,
-    };
-    body.iter().any(long)
+/// The loops of a nest of reduction loops whose iterations count as steps.
+#[derive(Clone, Copy, PartialEq)]
+enum Steps {
+    /// Those of the outermost loop.
+    Outer,
+    /// Those of all loops, each of which may be short: a window in a few channels.
+    Nested,
 }
 
-/// The same with the steps of nested loops, each of which is short: a window in a few channels.
-fn has_many_steps(body: &[Stmt]) -> bool {
-    fn steps(s: &Stmt) -> i64 {
-        let Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. } = s else { return 1 };
-        let inside = body.iter().map(steps).max().unwrap_or(1);
-        (*hi - *lo).as_const().map_or(LONG, |n| n.saturating_mul(inside))
-    }
-    body.iter().any(|s| steps(s) >= LONG)
+/// True for long reductions, whose latency a single vector would expose.
+fn waits(body: &[Stmt], which: Steps) -> bool {
+    body.iter().any(|s| steps(s, which) >= LONG)
+}
+
+/// The steps of a statement; [`LONG`] if only run time knows them.
+fn steps(s: &Stmt, which: Steps) -> i64 {
+    let Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. } = s else { return 1 };
+    let nested = body.iter().filter(|_| which == Steps::Nested).map(|s| steps(s, which));
+    let inside = nested.max().unwrap_or(1);
+    (*hi - *lo).as_const().map_or(LONG, |n| n.saturating_mul(inside))
 }
 
 /// Unrolls short loops of a single vector: innermost loops, and short loops around them. Nothing else hides
