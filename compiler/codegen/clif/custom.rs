@@ -30,7 +30,7 @@ impl Driver<'_, '_> {
         let bufs: Vec<Buf> = f.from.iter().chain(&f.to).copied().collect();
         self.refresh(e, &bufs, &[])?;
         if let Some(hook) = self.hook {
-            entry.tell(e, [hook, self.exec], (&c.origin, customs::name(c)), false);
+            entry.tell(e, [hook, self.exec], (&c.origin, customs::name(c)), false)?;
         }
         let Texts { op, node, attributes } = entry.customs[number as usize];
         let name = e
@@ -58,24 +58,20 @@ impl Driver<'_, '_> {
             entry.store(e, v, call, 8 * i as i32);
         }
         let status = e.call_imported(symbol(&c.symbol), &[call]);
-        let (bad, go) = (e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(status, bad, &[], go, &[]);
-        e.b.switch_to_block(bad);
-        e.b.seal_block(bad);
-        e.b.set_cold_block(bad);
-        let shown = e.b.ins().sextend(I64, status);
-        // A status code of the interface is returned; any other result is reported as a bad value.
-        let before = e.b.ins().iadd_imm_s(shown, -1);
-        let known = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, before, STATUS.len() as i64);
-        let other = e.b.ins().iconst(I32, i64::from(Status::Value as u8));
-        let status = e.b.ins().select(known, status, other);
-        let text = format!("{} returned %lld", c.symbol);
-        let row = Check { status: None, ..Check::new(Status::Value, text) }.with_values(1);
-        e.leave(status, row.at((customs::name(c), &c.origin.op)), (vec![shown], None));
-        e.b.switch_to_block(go);
-        e.b.seal_block(go);
+        e.exit_if(status, |e| {
+            let shown = e.b.ins().sextend(I64, status);
+            // A status code of the interface is returned; any other result is reported as a bad value.
+            let before = e.b.ins().iadd_imm_s(shown, -1);
+            let known = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, before, STATUS.len() as i64);
+            let other = e.b.ins().iconst(I32, i64::from(Status::Value as u8));
+            let status = e.b.ins().select(known, status, other);
+            let text = format!("{} returned %lld", c.symbol);
+            let row = Check { status: None, ..Check::new(Status::Value, text) }.with_values(1);
+            e.leave(status, row.at((customs::name(c), &c.origin.op)), (vec![shown], None));
+            Ok(())
+        })?;
         if let Some(hook) = self.hook {
-            entry.tell(e, [hook, self.exec], (&c.origin, customs::name(c)), true);
+            entry.tell(e, [hook, self.exec], (&c.origin, customs::name(c)), true)?;
         }
         Ok(())
     }

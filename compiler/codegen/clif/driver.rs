@@ -396,11 +396,11 @@ impl<'a, 'm> Driver<'a, 'm> {
         let exec = self.exec;
         let of = (&data.origin, data.name.as_str());
         if let Some(hook) = self.hook {
-            self.entry.tell(e, [hook, exec], of, false);
+            self.entry.tell(e, [hook, exec], of, false)?;
         }
         self.entry.launch(e, k, n, trip, [self.frame, self.ctx, exec])?;
         if let Some(hook) = self.hook {
-            self.entry.tell(e, [hook, exec], of, true);
+            self.entry.tell(e, [hook, exec], of, true)?;
         }
         Ok(())
     }

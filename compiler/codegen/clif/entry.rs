@@ -277,19 +277,11 @@ impl Entry<'_> {
                     continue;
                 }
                 // The address of a tensor without elements may be NULL.
-                let (missing, next) = (e.b.create_block(), e.b.create_block());
-                e.b.ins().brif(v, next, &[], missing, &[]);
-                e.b.switch_to_block(missing);
-                e.b.seal_block(missing);
-                e.b.set_cold_block(missing);
-                e.push();
-                let n = e.dim(count)?;
-                let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
-                e.require_plain(empty, null)?;
-                e.pop();
-                e.b.ins().jump(next, &[]);
-                e.b.switch_to_block(next);
-                e.b.seal_block(next);
+                e.unless(v, |e| {
+                    let n = e.dim(count)?;
+                    let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
+                    e.require_plain(empty, null)
+                })?;
             }
         }
         let aligned = |e: &mut Emit, v: Value, what: &str| {

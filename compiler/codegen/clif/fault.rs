@@ -59,21 +59,16 @@ impl Emit<'_, '_> {
             self.require_status(ok, status);
             return Ok(());
         }
-        let (bad, go) = (self.b.create_block(), self.b.create_block());
         // The exit is the first successor, as in loops.
         let fails = self.b.ins().icmp_imm_s(IntCC::Equal, ok, 0);
-        self.b.ins().brif(fails, bad, &[], go, &[]);
-        self.b.switch_to_block(bad);
-        self.b.seal_block(bad);
-        self.b.set_cold_block(bad);
-        self.push();
-        let told = told(self)?;
-        self.pop();
-        let status = self.b.ins().iconst(I32, i64::from(status as u8));
-        self.leave(status, check, told);
-        self.b.switch_to_block(go);
-        self.b.seal_block(go);
-        Ok(())
+        self.exit_if(fails, |e| {
+            e.push();
+            let told = told(e)?;
+            e.pop();
+            let status = e.b.ins().iconst(I32, i64::from(status as u8));
+            e.leave(status, check, told);
+            Ok(())
+        })
     }
     /// As [`Self::require_check`], without values.
     pub fn require_plain(&mut self, ok: Value, check: Check) -> Result<()> {

@@ -83,18 +83,9 @@ impl Emit<'_, '_> {
         self.vars.insert(var, end);
         self.push_sym(var);
         for l in 0..n - 1 {
-            let (some, next) = (self.b.create_block(), self.b.create_block());
             let at = self.b.ins().iadd_imm_s(end, i64::from(l));
             let exists = self.b.ins().icmp(IntCC::SignedLessThan, at, z);
-            self.b.ins().brif(exists, some, &[], next, &[]);
-            self.b.switch_to_block(some);
-            self.b.seal_block(some);
-            self.push();
-            self.lane(var, Dim::sym(var), l, body)?;
-            self.pop();
-            self.b.ins().jump(next, &[]);
-            self.b.switch_to_block(next);
-            self.b.seal_block(next);
+            self.only_if(exists, |e| e.lane(var, Dim::sym(var), l, body))?;
         }
         self.pop();
         self.scopes.iter_mut().for_each(|s| s.loads.clear());

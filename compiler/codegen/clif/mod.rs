@@ -4,10 +4,12 @@
 //! For a kernel, `func` keeps the state, `stmt` and `loops` walk statements, `index` emits dims and
 //! addresses, `memory` loads and stores, `accumulators` the accumulators of nests. `expr` emits values,
 //! scalar or four lanes inside `vec` loops (`lanes`), with `arithmetic`, `math` for elementary functions,
-//! `convert` for conversions and storage types, `pairs` for 128-bit values, and `text` for strings.
+//! `convert` for conversions and storage types, `pairs` for 128-bit values, and `text` for strings. `branch`
+//! emits parts that are executed under a condition.
 
 mod accumulators;
 mod arithmetic;
+mod branch;
 mod convert;
 mod custom;
 mod dispatch;

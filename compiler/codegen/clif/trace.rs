@@ -7,7 +7,7 @@
 use super::entry::Entry;
 use super::func::Emit;
 use crate::codegen::faults::{self, Check};
-use crate::diag::Origin;
+use crate::diag::{Origin, Result};
 use crate::nest::Status;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
@@ -38,12 +38,8 @@ impl Entry<'_> {
         [hook, exec]: [Value; 2],
         (origin, name): (&Origin, &str),
         end: bool,
-    ) {
-        let Some(node) = self.interface.node_of(origin) else { return };
-        let (call, stop, go) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(hook, call, &[], go, &[]);
-        e.b.switch_to_block(call);
-        e.b.seal_block(call);
+    ) -> Result<()> {
+        let Some(node) = self.interface.node_of(origin) else { return Ok(()) };
         let mut sig = Signature::new(self.isa.default_call_conv());
         // RISC-V sign-extends 32-bit arguments, whatever their type.
         let word = if matches!(self.isa.triple().architecture, Architecture::Riscv64(_)) {
@@ -54,42 +50,29 @@ impl Entry<'_> {
         sig.params = vec![AbiParam::new(I64), word, word];
         sig.returns = vec![AbiParam::new(I32)];
         let sig = e.b.import_signature(sig);
-        let user = self.load(e, exec, 8);
-        let node = e.b.ins().iconst(I32, i64::from(node));
-        let end = e.b.ins().iconst(I32, i64::from(end));
-        let call = e.b.ins().call_indirect(sig, hook, &[user, node, end]);
-        let status = e.b.inst_results(call)[0];
-        e.b.ins().brif(status, stop, &[], go, &[]);
-        e.b.switch_to_block(stop);
-        e.b.seal_block(stop);
-        e.b.set_cold_block(stop);
-        let status = e.b.ins().iconst(I32, i64::from(Status::Cancelled as u8));
-        e.leave(
-            status,
-            Check::new(Status::Cancelled, "on_node stopped the call").at(faults::node(origin, name)),
-            (vec![], None),
-        );
-        e.b.switch_to_block(go);
-        e.b.seal_block(go);
+        e.only_if(hook, |e| {
+            let user = self.load(e, exec, 8);
+            let node = e.b.ins().iconst(I32, i64::from(node));
+            let end = e.b.ins().iconst(I32, i64::from(end));
+            let call = e.b.ins().call_indirect(sig, hook, &[user, node, end]);
+            let status = e.b.inst_results(call)[0];
+            e.exit_if(status, |e| {
+                let status = e.b.ins().iconst(I32, i64::from(Status::Cancelled as u8));
+                let row = Check::new(Status::Cancelled, "on_node stopped the call");
+                e.leave(status, row.at(faults::node(origin, name)), (vec![], None));
+                Ok(())
+            })
+        })
     }
     /// Returns an error if the caller's `exec` is smaller than its first version.
-    pub(super) fn check_exec(&self, e: &mut Emit, exec: Value) -> crate::diag::Result<()> {
-        let (has, done) = (e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(exec, has, &[], done, &[]);
-        e.b.switch_to_block(has);
-        e.b.seal_block(has);
-        e.push();
-        let size = self.load(e, exec, 0);
-        let ok = e.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, size, EXEC_LEAST);
-        let row =
-            Check::new(Status::Abi, "struct_size of the onnxc_exec is %lld: it must be sizeof(onnxc_exec)")
-                .with_values(1);
-        e.require_check(ok, row, &mut |_| Ok((vec![size], None)))?;
-        e.pop();
-        e.b.ins().jump(done, &[]);
-        e.b.switch_to_block(done);
-        e.b.seal_block(done);
-        Ok(())
+    pub(super) fn check_exec(&self, e: &mut Emit, exec: Value) -> Result<()> {
+        e.only_if(exec, |e| {
+            let size = self.load(e, exec, 0);
+            let ok = e.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, size, EXEC_LEAST);
+            let text = "struct_size of the onnxc_exec is %lld: it must be sizeof(onnxc_exec)";
+            let row = Check::new(Status::Abi, text).with_values(1);
+            e.require_check(ok, row, &mut |_| Ok((vec![size], None)))
+        })
     }
 }
 

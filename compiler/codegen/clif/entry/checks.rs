@@ -220,28 +220,17 @@ impl Entry<'_> {
         if sizes.is_empty() {
             return Ok(());
         }
-        let (exact, done) = (e.b.create_block(), e.b.create_block());
-        if let Some(small) = bounds.small {
-            e.b.ins().brif(small, done, &[], exact, &[]);
-            e.b.set_cold_block(exact);
-        } else {
-            e.b.ins().jump(exact, &[]);
+        let exact = |e: &mut Emit| {
+            sizes.iter().try_for_each(|(name, d)| {
+                let ok = e.fits(*d)?;
+                let text = format!("{name} would be larger than memory can be");
+                e.require_plain(ok, Check::new(Status::Dim, text))
+            })
+        };
+        match bounds.small {
+            Some(small) => e.unless(small, exact),
+            None => exact(e),
         }
-        e.b.switch_to_block(exact);
-        e.b.seal_block(exact);
-        e.push();
-        for (name, d) in sizes {
-            let ok = e.fits(*d)?;
-            e.require_plain(
-                ok,
-                Check::new(Status::Dim, format!("{name} would be larger than memory can be")),
-            )?;
-        }
-        e.pop();
-        e.b.ins().jump(done, &[]);
-        e.b.switch_to_block(done);
-        e.b.seal_block(done);
-        Ok(())
     }
     /// Compares the header of the weights file with the object's expectations.
     pub(super) fn weights_file(&self, e: &mut Emit, weights: Value) -> Result<()> {
@@ -324,44 +313,39 @@ impl Entry<'_> {
         if dynamic.is_empty() {
             return Ok(());
         }
-        let (given, after) = (e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(out_dims, given, &[], after, &[]);
-        e.b.switch_to_block(given);
-        e.b.seal_block(given);
-        e.push();
-        // All sizes are reported before a capacity fails the call.
-        let mut fits = vec![];
-        for (k, dims, t) in dynamic {
-            let list = self.load(e, out_dims, 8 * k as i32);
-            let (some, next) = (e.b.create_block(), e.b.create_block());
-            let result = e.b.append_block_param(next, I8);
-            let yes = e.b.ins().iconst(I8, 1);
-            e.b.ins().brif(list, some, &[], next, &[yes.into()]);
-            e.b.switch_to_block(some);
-            e.b.seal_block(some);
-            e.push();
-            let mut ok = yes;
-            for (i, d) in dims.iter().enumerate() {
-                let capacity = self.load(e, list, 8 * i as i32);
-                let n = e.dim(*d)?;
-                let enough = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, capacity, n);
-                ok = e.b.ins().band(ok, enough);
-                self.store(e, n, list, 8 * i as i32);
+        e.only_if(out_dims, |e| {
+            // All sizes are reported before a capacity fails the call.
+            let mut fits = vec![];
+            for (k, dims, t) in dynamic {
+                let list = self.load(e, out_dims, 8 * k as i32);
+                fits.push((self.report_dims(e, list, dims)?, t));
             }
-            e.pop();
-            e.b.ins().jump(next, &[ok.into()]);
-            e.b.switch_to_block(next);
-            e.b.seal_block(next);
-            fits.push((result, t));
-        }
-        for (ok, t) in fits {
-            self.fits(e, ok, t)?;
+            fits.into_iter().try_for_each(|(ok, t)| self.fits(e, ok, t))
+        })
+    }
+    /// Writes the sizes of an output into the caller's list, if there is one; the result is true if the list
+    /// had no smaller ones.
+    fn report_dims(&self, e: &mut Emit, list: Value, dims: &[Dim]) -> Result<Value> {
+        let (some, next) = (e.b.create_block(), e.b.create_block());
+        let result = e.b.append_block_param(next, I8);
+        let yes = e.b.ins().iconst(I8, 1);
+        e.b.ins().brif(list, some, &[], next, &[yes.into()]);
+        e.b.switch_to_block(some);
+        e.b.seal_block(some);
+        e.push();
+        let mut ok = yes;
+        for (i, d) in dims.iter().enumerate() {
+            let capacity = self.load(e, list, 8 * i as i32);
+            let n = e.dim(*d)?;
+            let enough = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, capacity, n);
+            ok = e.b.ins().band(ok, enough);
+            self.store(e, n, list, 8 * i as i32);
         }
         e.pop();
-        e.b.ins().jump(after, &[]);
-        e.b.switch_to_block(after);
-        e.b.seal_block(after);
-        Ok(())
+        e.b.ins().jump(next, &[ok.into()]);
+        e.b.switch_to_block(next);
+        e.b.seal_block(next);
+        Ok(result)
     }
     /// Returns an error unless `ok`: the caller's capacity of an output suffices.
     pub(in crate::codegen::clif) fn fits(&self, e: &mut Emit, ok: Value, t: &Tensor) -> Result<()> {

@@ -69,43 +69,37 @@ impl Entry<'_> {
             e.b.seal_block(called);
             status
         };
-        self.leave_if(e, status, k);
+        self.leave_if(e, status, k)?;
         e.b.ins().jump(done, &[]);
         e.b.switch_to_block(done);
         e.b.seal_block(done);
         e.scopes = vec![Scope::default()];
         Ok(())
     }
-    fn leave_if(&self, e: &mut Emit, status: Value, k: Kernel) {
-        let (bad, go) = (e.b.create_block(), e.b.create_block());
-        e.b.ins().brif(status, bad, &[], go, &[]);
-        e.b.switch_to_block(bad);
-        e.b.seal_block(bad);
-        e.b.set_cold_block(bad);
+    fn leave_if(&self, e: &mut Emit, status: Value, k: Kernel) -> Result<()> {
         let data = &self.m.kernels[k];
         let at = faults::node(&data.origin, &data.name);
         // Among kernels, only those that make strings run out of memory.
-        let mut strings = false;
-        visit::walk(&data.body, &mut |s| {
-            strings |= matches!(s, Stmt::Check { status: Status::Capacity, .. })
-        });
-        if strings {
-            let (full, other) = (e.b.create_block(), e.b.create_block());
-            let is = e.b.ins().icmp_imm_s(IntCC::Equal, status, i64::from(Status::Capacity as u8));
-            e.b.ins().brif(is, full, &[], other, &[]);
-            e.b.switch_to_block(full);
-            e.b.seal_block(full);
-            let text = format!(
-                "the strings that this call makes take more than {} bytes, which --heap sets",
-                self.m.heap
-            );
-            e.leave(status, Check::new(Status::Capacity, text).at(at), (vec![], None));
-            e.b.switch_to_block(other);
-            e.b.seal_block(other);
-        }
-        e.leave(status, Check { status: None, ..Check::new(Status::Value, "") }.at(at), (vec![], None));
-        e.b.switch_to_block(go);
-        e.b.seal_block(go);
+        let full = |s: &Stmt| matches!(s, Stmt::Check { status: Status::Capacity, .. });
+        let strings = visit::any(&data.body, &mut |s| full(s));
+        e.exit_if(status, |e| {
+            if strings {
+                let (full, other) = (e.b.create_block(), e.b.create_block());
+                let is = e.b.ins().icmp_imm_s(IntCC::Equal, status, i64::from(Status::Capacity as u8));
+                e.b.ins().brif(is, full, &[], other, &[]);
+                e.b.switch_to_block(full);
+                e.b.seal_block(full);
+                let text = format!(
+                    "the strings that this call makes take more than {} bytes, which --heap sets",
+                    self.m.heap
+                );
+                e.leave(status, Check::new(Status::Capacity, text).at(at), (vec![], None));
+                e.b.switch_to_block(other);
+                e.b.seal_block(other);
+            }
+            e.leave(status, Check { status: None, ..Check::new(Status::Value, "") }.at(at), (vec![], None));
+            Ok(())
+        })
     }
     /// `launch(kernel, frame, n, work, exec, ctx)`: runs a kernel of `n` iterations and `work` operations,
     /// either directly or as tasks of the caller's `parallel_for`.
