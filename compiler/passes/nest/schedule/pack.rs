@@ -14,7 +14,7 @@ use crate::passes::nest::schedule::contract::Columns;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
 use crate::passes::nest::schedule::rows;
 use crate::passes::nest::schedule::tiles::multiplies_halves;
-use crate::passes::nest::schedule::transpose::{LEAST, PART};
+use crate::passes::nest::schedule::transpose::{LEAST, overlapping, parts};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
@@ -391,11 +391,9 @@ impl Block<'_> {
             Stmt::Store { buf: *packed, at, value: column.element(m, k, column.first) }
         });
         let mut body = vec![Stmt::seq(l, left, one)];
-        let least = if m.optimize.may_grow() { PART } else { self.width };
-        for n in [self.width / 4, self.width / 2].into_iter().filter(|n| *n >= least) {
-            let count = m.syms.simplify(left.ceil_div(n));
-            let p = m.syms.loop_var("p", zero, count);
-            let first = (self.first + Dim::sym(p) * n).min(extent - n);
+        let may_grow = m.optimize.may_grow();
+        for n in parts(self.width).rev().filter(|_| may_grow) {
+            let (p, count, first) = overlapping(m, (self.first, extent), n);
             let then = vec![Stmt::seq(p, count, self.from(first).rows(m, n))];
             body = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, left, n), then, els: body }];
         }

@@ -23,13 +23,27 @@ const UNROLLED: i64 = 512;
 pub(super) const LEAST: i64 = 5;
 
 /// Minimum rows or columns of a partial square if a side may be shorter at run time.
-pub(super) const PART: i64 = 4;
+const PART: i64 = 4;
 
 /// Squares of a run along a side of run-time length: they are one tile, which threads share no further.
 const RUN: i64 = 16;
 
 /// Maximum loads of a block: each occupies as many registers as a vector has lanes.
 const MAX_BLOCK_LOADS: usize = 2;
+
+/// Rows or columns of partial squares for a side that may be shorter than a vector at run time, the most
+/// first.
+pub(super) fn parts(lanes: i64) -> impl DoubleEndedIterator<Item = i64> {
+    [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART)
+}
+
+/// A loop over pieces of `each` of the elements from `lo` to `hi`, at least as many, the last piece of which
+/// overlaps the one before it: the variable, the trips, and the first element of a piece.
+pub(super) fn overlapping(m: &mut Module, (lo, hi): (Dim, Dim), each: i64) -> (Sym, Dim, Dim) {
+    let count = m.syms.simplify((hi - lo).ceil_div(each));
+    let p = m.syms.loop_var("p", Dim::constant(0), count);
+    (p, count, (lo + Dim::sym(p) * each).min(hi - each))
+}
 
 /// One dimension of the blocks.
 struct Side {
@@ -38,9 +52,9 @@ struct Side {
 }
 
 impl Side {
-    /// Elements of a square along this side.
-    fn of_square(&self, lanes: i64) -> i64 {
-        self.extent.as_const().map_or(lanes, |e| e.min(lanes))
+    /// Elements along this side of a square that has at most `most`.
+    fn of_square(&self, most: i64) -> i64 {
+        self.extent.as_const().map_or(most, |e| e.min(most))
     }
     /// A loop over pieces of `each` elements, and its trips.
     fn pieces(&self, m: &mut Module, name: &str, each: i64) -> (Sym, Dim) {
@@ -269,8 +283,7 @@ impl Blocks {
         let mut loops = self.outer();
         loops.push((c, squares));
         let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min((n - lanes).max(0))));
-        let size = (to.of_square(lanes), from.of_square(lanes));
-        let body = rows.flat_map(|row| self.square(m, (column, row), size)).collect();
+        let body = rows.flat_map(|row| self.square(m, (column, row), (lanes, lanes))).collect();
         let versions = vec![(self.at_least((lanes, lanes)), body)];
         let body = self.by_length(m, [(from, None), (to, Some((c, lanes)))], versions);
         self.within.around(m, &loops, body)
@@ -353,12 +366,8 @@ impl Blocks {
         let mut out = vec![];
         let unknown = |s: &Side| s.extent.as_const().is_none();
         let whole = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
-        let each = |m: &mut Module, s: &Side, n: i64| {
-            let count = m.syms.simplify(s.extent.ceil_div(n));
-            let p = m.syms.loop_var("p", Dim::constant(0), count);
-            (p, count, (Dim::sym(p) * n).min(s.extent - n))
-        };
-        let parts = || [lanes / 2, lanes / 4].into_iter().filter(|n| *n >= PART);
+        let each = |m: &mut Module, s: &Side, n: i64| overlapping(m, (Dim::constant(0), s.extent), n);
+        let parts = || parts(lanes);
         for n in parts().filter(|_| unknown(from) && whole(to)) {
             let (p, count, first) = each(m, from, n);
             let body = self.squares(m, (columns, first), (lanes, n));
@@ -378,13 +387,9 @@ impl Blocks {
         out
     }
 
-    /// Squares of the given columns and rows, in the columns `at`.
-    fn squares(&self, m: &mut Module, (at, row): (Columns, Dim), (columns, rows): (i64, i64)) -> Vec<Stmt> {
-        let (to, from, lanes) = (&self.to, &self.from, self.lanes);
-        let size = (
-            to.extent.as_const().map_or(columns, |e| e.min(columns)),
-            from.extent.as_const().map_or(rows, |e| e.min(rows)),
-        );
+    /// Squares of at most `size` columns and rows, in the columns `at`.
+    fn squares(&self, m: &mut Module, (at, row): (Columns, Dim), size: (i64, i64)) -> Vec<Stmt> {
+        let (to, lanes) = (&self.to, self.lanes);
         let (first, whole, last) = match at {
             Columns::One(column) => return self.square(m, (column, row), size),
             Columns::All => (Dim::constant(0), to.extent.floor_div(lanes), (to.extent - lanes).max(0)),
@@ -415,11 +420,12 @@ impl Blocks {
         body
     }
 
-    /// One square of the given columns and rows, beginning at (`column` of the result's vectors, `row`).
+    /// One square of at most the given columns and rows, beginning at (`column` of the result's vectors,
+    /// `row`).
     fn square(&self, m: &mut Module, (column, row): (Dim, Dim), (columns, rows): (i64, i64)) -> Vec<Stmt> {
         let (map, to, from) = (&self.map, &self.to, &self.from);
         let zero = Dim::constant(0);
-        let (rows, columns) = (Dim::constant(rows), Dim::constant(columns));
+        let (rows, columns) = (Dim::constant(from.of_square(rows)), Dim::constant(to.of_square(columns)));
         let (u, l) = (m.syms.loop_var("u", zero, rows), m.syms.loop_var("l", zero, columns));
         let put = |s: Sym| match s {
             s if s == to.var => Some(column + l),
