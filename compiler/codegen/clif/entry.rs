@@ -10,7 +10,7 @@ pub use launch::tasks;
 use super::driver::Driver;
 use super::func::{Emit, Libm, signature};
 use crate::codegen::customs::Texts;
-use crate::codegen::faults::{Check, Checks, Writer, quoted};
+use crate::codegen::faults::{Checks, Writer};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::from_data;
 use crate::codegen::interface::Interface;
@@ -260,65 +260,53 @@ impl Entry<'_> {
         self.derived(e, &bounds)?;
         self.checks(e, &bounds)?;
         self.out_dims(e, out_dims)?;
-        for (list, tensors) in [(inputs, &self.interface.inputs), (outputs, &self.interface.outputs)] {
-            for (k, t) in tensors.iter().enumerate() {
-                let v = self.load(e, list, 8 * k as i32);
-                let word = if list == inputs { Word::Input(k as u32) } else { Word::Output(k as u32) };
-                e.words.insert(word, v);
-                let count = t.count();
-                if count.as_const() == Some(0) || self.m.syms.at_run_time(count) {
-                    continue;
-                }
-                let what = if list == inputs { "input" } else { "output" };
-                let null = Check::new(Status::Null, format!("{what} {} is NULL", quoted(&t.name)));
-                if count.as_const().is_some() || self.m.syms.is_pos(count) {
-                    let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0);
-                    e.require_plain(ok, null)?;
-                    continue;
-                }
-                // The address of a tensor without elements may be NULL.
-                e.unless(v, |e| {
-                    let n = e.dim(count)?;
-                    let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
-                    e.require_plain(empty, null)
-                })?;
-            }
+        for (k, t) in self.interface.inputs.iter().enumerate() {
+            let v = self.address_of(e, inputs, k, ("input", t))?;
+            e.words.insert(Word::Input(k as u32), v);
         }
-        let aligned = |e: &mut Emit, v: Value, what: &str| {
-            let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0);
-            e.require_plain(ok, Check::new(Status::Null, format!("{what} is NULL")))?;
-            let low = e.b.ins().band_imm_s(v, 63);
-            let ok = e.b.ins().icmp_imm_s(IntCC::Equal, low, 0);
-            e.require_plain(
-                ok,
-                Check::new(Status::Align, format!("the address of {what} is no multiple of 64")),
-            )
-        };
+        for (k, t) in self.interface.outputs.iter().enumerate() {
+            let v = self.address_of(e, outputs, k, ("output", t))?;
+            e.words.insert(Word::Output(k as u32), v);
+        }
         let end = self.workspace_end(e, exec)?;
         if self.interface.workspace.as_const() != Some(0) {
-            aligned(e, workspace, "the workspace")?;
+            self.aligned(e, workspace, "the workspace")?;
         }
-        let weights = if self.interface.weights.size == 0 {
-            weights
-        } else if self.interface.weights.external {
-            aligned(e, weights, "the weights")?;
-            self.weights_file(e, weights)?;
-            e.b.ins().iadd_imm_s(weights, weights_file::HEADER as i64)
-        } else {
-            let name = e.b.func.declare_imported_user_function(UserExternalName {
-                namespace: DATA_NAMESPACE,
-                index: WEIGHTS,
-            });
-            let gv = e.b.func.create_global_value(cranelift_codegen::ir::GlobalValueData::Symbol {
-                name: ExternalName::user(name),
-                offset: 0.into(),
-                colocated: true,
-                tls: false,
-            });
-            e.b.ins().symbol_value(I64, gv)
-        };
+        let weights = self.weights(e, weights)?;
         e.words.insert(Word::Workspace, workspace);
         e.words.insert(Word::Weights, weights);
+        self.fill_frame(e, frame)?;
+        let task_ctx = self.slot(e, 48);
+        Driver::new(self, e, [frame, task_ctx, exec, workspace, out_dims, end])?.block(e, &self.m.driver)?;
+        self.ok(e);
+        Ok(())
+    }
+    /// The address of the constants, given the caller's weights.
+    fn weights(&self, e: &mut Emit, given: Value) -> Result<Value> {
+        let weights = &self.interface.weights;
+        if weights.size == 0 {
+            return Ok(given);
+        }
+        if weights.external {
+            self.aligned(e, given, "the weights")?;
+            self.weights_file(e, given)?;
+            return Ok(e.b.ins().iadd_imm_s(given, weights_file::HEADER as i64));
+        }
+        let name = e
+            .b
+            .func
+            .declare_imported_user_function(UserExternalName { namespace: DATA_NAMESPACE, index: WEIGHTS });
+        let gv = e.b.func.create_global_value(cranelift_codegen::ir::GlobalValueData::Symbol {
+            name: ExternalName::user(name),
+            offset: 0.into(),
+            colocated: true,
+            tls: false,
+        });
+        Ok(e.b.ins().symbol_value(I64, gv))
+    }
+    /// Stores all words of the frame that are known at entry; the driver defines the others.
+    fn fill_frame(&self, e: &mut Emit, frame: Value) -> Result<()> {
+        let workspace = e.words[&Word::Workspace];
         for (i, w) in self.frame.words.iter().enumerate() {
             let v = match w {
                 Word::Sym(s) => match e.vars.get(s) {
@@ -334,9 +322,6 @@ impl Entry<'_> {
             };
             self.store(e, v, frame, 8 * i as i32);
         }
-        let task_ctx = self.slot(e, 48);
-        Driver::new(self, e, [frame, task_ctx, exec, workspace, out_dims, end])?.block(e, &self.m.driver)?;
-        self.ok(e);
         Ok(())
     }
 }

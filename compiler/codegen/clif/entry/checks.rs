@@ -232,6 +232,40 @@ impl Entry<'_> {
             None => exact(e),
         }
     }
+    /// Address `k` of the caller's list, which only a tensor without elements may lack.
+    pub(super) fn address_of(
+        &self,
+        e: &mut Emit,
+        list: Value,
+        k: usize,
+        (what, t): (&str, &Tensor),
+    ) -> Result<Value> {
+        let v = self.load(e, list, 8 * k as i32);
+        let count = t.count();
+        if count.as_const() == Some(0) || self.m.syms.at_run_time(count) {
+            return Ok(v);
+        }
+        let null = Check::new(Status::Null, format!("{what} {} is NULL", quoted(&t.name)));
+        if count.as_const().is_some() || self.m.syms.is_pos(count) {
+            let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0);
+            e.require_plain(ok, null)?;
+            return Ok(v);
+        }
+        e.unless(v, |e| {
+            let n = e.dim(count)?;
+            let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
+            e.require_plain(empty, null)
+        })?;
+        Ok(v)
+    }
+    /// Returns an error unless an address is a multiple of 64 and not NULL.
+    pub(super) fn aligned(&self, e: &mut Emit, v: Value, what: &str) -> Result<()> {
+        let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0);
+        e.require_plain(ok, Check::new(Status::Null, format!("{what} is NULL")))?;
+        let low = e.b.ins().band_imm_s(v, 63);
+        let ok = e.b.ins().icmp_imm_s(IntCC::Equal, low, 0);
+        e.require_plain(ok, Check::new(Status::Align, format!("the address of {what} is no multiple of 64")))
+    }
     /// Compares the header of the weights file with the object's expectations.
     pub(super) fn weights_file(&self, e: &mut Emit, weights: Value) -> Result<()> {
         let w = &self.interface.weights;
