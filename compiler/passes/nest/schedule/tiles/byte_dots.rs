@@ -11,9 +11,9 @@
 //! weights of at most 4 bits, and as many as the words can hold ([`chain`]). Weights of 8 bits are split into
 //! two of 4 bits, whose sums have weights 1 and 16.
 
-use super::dequantize::{Nest, Place, Span, blocks, each_word, few_rows, vectors};
+use super::dequantize::{Nest, Place, Span, Tiles, blocks, each_word, vectors};
 use super::register::unroll;
-use super::{Part, Tile, each_panel, finish, register};
+use super::{Part, Tile, finish, register};
 use crate::nest::key::Writer;
 use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
@@ -68,10 +68,7 @@ pub(super) fn rows(
 ) -> Vec<Stmt> {
     let in_place = super::Panels::InPlace;
     let many = Tile { mr: few.mr * 2, nv: 1, batch: vec![], clips: vec![], panels: in_place, ..*few };
-    let tiles = |m: &mut Module, t: &Tile| {
-        let body = each_panel(m, t, panel.into(), |m, cols| few_rows(m, p, w, t, panel.into(), rows, cols));
-        w.around(body)
-    };
+    let tiles = |m: &mut Module, t: &Tile| Tiles { p, w, t }.panel(m, panel.into(), rows);
     let body = match all.as_const() {
         Some(n) => tiles(m, if n <= FEW { few } else { &many }),
         None => {
@@ -94,7 +91,7 @@ pub(super) fn block(
 ) -> Vec<Stmt> {
     let Part { panel, sub, .. } = part;
     let (int, lanes, nv, zero) = (ElemType::I32, t.lanes, part.vectors(t), Dim::constant(0));
-    let (per, quads) = (32 / w.bits, 8 / w.bits);
+    let (per, quads) = (w.per_word(), 8 / w.bits);
     let at = Place { panel, column: sub * t.width(), vectors: nv, lanes };
     let total = m.reg(ElemType::F32);
     let acc = |reg, shape: &[i64], init: Expr| Stmt::Acc {

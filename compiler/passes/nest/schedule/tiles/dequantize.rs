@@ -86,9 +86,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         return (byte_dots::rows(m, p, w, &few, (panel, panels), (rows, all_rows)), work);
     }
     if known.is_some_and(|r| r <= FEW) {
-        let body =
-            each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
-        let body = w.around(body);
+        let body = Tiles { p, w, t: &few }.panel(m, panel.into(), rows);
         return (parallel(m, &[(panel, panels)], body), work);
     }
     let slots = Slots::new(m, slots(panels, None));
@@ -112,9 +110,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         then
     } else {
         let els = then;
-        let then =
-            each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
-        let then = w.around(then);
+        let then = Tiles { p, w, t: &few }.panel(m, panel.into(), rows);
         // The loops of the two branches require distinct variables.
         let els = fresh_regs(m, &els);
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all_rows, FEW), then, els }]
@@ -126,63 +122,86 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     (slots.around(body), work)
 }
 
-/// All rows of a panel, with conversion in registers.
-pub(super) fn few_rows(
-    m: &mut Module,
-    p: &Parts,
-    w: &Nest,
-    t: &Tile,
-    panel: Dim,
-    rows: Dim,
-    cols: Cols,
-) -> Vec<Stmt> {
-    let apart = matches!(cols, Cols::Some(_));
-    each_part(m, t, panel, cols, |m, part| {
-        let part = heights(m, p, w, t, part, rows);
-        if apart { tile(part) } else { part }
-    })
+/// Tiles that convert weights in registers.
+#[derive(Clone, Copy)]
+pub(super) struct Tiles<'a> {
+    pub p: &'a Parts,
+    pub w: &'a Nest,
+    pub t: &'a Tile,
 }
 
-/// Tiles of `t.mr` rows, then of half as many while these are at least four, then one of the rows that are
-/// left: tiles of few rows are bound by reading weights.
-fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let whole = m.syms.simplify(rows.floor_div(t.mr));
-    let mut out = vec![];
-    match whole.as_const() {
-        Some(0) => {}
-        Some(1) => out.extend(block(m, p, w, t, part, (zero, t.mr))),
-        _ => {
-            let v = m.syms.loop_var("m", zero, whole);
-            let body = block(m, p, w, t, part, (Dim::sym(v) * t.mr, t.mr));
-            out.push(Stmt::seq(v, whole, body));
-        }
+impl Tiles<'_> {
+    /// All rows of a panel.
+    pub fn panel(&self, m: &mut Module, panel: Dim, rows: Dim) -> Vec<Stmt> {
+        let t = self.t;
+        let body = each_panel(m, t, panel, |m, cols| {
+            let apart = matches!(cols, Cols::Some(_));
+            each_part(m, t, panel, cols, |m, part| {
+                let part = self.heights(m, part, rows);
+                if apart { tile(part) } else { part }
+            })
+        });
+        self.w.around(body)
     }
-    let least = t.mr.min(4);
-    let mut rest = |m: &mut Module, height: i64, (row, is): (Dim, Dim)| {
-        let (row, is) = (m.syms.simplify(row), m.syms.simplify(is));
-        match is.as_const() {
-            Some(n) if n != height => {}
-            Some(_) => {
-                let rows = block(m, p, w, t, part, (row, height));
-                out.extend(tile(rows));
+    /// Tiles of `t.mr` rows, then of half as many while these are at least four, then one of the rows that
+    /// are left: tiles of few rows are bound by reading weights.
+    fn heights(&self, m: &mut Module, part: Part, rows: Dim) -> Vec<Stmt> {
+        let (zero, mr) = (Dim::constant(0), self.t.mr);
+        let whole = m.syms.simplify(rows.floor_div(mr));
+        let mut out = vec![];
+        match whole.as_const() {
+            Some(0) => {}
+            Some(1) => out.extend(self.block(m, part, (zero, mr))),
+            _ => {
+                let v = m.syms.loop_var("m", zero, whole);
+                let body = self.block(m, part, (Dim::sym(v) * mr, mr));
+                out.push(Stmt::seq(v, whole, body));
             }
-            None => {
-                let then = block(m, p, w, t, part, (row, height));
-                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Eq, is, height), then, els: vec![] });
-            }
         }
-    };
-    let mut height = t.mr / 2;
-    while height >= least {
-        let above = rows.floor_div(2 * height) * (2 * height);
-        rest(m, height, (above, rows.floor_div(height).modulo(2) * height));
-        height /= 2;
+        let least = mr.min(4);
+        let mut rest = |m: &mut Module, height: i64, (row, is): (Dim, Dim)| {
+            let (row, is) = (m.syms.simplify(row), m.syms.simplify(is));
+            match is.as_const() {
+                Some(n) if n != height => {}
+                Some(_) => {
+                    let rows = self.block(m, part, (row, height));
+                    out.extend(tile(rows));
+                }
+                None => {
+                    let then = self.block(m, part, (row, height));
+                    out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Eq, is, height), then, els: vec![] });
+                }
+            }
+        };
+        let mut height = mr / 2;
+        while height >= least {
+            let above = rows.floor_div(2 * height) * (2 * height);
+            rest(m, height, (above, rows.floor_div(height).modulo(2) * height));
+            height /= 2;
+        }
+        for height in (1..least).rev() {
+            rest(m, height, (rows.floor_div(least) * least, rows.modulo(least)));
+        }
+        out
     }
-    for height in (1..least).rev() {
-        rest(m, height, (rows.floor_div(least) * least, rows.modulo(least)));
+    /// One tile: rows `row .. row + mr`, columns of a part of a panel.
+    fn block(&self, m: &mut Module, part: Part, (row, mr): (Dim, i64)) -> Vec<Stmt> {
+        let Tiles { p, w, t } = *self;
+        if let Some(b) = &w.bytes {
+            return byte_dots::block(m, p, (w, b), t, part, (row, mr));
+        }
+        let nv = part.vectors(t);
+        let at = Place { panel: part.panel, column: part.sub * t.width(), vectors: nv, lanes: t.lanes };
+        let total = m.reg(ElemType::F32);
+        let block = Block { p, w, at, row, mr, total, fields: Fields::of(w, t, mr * nv) };
+        let mut out = vec![block.acc(total, &[1, mr, nv])];
+        let strict = m.math == Math::Strict;
+        out.extend(blocks(m, w, &mut |m, span| {
+            if strict { block.each_element(m, span) } else { block.sum(m, span) }
+        }));
+        out.extend(finish::stores(m, &register::Block { p, t, part, row, mr }, total));
+        out
     }
-    out
 }
 
 /// Loops over the words of a column, block by block: `each` emits the statements for the words of one block.
@@ -191,7 +210,7 @@ pub(super) fn blocks(
     w: &Nest,
     each: &mut dyn FnMut(&mut Module, Span) -> Vec<Stmt>,
 ) -> Vec<Stmt> {
-    let per = 32 / w.bits;
+    let per = w.per_word();
     let (words, zero) = (w.block / per, Dim::constant(0));
     // A block that covers the whole column may end within a word.
     let whole = if w.block % per == 0 { w.reduction / w.block } else { 0 };
@@ -255,136 +274,111 @@ pub(super) fn vectors(
     unroll(v, at.vectors, vec![Stmt::vector(at.lanes, l, at.lanes, body)])
 }
 
-/// One tile: rows `row .. row + mr`, columns of a part of a panel.
-fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (Dim, i64)) -> Vec<Stmt> {
-    if let Some(b) = &w.bytes {
-        return byte_dots::block(m, p, (w, b), t, part, (row, mr));
-    }
-    let Part { panel, sub, .. } = part;
-    let (lanes, nv) = (t.lanes, part.vectors(t));
-    let per = 32 / w.bits;
-    let at = Place { panel, column: sub * t.width(), vectors: nv, lanes };
-    let strict = m.math == Math::Strict;
-    // 16-bit fields have separate accumulators if registers suffice: a field is then not shifted but used in
-    // its position in the word, scaled by a power of two. Otherwise accumulators are split while they are
-    // bound by latency.
-    let fields = (16 / w.bits).min(4);
-    let in_place = matches!(w.code, Code::Integer) && (fields + 1) * mr * nv + 6 <= t.registers;
-    let mut split = 1;
-    while !in_place && split < fields && mr * nv * split < 8 && 4 * mr * nv * split < t.registers {
-        split *= 2;
-    }
-    let split = if in_place { fields } else { split };
-    let along = stride(m, p.a.0, &p.a.1, p.reduction[0].0) == Some(1);
-    let total = m.reg(ElemType::F32);
-    let acc = |reg: Reg, shape: &[i64]| Stmt::Acc {
-        reg,
-        lanes: lanes as u32,
-        shape: shape.iter().map(|s| *s as u32).collect(),
-        init: Expr::f32(0.0),
-    };
-    let zero = Dim::constant(0);
-    let row_of = |i: i64, k: Dim| -> Expr {
-        let put = |s: Sym| {
-            if s == p.reduction[0].0 { Some(k) } else { w.row.filter(|r| r.0 == s).map(|_| row + i) }
-        };
-        Expr::Load { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
-    };
-    let mut out = vec![acc(total, &[1, mr, nv])];
-    out.extend(blocks(m, w, &mut |m, span| {
-        let Span { block: b, first, words, tail } = span;
-        if strict {
-            return each_word(m, span, per, &mut |m, word, count| {
-                let step = |m: &mut Module, j: i64| {
-                    vectors(m, at, &mut |m, v, lane| {
-                        let q = m.reg(ElemType::F32);
-                        let mut body = vec![Stmt::Let { reg: q, value: w.value(m, at, (word, j), b, lane) }];
-                        body.extend((0..mr).map(|i| {
-                            let at = vec![zero, Dim::constant(i), v];
-                            Stmt::Set {
-                                reg: total,
-                                at: at.clone(),
-                                value: Expr::fma(
-                                    row_of(i, word * per + j),
-                                    Expr::Reg(q),
-                                    Expr::Acc { reg: total, at, lane: None },
-                                ),
-                            }
-                        }));
-                        body
-                    })
-                };
-                (0..count).flat_map(|j| step(m, j)).collect()
-            });
+/// The fields of a word that are processed together.
+#[derive(Clone, Copy)]
+struct Fields {
+    /// Elements of 16 adjacent bits, at most four.
+    count: i64,
+    /// Accumulators of each sum.
+    split: i64,
+    /// A field is not shifted but used in its position in the word, scaled by a power of two.
+    in_place: bool,
+}
+
+impl Fields {
+    /// The fields of a tile of `sums` vectors. Fields have separate accumulators, and stay in place, if
+    /// registers suffice. Otherwise accumulators are split while they are bound by latency.
+    fn of(w: &Nest, t: &Tile, sums: i64) -> Fields {
+        let count = (16 / w.bits).min(4);
+        if matches!(w.code, Code::Integer) && (count + 1) * sums + 6 <= t.registers {
+            return Fields { count, split: count, in_place: true };
         }
+        let mut split = 1;
+        while split < count && sums * split < 8 && 4 * sums * split < t.registers {
+            split *= 2;
+        }
+        Fields { count, split, in_place: false }
+    }
+}
+
+/// A tile whose sums are floats.
+struct Block<'a> {
+    p: &'a Parts,
+    w: &'a Nest,
+    at: Place,
+    /// The first row, and their number.
+    row: Dim,
+    mr: i64,
+    /// The sums of all blocks.
+    total: Reg,
+    fields: Fields,
+}
+
+impl Block<'_> {
+    fn acc(&self, reg: Reg, shape: &[i64]) -> Stmt {
+        let shape = shape.iter().map(|s| *s as u32).collect();
+        Stmt::Acc { reg, lanes: self.at.lanes as u32, shape, init: Expr::f32(0.0) }
+    }
+    /// Element `k` of row `i` of the operand without weights.
+    fn factor(&self, i: i64, k: Dim) -> Expr {
+        let (buf, at) = &self.p.a;
+        let put = |s: Sym| match s {
+            s if s == self.p.reduction[0].0 => Some(k),
+            s => self.w.row.filter(|r| r.0 == s).map(|_| self.row + i),
+        };
+        Expr::Load { buf: *buf, at: at.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
+    }
+    /// Adds the products of weight `q` of vector `v` and elements `k` of all rows to part `part` of `sums`.
+    fn products(&self, (sums, part): (Reg, i64), q: Reg, k: Dim, v: Dim) -> impl Iterator<Item = Stmt> {
+        (0..self.mr).map(move |i| {
+            let at = vec![Dim::constant(part), Dim::constant(i), v];
+            let before = Expr::Acc { reg: sums, at: at.clone(), lane: None };
+            Stmt::Set { reg: sums, at, value: Expr::fma(self.factor(i, k), Expr::Reg(q), before) }
+        })
+    }
+    /// The products of a block with each weight converted completely.
+    fn each_element(&self, m: &mut Module, span: Span) -> Vec<Stmt> {
+        let per = self.w.per_word();
+        each_word(m, span, per, &mut |m, word, count| {
+            let step = |m: &mut Module, j: i64| {
+                vectors(m, self.at, &mut |m, v, lane| {
+                    let q = m.reg(ElemType::F32);
+                    let value = self.w.value(m, self.at, (word, j), span.block, lane);
+                    let mut body = vec![Stmt::Let { reg: q, value }];
+                    body.extend(self.products((self.total, 0), q, word * per + j, v));
+                    body
+                })
+            };
+            (0..count).flat_map(|j| step(m, j)).collect()
+        })
+    }
+    /// The sum of a block without scale and zero point, which are applied to the sum.
+    fn sum(&self, m: &mut Module, span: Span) -> Vec<Stmt> {
+        let Block { w, at, mr, fields, .. } = *self;
+        let (per, one) = (w.per_word(), Place { vectors: 1, ..at });
         let (inner, rows) = (m.reg(ElemType::F32), m.reg(ElemType::F32));
         let centred = w.zero.is_some();
-        let added = |k: Dim| -> Vec<Stmt> {
-            let sum = |i: i64| {
-                let at = vec![Dim::constant(i)];
-                Stmt::Set {
-                    reg: rows,
-                    at: at.clone(),
-                    value: Expr::Acc { reg: rows, at, lane: None } + row_of(i, k),
-                }
-            };
-            (0..mr).map(sum).collect()
-        };
-        let mut body = vec![acc(inner, &[split, mr, nv])];
+        let (a, subscripts) = &self.p.a;
+        let along = stride(m, *a, subscripts, self.p.reduction[0].0) == Some(1);
+        let mut body = vec![self.acc(inner, &[fields.split, mr, at.vectors])];
         if centred {
-            body.push(acc(rows, &[mr]));
+            body.push(self.acc(rows, &[mr]));
         }
         body.extend(each_word(m, span, per, &mut |m, word, count| {
             let mut out = vec![];
-            // Adjacent fields, and the elements in them.
-            for j in (0..per).step_by(fields as usize) {
-                let here: Vec<(i64, i64)> =
-                    (0..fields).map(|f| (f, element(w.bits, j + f))).filter(|(_, e)| *e < count).collect();
+            for j in (0..per).step_by(fields.count as usize) {
+                let here = (0..fields.count).map(|f| (f, element(w.bits, j + f)));
+                let here: Vec<(i64, i64)> = here.filter(|(_, e)| *e < count).collect();
                 if here.is_empty() {
                     continue;
                 }
                 out.extend(vectors(m, at, &mut |m, v, lane| {
-                    let int = ElemType::I32;
-                    let shared = m.reg(int);
-                    let word_of = w.word(at, word, lane);
-                    let group = if in_place && j > 0 {
-                        Expr::bin(BinOp::Shr, word_of, Expr::int(int, w.bits * j))
-                    } else {
-                        word_of
-                    };
-                    let mut body = vec![Stmt::Let { reg: shared, value: group }];
-                    for (f, e) in here.iter().copied() {
-                        let q = m.reg(ElemType::F32);
-                        let value = if in_place {
-                            let mask = ((1 << w.bits) - 1) << (w.bits * f);
-                            Expr::cast(
-                                int,
-                                ElemType::F32,
-                                Expr::bin(BinOp::And, Expr::Reg(shared), Expr::int(int, mask)),
-                            )
-                        } else {
-                            w.field(m, Expr::Reg(shared), e)
-                        };
-                        body.push(Stmt::Let { reg: q, value });
-                        body.extend((0..mr).map(|i| {
-                            let at = vec![Dim::constant(f % split), Dim::constant(i), v];
-                            Stmt::Set {
-                                reg: inner,
-                                at: at.clone(),
-                                value: Expr::fma(
-                                    row_of(i, word * per + e),
-                                    Expr::Reg(q),
-                                    Expr::Acc { reg: inner, at, lane: None },
-                                ),
-                            }
-                        }));
-                    }
-                    body
+                    let shift = if fields.in_place { w.bits * j } else { 0 };
+                    self.field_products(m, inner, (word, shift), &here, (v, lane))
                 }));
                 if centred && !along {
-                    let one = Place { vectors: 1, ..at };
                     out.extend(vectors(m, one, &mut |_, _, _| {
-                        here.iter().flat_map(|(_, e)| added(word * per + *e)).collect()
+                        here.iter().flat_map(|(_, e)| self.added(rows, word * per + *e)).collect()
                     }));
                 }
             }
@@ -392,64 +386,95 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
         }));
         if centred && along {
             // The sum of a row, in vectors along the row.
-            let (n, l) = (
-                Dim::constant(words * per + tail),
-                m.syms.loop_var("l", zero, Dim::constant(words * per + tail)),
-            );
-            let body_of = added(first * per + l);
-            body.push(Stmt::vector(lanes, l, n, body_of));
-            let one = Place { vectors: 1, ..at };
+            let n = Dim::constant(span.words * per + span.tail);
+            let l = m.syms.loop_var("l", Dim::constant(0), n);
+            let added = self.added(rows, span.first * per + l).collect();
+            body.push(Stmt::vector(at.lanes, l, n, added));
             body.extend(vectors(m, one, &mut |_, _, _| {
                 let whole = |i: i64| {
                     let at = vec![Dim::constant(i)];
-                    Stmt::Set {
-                        reg: rows,
-                        at: at.clone(),
-                        value: Expr::Horizontal { op: BinOp::Add, reg: rows, at },
-                    }
+                    let value = Expr::Horizontal { op: BinOp::Add, reg: rows, at: at.clone() };
+                    Stmt::Set { reg: rows, at, value }
                 };
                 (0..mr).map(whole).collect()
             }));
         }
         body.extend(vectors(m, at, &mut |m, v, lane| {
-            (0..mr)
-                .map(|i| {
-                    let of = |s: i64| Expr::Acc {
-                        reg: inner,
-                        at: vec![Dim::constant(s), Dim::constant(i), v],
-                        lane: None,
-                    };
-                    let sum = (1..split).fold(of(0), |sum, s| match in_place {
-                        true => Expr::fma(of(s), Expr::f32((-(s * w.bits) as f32).exp2()), sum),
-                        false => sum + of(s),
-                    });
-                    let sum = match w.zero(m, at, b, lane) {
-                        Some(z) => {
-                            let rows = Expr::Acc { reg: rows, at: vec![Dim::constant(i)], lane: None };
-                            sum - rows * z
-                        }
-                        None => sum,
-                    };
-                    let at_total = vec![zero, Dim::constant(i), v];
-                    let before = Expr::Acc { reg: total, at: at_total.clone(), lane: None };
-                    let value = match w.scale(at, b, lane) {
-                        Some(s) => Expr::fma(s, sum, before),
-                        None => before + sum,
-                    };
-                    Stmt::Set { reg: total, at: at_total, value }
-                })
-                .collect()
+            (0..mr).map(|i| self.scaled(m, (inner, rows), span.block, (i, v), lane)).collect()
         }));
         body
-    }));
-    out.extend(finish::stores(m, &register::Block { p, t, part, row, mr }, total));
-    out
+    }
+    /// Adds the products of some fields and elements of a word, shifted right by `shift`, to `inner`.
+    fn field_products(
+        &self,
+        m: &mut Module,
+        inner: Reg,
+        (word, shift): (Dim, i64),
+        fields: &[(i64, i64)],
+        (v, lane): (Dim, Dim),
+    ) -> Vec<Stmt> {
+        let (w, int) = (self.w, ElemType::I32);
+        let shared = m.reg(int);
+        let value = w.word(self.at, word, lane);
+        let value = if shift > 0 { Expr::bin(BinOp::Shr, value, Expr::int(int, shift)) } else { value };
+        let mut body = vec![Stmt::Let { reg: shared, value }];
+        for (f, e) in fields.iter().copied() {
+            let q = m.reg(ElemType::F32);
+            let value = if self.fields.in_place {
+                let mask = ((1 << w.bits) - 1) << (w.bits * f);
+                let field = Expr::bin(BinOp::And, Expr::Reg(shared), Expr::int(int, mask));
+                Expr::cast(int, ElemType::F32, field)
+            } else {
+                w.field(m, Expr::Reg(shared), e)
+            };
+            body.push(Stmt::Let { reg: q, value });
+            body.extend(self.products((inner, f % self.fields.split), q, word * w.per_word() + e, v));
+        }
+        body
+    }
+    /// Adds elements `k` of all rows to `rows`.
+    fn added(&self, rows: Reg, k: Dim) -> impl Iterator<Item = Stmt> {
+        (0..self.mr).map(move |i| {
+            let at = vec![Dim::constant(i)];
+            let before = Expr::Acc { reg: rows, at: at.clone(), lane: None };
+            Stmt::Set { reg: rows, at, value: before + self.factor(i, k) }
+        })
+    }
+    /// Adds a block's sum of row `i` and vector `v` to the total: `inner`, less the zero point times `rows`,
+    /// times the scale.
+    fn scaled(
+        &self,
+        m: &mut Module,
+        (inner, rows): (Reg, Reg),
+        block: Dim,
+        (i, v): (i64, Dim),
+        lane: Dim,
+    ) -> Stmt {
+        let Block { w, at, total, fields, .. } = *self;
+        let of =
+            |s: i64| Expr::Acc { reg: inner, at: vec![Dim::constant(s), Dim::constant(i), v], lane: None };
+        let sum = (1..fields.split).fold(of(0), |sum, s| match fields.in_place {
+            true => Expr::fma(of(s), Expr::f32((-(s * w.bits) as f32).exp2()), sum),
+            false => sum + of(s),
+        });
+        let sum = match w.zero(m, at, block, lane) {
+            Some(z) => sum - Expr::Acc { reg: rows, at: vec![Dim::constant(i)], lane: None } * z,
+            None => sum,
+        };
+        let of_total = vec![Dim::constant(0), Dim::constant(i), v];
+        let before = Expr::Acc { reg: total, at: of_total.clone(), lane: None };
+        let value = match w.scale(at, block, lane) {
+            Some(s) => Expr::fma(s, sum, before),
+            None => before + sum,
+        };
+        Stmt::Set { reg: total, at: of_total, value }
+    }
 }
 
 /// Dequantizes a panel to scratch.
 fn converted(m: &mut Module, w: &Nest, panel: Dim, lanes: i64, (scratch, part): (Buf, Sym)) -> Vec<Stmt> {
     let at = Place { panel, column: Dim::constant(0), vectors: w.width / lanes, lanes };
-    let per = 32 / w.bits;
+    let per = w.per_word();
     let out = blocks(m, w, &mut |m, span| {
         let b = span.block;
         each_word(m, span, per, &mut |m, word, count| {

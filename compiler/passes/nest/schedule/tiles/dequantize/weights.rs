@@ -107,6 +107,10 @@ impl Nest {
             bytes.key(w);
         }
     }
+    /// Elements of a word.
+    pub(in super::super) fn per_word(&self) -> i64 {
+        32 / self.bits
+    }
     /// Wraps a body in the other row loops.
     pub(in super::super) fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
         self.outer.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::seq(*var, *hi, body)])
