@@ -63,55 +63,39 @@ fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
         return None;
     }
     let Expr::Bin(BinOp::Mul, x, y) = &map.value else { return None };
-    [(x, y), (y, x)]
-        .into_iter()
-        .find_map(|(image, factor)| {
-            let Expr::Load { buf, at: from } = &**image else { return None };
-            // The map reads the image at its own position.
-            let same = from.len() == map.at.len() && from.iter().zip(&map.at).all(|(a, b)| a == b);
-            if !same || m.bufs[*buf].ty != ElemType::F32 {
-                return None;
+    // The dimension of the weights that a loop of the map runs along, by way of a reduction loop of the
+    // convolution: a whole dimension.
+    let weights_dim = |s: Sym| {
+        let v = at[cover.iter().position(|c| *c == Some(s))?].as_sym()?;
+        let (_, extent) = parts.reduction.iter().find(|l| l.0 == v)?;
+        let dim = wat.iter().position(|d| d.as_sym() == Some(v))?;
+        (m.bufs[*w].dims[dim] == *extent).then_some(dim)
+    };
+    let (image, factor, along) = [(x, y), (y, x)].into_iter().find_map(|(image, factor)| {
+        // The map reads the image at its own position.
+        let Expr::Load { buf, at: from } = &**image else { return None };
+        let plain = *from == map.at && m.bufs[*buf].ty == ElemType::F32;
+        let along = dims_of(factor, &weights_dim).filter(|_| plain)?;
+        Some((*buf, (**factor).clone(), along))
+    })?;
+    Some(Gated { map: *map_kernel, image: (image, at.clone()), factor, along, parts })
+}
+
+/// The dimension of the weights for each loop that a factor depends on; `None` if a loop has none.
+fn dims_of(factor: &Expr, dim: &dyn Fn(Sym) -> Option<usize>) -> Option<HashMap<Sym, usize>> {
+    let (mut along, mut fits) = (HashMap::new(), true);
+    factor.walk(&mut |e| match e {
+        Expr::Load { at, .. } => {
+            for s in at.iter().flat_map(|d| d.syms()) {
+                let dim = dim(s);
+                fits &= dim.is_some();
+                along.extend(dim.map(|d| (s, d)));
             }
-            // The factor depends on reduction loops of the convolution, each of which runs along a dimension
-            // of the weights.
-            let mut along = HashMap::new();
-            let mut fits = true;
-            factor.walk(&mut |e| match e {
-                Expr::Load { at: g, .. } => {
-                    for s in g.iter().flat_map(|d| d.syms()) {
-                        let depth = cover
-                            .iter()
-                            .position(|c| *c == Some(s))
-                            .and_then(|d| at[d].as_sym())
-                            .filter(|v| parts.reduction.iter().any(|l| l.0 == *v));
-                        let dim = depth.and_then(|v| wat.iter().position(|d| d.as_sym() == Some(v)));
-                        // A whole dimension of the weights.
-                        match dim.filter(|d| {
-                            parts
-                                .reduction
-                                .iter()
-                                .any(|l| wat[*d].as_sym() == Some(l.0) && l.1 == m.bufs[*w].dims[*d])
-                        }) {
-                            Some(d) => {
-                                along.insert(s, d);
-                            }
-                            None => fits = false,
-                        }
-                    }
-                }
-                Expr::Index(_) | Expr::With { .. } | Expr::Let { .. } => fits = false,
-                _ => {}
-            });
-            fits.then(|| (*buf, (**factor).clone(), along))
-        })
-        .map(|(image, factor, along)| (image, at.clone(), factor, along))
-        .map(|(image, at, factor, along)| Gated {
-            map: *map_kernel,
-            image: (image, at),
-            factor,
-            along,
-            parts,
-        })
+        }
+        Expr::Index(_) | Expr::With { .. } | Expr::Let { .. } => fits = false,
+        _ => {}
+    });
+    fits.then_some(along)
 }
 
 fn rewrite(m: &mut Module, k: Kernel, g: &Gated) {
