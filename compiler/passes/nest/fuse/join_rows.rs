@@ -156,12 +156,32 @@ fn read_once(m: &Module, uses: &Uses, group: &[(Kernel, Member)], b: Buf) -> boo
     loads == 1 && group.iter().any(|g| g.0 == *reader)
 }
 
+/// What a fused kernel has computed of its row.
+#[derive(Default)]
+struct Computed {
+    numbers: HashMap<Buf, Reg>,
+    /// Elements with one reader, which computes them: their loops, and the value.
+    elements: HashMap<Buf, (Vec<Sym>, Expr)>,
+}
+
+impl Computed {
+    /// An expression, or the value that it loads. Subscripts begin with those of `rows` loops over rows.
+    fn value(&self, m: &mut Module, e: Expr, rows: usize) -> Expr {
+        let Expr::Load { buf, at } = &e else { return e };
+        if let Some(r) = self.numbers.get(buf) {
+            return Expr::Reg(*r);
+        }
+        let Some((columns, value)) = self.elements.get(buf) else { return e };
+        let column = |s: Sym| columns.iter().position(|c| *c == s);
+        instance(m, value, &|s| column(s).and_then(|i| at.get(rows + i).copied()))
+    }
+}
+
 /// Fuses a group into one kernel; returns the removed kernels.
 fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>) -> Vec<Kernel> {
     let Some(rows) = group.last().map(|g| g.1.rows.clone()) else { return vec![] };
     let mut body: Vec<Stmt> = vec![];
-    let mut numbers: HashMap<Buf, Reg> = HashMap::new();
-    let mut elements: HashMap<Buf, (Vec<Sym>, Expr)> = HashMap::new();
+    let mut computed = Computed::default();
     for (k, member) in &group {
         let to = |s: Sym| {
             member.rows.iter().position(|r| r.0 == s).and_then(|i| rows.get(i)).map(|r| Dim::sym(r.0))
@@ -169,36 +189,19 @@ fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>)
         let inside = peel(&m.kernels[*k].body).body;
         let inside: Vec<Stmt> = inside
             .into_iter()
-            .map(|s| {
-                let s = s.subst(&|s| to(s));
-                s.rewrite_exprs(&mut |e| match e {
-                    Expr::Load { buf, at } => match (numbers.get(&buf), elements.get(&buf)) {
-                        (Some(r), _) => Expr::Reg(*r),
-                        (None, Some((columns, value))) => {
-                            let value = value.clone();
-                            instance(m, &value, &|s| {
-                                columns
-                                    .iter()
-                                    .position(|c| *c == s)
-                                    .and_then(|i| at.get(rows.len() + i).copied())
-                            })
-                        }
-                        (None, None) => Expr::Load { buf, at },
-                    },
-                    e => e,
-                })
-            })
+            .map(|s| s.subst(&|s| to(s)).rewrite_exprs(&mut |e| computed.value(m, e, rows.len())))
             .collect();
         let value = inside.last().and_then(Stmt::expr).cloned();
         match (&member.part, value) {
             (Part::Number, Some(value)) => {
                 let reg = m.reg(m.bufs[member.out].ty.compute());
-                numbers.insert(member.out, reg);
+                computed.numbers.insert(member.out, reg);
                 body.extend(inside.into_iter().filter(|s| !matches!(s, Stmt::Store { .. })));
                 body.push(Stmt::Let { reg, value });
             }
             (Part::Elements, Some(value)) if *k != last && read_once(m, uses, &group, member.out) => {
-                elements.insert(member.out, (member.columns.iter().map(|c| c.0).collect(), value));
+                let columns = member.columns.iter().map(|c| c.0).collect();
+                computed.elements.insert(member.out, (columns, value));
             }
             _ => body.extend(
                 member.columns.iter().rev().fold(inside, |body, (var, hi)| vec![Stmt::seq(*var, *hi, body)]),
