@@ -76,95 +76,98 @@ pub(super) fn in_lanes(
     u: i64,
     lanes: Lanes,
 ) -> Vec<Stmt> {
-    let accs: Vec<Reg> = {
-        let mut v = vec![];
-        visit::walk(body, &mut |s| {
-            if let Stmt::Acc { reg, .. } = s {
-                v.push(*reg);
-            }
-        });
-        v
-    };
-    lanes_of(m, body, var, base, u, &accs, lanes)
+    let mut accs: Vec<Reg> = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::Acc { reg, .. } = s {
+            accs.push(*reg);
+        }
+    });
+    Adjacent { var, base, count: u, lanes }.of(m, body, &accs)
 }
 
-pub(super) fn lanes_of(
-    m: &mut Module,
-    body: &[Stmt],
-    var: Sym,
-    base: Dim,
-    u: i64,
-    accs: &[Reg],
-    lanes: Lanes,
-) -> Vec<Stmt> {
-    let mut out = vec![];
-    let mut straight: Vec<Stmt> = vec![];
-    let flush = |m: &mut Module, straight: &mut Vec<Stmt>, out: &mut Vec<Stmt>| {
-        if straight.is_empty() {
-            return;
-        }
-        let (zero, whole) = (Dim::constant(0), Dim::constant(lanes.0));
-        let straight: Vec<Stmt> = std::mem::take(straight);
-        // Vectors `first .. first + n`, with `used` active lanes each.
-        let mut vectors = |m: &mut Module, first: i64, n: i64, used: Dim, body: Vec<Stmt>| {
-            let (i, l) = (m.syms.loop_var("u", zero, Dim::constant(n)), m.syms.loop_var("l", zero, used));
-            let number = if n > 1 { Dim::sym(i) + first } else { Dim::constant(first) };
-            let here = base + number * lanes.0 + l;
-            let index = |at: Vec<Dim>| if u > 1 && at.is_empty() { vec![number] } else { at };
-            let body = body
-                .into_iter()
-                .map(|s| {
-                    let s = match s {
-                        Stmt::Set { reg, at, value } if accs.contains(&reg) => {
-                            Stmt::Set { reg, at: index(at), value }
-                        }
-                        s => s,
-                    };
-                    s.rewrite_exprs(&mut |e| match e {
-                        Expr::Acc { reg, at, lane } if accs.contains(&reg) => {
-                            Expr::Acc { reg, at: index(at), lane }
-                        }
-                        e => e,
-                    })
-                    .subst(&|s| (s == var).then_some(here))
-                })
-                .collect();
-            let vec = Stmt::vector(lanes.0, l, used, body);
-            out.push(if n > 1 { Stmt::unroll(i, n, vec![vec]) } else { vec });
-        };
-        if u == 1 || lanes.1 == whole {
-            vectors(m, 0, u, lanes.1, straight);
-        } else {
-            let again = fresh_regs(m, &straight);
-            vectors(m, 0, u - 1, whole, straight);
-            vectors(m, u - 1, 1, lanes.1, again);
-        }
-    };
-    for s in body {
-        match s {
-            Stmt::For { kind, var: v, lo, hi, body } => {
-                flush(m, &mut straight, &mut out);
-                let body = lanes_of(m, body, var, base, u, accs, lanes);
-                out.push(Stmt::For { kind: *kind, var: *v, lo: *lo, hi: *hi, body });
-            }
-            Stmt::Acc { reg, init, .. } => {
-                flush(m, &mut straight, &mut out);
-                // Initial values may differ between lanes.
-                let varies = init.any(&mut |e| !matches!(e, Expr::Const(_)));
-                let first = if varies { Expr::num(m.regs[*reg].ty, 0.0) } else { init.clone() };
-                out.push(Stmt::Acc {
-                    reg: *reg,
-                    lanes: lanes.0 as u32,
-                    shape: if u > 1 { vec![u as u32] } else { vec![] },
-                    init: first,
-                });
-                if varies {
-                    straight.push(Stmt::Set { reg: *reg, at: vec![], value: init.clone() });
+/// Adjacent vectors.
+#[derive(Clone, Copy)]
+pub(super) struct Adjacent {
+    /// The variable that they run along, and its value in the first lane.
+    pub var: Sym,
+    pub base: Dim,
+    pub count: i64,
+    pub lanes: Lanes,
+}
+
+impl Adjacent {
+    /// The statements for all vectors: those of `accs` get lanes.
+    pub fn of(&self, m: &mut Module, body: &[Stmt], accs: &[Reg]) -> Vec<Stmt> {
+        let mut out = vec![];
+        let mut straight: Vec<Stmt> = vec![];
+        for s in body {
+            match s {
+                Stmt::For { kind, var, lo, hi, body } => {
+                    out.extend(self.straight(m, std::mem::take(&mut straight), accs));
+                    let body = self.of(m, body, accs);
+                    out.push(Stmt::For { kind: *kind, var: *var, lo: *lo, hi: *hi, body });
                 }
+                Stmt::Acc { reg, init, .. } => {
+                    out.extend(self.straight(m, std::mem::take(&mut straight), accs));
+                    // Initial values may differ between lanes.
+                    let varies = init.any(&mut |e| !matches!(e, Expr::Const(_)));
+                    let first = if varies { Expr::num(m.regs[*reg].ty, 0.0) } else { init.clone() };
+                    out.push(Stmt::Acc {
+                        reg: *reg,
+                        lanes: self.lanes.0 as u32,
+                        shape: if self.count > 1 { vec![self.count as u32] } else { vec![] },
+                        init: first,
+                    });
+                    if varies {
+                        straight.push(Stmt::Set { reg: *reg, at: vec![], value: init.clone() });
+                    }
+                }
+                s => straight.push(s.clone()),
             }
-            s => straight.push(s.clone()),
         }
+        out.extend(self.straight(m, straight, accs));
+        out
     }
-    flush(m, &mut straight, &mut out);
-    out
+    /// Statements without loops: whole vectors, and the last one if it is partial.
+    fn straight(&self, m: &mut Module, body: Vec<Stmt>, accs: &[Reg]) -> Vec<Stmt> {
+        let (whole, (lanes, last)) = (self.count - 1, self.lanes);
+        if body.is_empty() {
+            return vec![];
+        }
+        if whole == 0 || last == Dim::constant(lanes) {
+            return vec![self.vectors(m, (0, self.count), last, body, accs)];
+        }
+        let again = fresh_regs(m, &body);
+        vec![
+            self.vectors(m, (0, whole), lanes.into(), body, accs),
+            self.vectors(m, (whole, 1), last, again, accs),
+        ]
+    }
+    /// The statements for `n` vectors from number `first` on, with `used` active lanes each.
+    fn vectors(
+        &self,
+        m: &mut Module,
+        (first, n): (i64, i64),
+        used: Dim,
+        body: Vec<Stmt>,
+        accs: &[Reg],
+    ) -> Stmt {
+        let (zero, lanes) = (Dim::constant(0), self.lanes.0);
+        let (i, l) = (m.syms.loop_var("u", zero, Dim::constant(n)), m.syms.loop_var("l", zero, used));
+        let number = if n > 1 { Dim::sym(i) + first } else { Dim::constant(first) };
+        let here = self.base + number * lanes + l;
+        let index = |at: Vec<Dim>| if self.count > 1 && at.is_empty() { vec![number] } else { at };
+        let set = |s: Stmt| match s {
+            Stmt::Set { reg, at, value } if accs.contains(&reg) => Stmt::Set { reg, at: index(at), value },
+            s => s,
+        };
+        let read = |e: Expr| match e {
+            Expr::Acc { reg, at, lane } if accs.contains(&reg) => Expr::Acc { reg, at: index(at), lane },
+            e => e,
+        };
+        let of_lane = |s: Sym| (s == self.var).then_some(here);
+        let body = body.into_iter().map(|s| set(s).rewrite_exprs(&mut |e| read(e)).subst(&of_lane)).collect();
+        let vector = Stmt::vector(lanes, l, used, body);
+        if n > 1 { Stmt::unroll(i, n, vec![vector]) } else { vector }
+    }
 }

@@ -1,6 +1,6 @@
 //! Sequential loops inside rows: stores along the row, and reductions with an accumulator per lane.
 
-use super::body::lanes_of;
+use super::body::Adjacent;
 use super::{Along, Vectors, along_result, collapse, suits, vector};
 use crate::nest::form::{Elements, seq_loops};
 use crate::nest::schedule::Schedule;
@@ -265,12 +265,14 @@ impl RowLoop {
     }
     /// Unrolled vectors with separate accumulators, and the remainder.
     fn unrolled(&self, m: &mut Module, lane_of: &LaneOf) -> Vec<Stmt> {
-        let (zero, step, lanes) = (Dim::constant(0), self.lanes * self.sums, Dim::constant(self.lanes));
+        let (zero, step) = (Dim::constant(0), self.lanes * self.sums);
         let whole = self.hi.floor_div(step);
         let q = m.syms.loop_var("q", zero, whole);
         let main = self.body(m, lane_of, &|at, _| at);
         let accs: Vec<Reg> = lane_of.values().copied().collect();
-        let inner = lanes_of(m, &main, self.var, Dim::sym(q) * step, self.sums, &accs, (self.lanes, lanes));
+        let lanes = (self.lanes, Dim::constant(self.lanes));
+        let vectors = Adjacent { var: self.var, base: Dim::sym(q) * step, count: self.sums, lanes };
+        let inner = vectors.of(m, &main, &accs);
         let mut out = vec![Stmt::seq(q, whole, inner)];
         if self.hi.modulo(step).as_const() != Some(0) {
             // The remainder goes to the first accumulator, which has the lanes of whole vectors.
