@@ -119,19 +119,11 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
     }
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let constant = Dim::constant;
-    let (pairs, panels) = (l.rows.ceil_div(2), l.n.1 / (2 * PANEL));
-    let groups = pairs.ceil_div(GROUP).max(constant(least_groups(l.n.1)));
-    // Of equal size where that is known, else whole tiles: all of a group's where pairs are tiles without a
-    // rest.
-    let known = pairs.as_const().is_some();
-    let even = !known && is_even(&m.syms, pairs, TILE);
-    let equal = pairs.ceil_div(groups);
-    let of_group = if even { pairs.floor_div(TILE).ceil_div(groups) } else { equal.ceil_div(TILE) };
-    let size = m.syms.simplify(if known { equal } else { of_group * TILE });
-    let groups = if even { pairs.floor_div(TILE).ceil_div(of_group) } else { pairs.ceil_div(size) };
-    let total = m.syms.simplify(groups * panels);
+    let panels = l.n.1 / (2 * PANEL);
+    let groups = Groups::of(m, l.rows.ceil_div(2), l.n.1);
+    let total = m.syms.simplify(groups.count * panels);
     let slots = slots(total, None);
-    let high = size.as_const().unwrap_or(if even { GROUP / TILE * (TILE + 1) } else { GROUP });
+    let high = groups.most;
     let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
     // Shorter floats are converted once for all rows of a group.
     let floats = (m.bufs[w].ty != ElemType::F32)
@@ -143,40 +135,12 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<LeftOperand>) -> O
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let (g, pair) = (kb.m.syms.simplify(i.floor_div(panels)), i.modulo(panels));
-            let least = constant(0);
-            let (tiles, more) = (pairs.floor_div(TILE), pairs.modulo(TILE));
-            // The first tile of a group, and how many of its tiles have one additional row.
-            let tile = g * of_group;
-            let of_this = (tiles - tile).min(of_group);
-            let higher = (more - tile).max(least).min(of_this);
-            // Of a number known now all groups are alike: the last one computes some rows again, to the same
-            // bits.
-            let (first, firsts) = match (known, even) {
-                (true, _) => ((g * size).min(pairs - size), pairs - size + 1),
-                (_, true) => (tile * TILE + tile.min(more), pairs),
-                _ => (g * size, pairs),
-            };
             named(kb, pair, constant(panels), &mut |kb, pair| {
-                named(kb, first, firsts, &mut |kb, first| {
-                    let mut counted = |kb: &mut KernelBuilder, count: Dim| {
-                        let share = constant(l.block * PANEL / line).ceil_div(count.max(1)) * line;
-                        named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| {
-                            group(kb, l, &Group { w, floats, left, p, slot, pair, first, count, share })
-                        });
-                    };
-                    if even {
-                        // Bounds the number of higher tiles again, so that the scratch of a group is provably
-                        // large enough for the rows of all.
-                        let most = constant(GROUP / TILE + 1);
-                        named(kb, of_this, most, &mut |kb, tiles| {
-                            named(kb, higher, most, &mut |kb, higher| {
-                                counted(kb, tiles * TILE + higher.min(tiles))
-                            });
-                        });
-                    } else {
-                        let count = if known { size } else { (pairs - first).min(size) };
-                        named(kb, count, constant(high + 1), &mut counted);
-                    }
+                groups.rows(kb, g, &mut |kb, first, count| {
+                    let share = constant(l.block * PANEL / line).ceil_div(count.max(1)) * line;
+                    named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| {
+                        group(kb, l, &Group { w, floats, left, p, slot, pair, first, count, share })
+                    });
                 });
             });
         });
@@ -237,6 +201,77 @@ fn named(kb: &mut KernelBuilder, value: Dim, limit: Dim, f: &mut dyn FnMut(&mut 
         return f(kb, value);
     }
     kb.at_index(Expr::Index(value), limit, f);
+}
+
+/// The pairs of rows, divided into groups.
+struct Groups {
+    pairs: Dim,
+    count: Dim,
+    /// The pairs of the largest group.
+    most: i64,
+    division: Division,
+}
+
+/// What groups have in common.
+#[derive(Clone, Copy)]
+enum Division {
+    /// A known number of pairs: the last group computes some rows again, to the same bits.
+    Equal(Dim),
+    /// A number of pairs that are whole tiles: the last group has what is left.
+    Rest(Dim),
+    /// A number of tiles, each of which has `TILE` pairs or one more: together these are all pairs.
+    Tiles(Dim),
+}
+
+impl Groups {
+    fn of(m: &Module, pairs: Dim, columns: i64) -> Groups {
+        let groups = pairs.ceil_div(GROUP).max(Dim::constant(least_groups(columns)));
+        let (equal, tiles) = (pairs.ceil_div(groups), pairs.floor_div(TILE));
+        let division = if pairs.as_const().is_some() {
+            Division::Equal(m.syms.simplify(equal))
+        } else if is_even(&m.syms, pairs, TILE) {
+            Division::Tiles(tiles.ceil_div(groups))
+        } else {
+            Division::Rest(m.syms.simplify(equal.ceil_div(TILE) * TILE))
+        };
+        let (count, size, limit) = match division {
+            Division::Equal(size) | Division::Rest(size) => (pairs.ceil_div(size), size, GROUP),
+            Division::Tiles(n) => (tiles.ceil_div(n), m.syms.simplify(n * TILE), GROUP / TILE * (TILE + 1)),
+        };
+        Groups { pairs, count, most: size.as_const().unwrap_or(limit), division }
+    }
+    /// Calls `f` with the first pair of group `g` and the number of its pairs.
+    fn rows(&self, kb: &mut KernelBuilder, g: Dim, f: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim)) {
+        let (pairs, limit) = (self.pairs, Dim::constant(self.most + 1));
+        match self.division {
+            Division::Equal(size) => {
+                let first = (g * size).min(pairs - size);
+                named(kb, first, pairs - size + 1, &mut |kb, first| {
+                    named(kb, size, limit, &mut |kb, count| f(kb, first, count))
+                });
+            }
+            Division::Rest(size) => named(kb, g * size, pairs, &mut |kb, first| {
+                named(kb, (pairs - first).min(size), limit, &mut |kb, count| f(kb, first, count))
+            }),
+            Division::Tiles(n) => {
+                let (tiles, more) = (pairs.floor_div(TILE), pairs.modulo(TILE));
+                // The first tile of the group, and how many of its tiles have one additional row.
+                let tile = g * n;
+                let of_this = (tiles - tile).min(n);
+                let higher = (more - tile).max(Dim::constant(0)).min(of_this);
+                // Bounds the number of higher tiles again, so that the scratch of a group is provably large
+                // enough for the rows of all.
+                let most = Dim::constant(GROUP / TILE + 1);
+                named(kb, tile * TILE + tile.min(more), pairs, &mut |kb, first| {
+                    named(kb, of_this, most, &mut |kb, tiles| {
+                        named(kb, higher, most, &mut |kb, higher| {
+                            f(kb, first, tiles * TILE + higher.min(tiles))
+                        })
+                    })
+                });
+            }
+        }
+    }
 }
 
 /// A group of rows and a pair of panels.
