@@ -24,6 +24,17 @@ type Types = Option<Vec<(ValueType, Known)>>;
 /// Results of a body, and for each carried value which of its sizes change.
 type Settled = (Vec<(ValueType, Known)>, Vec<Vec<bool>>);
 
+/// The values that a body carries: its results from `first_out` on are passed to its inputs from `first_in`
+/// on in the next iteration.
+struct Carried<'a> {
+    first_in: usize,
+    first_out: usize,
+    /// Their types in the first iteration.
+    types: &'a mut [TensorType],
+    /// Those that are tables, which have no columns while they are empty.
+    tables: &'a [usize],
+}
+
 /// The context of the node.
 pub(super) struct Outer<'a> {
     /// Operands.
@@ -196,21 +207,13 @@ impl Cx<'_> {
             .ok_or_else(|| Failure::bug("infer", format!("no graph {name}")))
     }
 
-    /// Infers a body whose results from `first` on, as many as `carried`, are passed to its inputs from
-    /// `first_in` on in the next iteration. Returns the results of the body and, for each carried value,
-    /// which sizes change.
-    fn settle(
-        &mut self,
-        sub: &mut Graph,
-        syms: &mut SymTable,
-        first_in: usize,
-        first: usize,
-        carried: &mut [TensorType],
-        tables: &[usize],
-    ) -> Result<Option<Settled>> {
-        let mut inputs: Vec<TensorType> = carried.to_vec();
-        let mut varies: Vec<Vec<bool>> = carried.iter().map(|t| vec![false; t.rank()]).collect();
-        let attempts = 2 + tables.len() + carried.iter().map(|t| t.rank()).sum::<usize>();
+    /// Infers a body that carries values from one iteration to the next. Returns the results of the body and,
+    /// for each carried value, which sizes change.
+    fn settle(&mut self, sub: &mut Graph, syms: &mut SymTable, carried: Carried) -> Result<Option<Settled>> {
+        let Carried { first_in, first_out, types, tables } = carried;
+        let mut inputs: Vec<TensorType> = types.to_vec();
+        let mut varies: Vec<Vec<bool>> = types.iter().map(|t| vec![false; t.rank()]).collect();
+        let attempts = 2 + tables.len() + types.iter().map(|t| t.rank()).sum::<usize>();
         for _ in 0..attempts {
             for (k, t) in inputs.iter().enumerate() {
                 let v = sub.inputs[first_in + k];
@@ -221,47 +224,31 @@ impl Cx<'_> {
             let mut changed = vec![];
             let mut widened = false;
             for (k, t) in inputs.iter().enumerate() {
-                let found = out.as_ref().map(|o| o[first + k].0.clone());
-                if let Some(f) = &found {
-                    let ok = f.as_tensor().is_some_and(|f| f.elem == t.elem && f.rank() == t.rank());
-                    if !ok {
-                        syms.close(scope);
-                        return Error::new(
-                            codes::OP_FEATURE,
-                            format!(
-                                "loop-carried value {k} changes its type or rank, which is not supported"
-                            ),
-                        )
-                        .at(self.origin())
-                        .found_expected(f.display(syms), t.display(syms))
-                        .fail();
-                    }
+                let found = out.as_ref().map(|o| &o[first_out + k].0);
+                let alike = |f: &TensorType| f.elem == t.elem && f.rank() == t.rank();
+                if let Some(f) = found.filter(|f| !f.as_tensor().is_some_and(alike)) {
+                    syms.close(scope);
+                    return self.changes_form(syms, k, f, t);
                 }
-                if let (Some(f), true) = (found.as_ref().and_then(|f| f.as_tensor()), tables.contains(&k)) {
-                    let own = columns_of(&carried[k], f);
-                    if own != carried[k] && own.dims[1].as_const().is_some() && !varies[k].contains(&true) {
-                        carried[k] = own;
+                let found = found.and_then(|f| f.as_tensor());
+                if let Some(f) = found.filter(|_| tables.contains(&k) && !varies[k].contains(&true)) {
+                    let own = columns_of(&types[k], f);
+                    if own != types[k] && own.dims[1].as_const().is_some() {
+                        types[k] = own;
                         widened = true;
                         continue;
                     }
                 }
-                for d in 0..t.rank() {
-                    // A body with errors for the first sizes may be valid for others.
-                    let stays = found
-                        .as_ref()
-                        .and_then(|f| f.as_tensor())
-                        .is_some_and(|f| syms.eq(f.dims[d], t.dims[d]) == Answer::Yes);
-                    if !stays && !varies[k][d] {
-                        changed.push((k, d));
-                    }
-                }
+                // A body with errors for the first sizes may be valid for others.
+                let stays = |d: usize| found.is_some_and(|f| syms.eq(f.dims[d], t.dims[d]) == Answer::Yes);
+                changed.extend((0..t.rank()).filter(|d| !stays(*d) && !varies[k][*d]).map(|d| (k, d)));
             }
             let conditions = syms.close(scope);
             if widened {
                 tables
                     .iter()
                     .filter(|k| !varies[**k].contains(&true))
-                    .for_each(|k| inputs[*k] = carried[*k].clone());
+                    .for_each(|k| inputs[*k] = types[*k].clone());
             }
             if changed.is_empty() && !widened {
                 let scope = syms.open();
@@ -277,6 +264,14 @@ impl Cx<'_> {
             }
         }
         Err(Failure::bug("infer", "the sizes of a loop do not settle"))
+    }
+    /// The error for a carried value that an iteration leaves in another type or rank.
+    fn changes_form<T>(&self, syms: &SymTable, k: usize, found: &ValueType, given: &TensorType) -> Result<T> {
+        let text = format!("loop-carried value {k} changes its type or rank, which is not supported");
+        Error::new(codes::OP_FEATURE, text)
+            .at(self.origin())
+            .found_expected(found.display(syms), given.display(syms))
+            .fail()
     }
     fn fresh(&self, syms: &mut SymTable, hint: &str) -> Dim {
         let node = &self.g.nodes[self.n];
@@ -378,7 +373,8 @@ impl Cx<'_> {
         self.scalar_input(sub, 0, ElemType::I64, Known::Dims(vec![it.into()]));
         // The body runs only if the condition is true.
         self.scalar_input(sub, 1, ElemType::Bool, truth(true));
-        let Some((out, varies)) = self.settle(sub, syms, 2, 1, &mut carried, tables)? else { return Ok(()) };
+        let values = Carried { first_in: 2, first_out: 1, types: &mut carried, tables };
+        let Some((out, varies)) = self.settle(sub, syms, values)? else { return Ok(()) };
         if out[0].0.as_tensor().is_none_or(|t| t.elem != ElemType::Bool || t.count().as_const() != Some(1)) {
             return self
                 .fail(codes::OP_SHAPE, "the condition that the body computes must be one truth value");

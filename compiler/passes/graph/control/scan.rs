@@ -49,7 +49,8 @@ impl Cx<'_> {
         }
         let Some(count) = count else { return self.fail(codes::OP_ARITY, "Scan scans nothing") };
         let mark = syms.len();
-        let Some((out, varies)) = self.settle(sub, syms, 0, 0, &mut types[..n], &[])? else { return Ok(()) };
+        let values = Carried { first_in: 0, first_out: 0, types: &mut types[..n], tables: &[] };
+        let Some((out, varies)) = self.settle(sub, syms, values)? else { return Ok(()) };
         self.carried(syms, 0, &types[..n], &varies);
         for (j, (ty, _)) in out.iter().enumerate().skip(n) {
             let ValueType::Tensor(t) = ty else {
