@@ -128,31 +128,13 @@ fn along(
     }
     let alone = nest.loops.iter().all(|l| l.0 == var);
     let pieces = piece(extent, lanes).filter(|_| alone);
-    let how = if let Some(row) = inside {
-        How::Inside(row, pieces)
-    } else if plain {
-        match told.and_then(|e| permuted_loads::along(m, &nest.body, (var, e), vectors)) {
-            Some(pieces) => How::Apart(pieces),
-            None => match peel_edges::Row::of(m, &nest.body, (var, extent), lanes, Ends::Vectors) {
-                Some(row) if row.has_short_ends(m, extent, lanes) => How::Inside(row, pieces),
-                _ => pieces.map_or(How::Loop, How::Shared),
-            },
-        }
-    } else if whole && let Some(staging) = stage_through_scratch::choose(m, &nest, var, lanes) {
-        How::Staged(staging)
-    } else {
-        let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
-        let side = [4, 2]
-            .into_iter()
-            .find(|c| match extent.as_const() {
-                Some(e) => !lets && e % (lanes * c) == 0,
-                None => !lets && waits(&nest.body, Steps::Outer),
-            })
-            .unwrap_or(1);
-        // A row of a few vectors is one block whose last vector is partial.
-        let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
-        let one = side == 1 && !lets && (2..=4).contains(&vectors);
-        if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
+    let how = match inside {
+        Some(row) => How::Inside(row, pieces),
+        None if plain => of_map(m, &nest.body, (var, extent), pieces, vectors),
+        None => match whole.then(|| stage_through_scratch::choose(m, &nest, var, lanes)).flatten() {
+            Some(staging) => How::Staged(staging),
+            None => in_blocks(&nest.body, extent, lanes),
+        },
     };
     let window = match how {
         How::Row(side) | How::Blocks(side) if !vectors.caps.by_lane => {
@@ -170,6 +152,34 @@ fn along(
     let rows = nest.loops.len() > 1 && m.optimize.may_grow();
     let halves = rows && caps.masks && caps.shuffles.are_known() && skips(m, &nest.body, var);
     Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, window, halves })
+}
+
+/// The sequence of the vectors of a map; `pieces`: elements of a task.
+fn of_map(m: &Module, body: &[Stmt], row: (Sym, Dim), pieces: Option<i64>, vectors: Vectors) -> How {
+    if vectors.caps.shuffles.are_known()
+        && let Some(pieces) = permuted_loads::along(m, body, row, vectors)
+    {
+        return How::Apart(pieces);
+    }
+    match peel_edges::Row::of(m, body, row, vectors.lanes, Ends::Vectors) {
+        Some(inside) if inside.has_short_ends(m, row.1, vectors.lanes) => How::Inside(inside, pieces),
+        _ => pieces.map_or(How::Loop, How::Shared),
+    }
+}
+
+/// The sequence of the vectors of sums.
+fn in_blocks(body: &[Stmt], extent: Dim, lanes: i64) -> How {
+    if body.iter().any(|s| matches!(s, Stmt::Let { .. })) {
+        return How::Blocks(1);
+    }
+    let Some(elements) = extent.as_const() else {
+        return How::Blocks(if waits(body, Steps::Outer) { 4 } else { 1 });
+    };
+    let side = [4, 2].into_iter().find(|c| elements % (lanes * c) == 0).unwrap_or(1);
+    // A row of a few vectors is one block whose last vector is partial.
+    let vectors = (elements + lanes - 1) / lanes;
+    let partial = elements % lanes != 0;
+    if side == 1 && partial && (2..=4).contains(&vectors) { How::Row(vectors) } else { How::Blocks(side) }
 }
 
 /// True if lanes load every second element, or fewer: a vector of them is in several vectors of memory.
