@@ -11,6 +11,17 @@ use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, patterns, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
+/// The last, partial vector of a number of elements that is a run-time value.
+struct LastVector {
+    /// The number of its lanes, in a register and as the nest states it.
+    count: Value,
+    of: Dim,
+    /// The loop of the whole vectors before it: its variable, and its value at the end.
+    behind: Option<(Sym, Value)>,
+    /// The streams after that loop.
+    streams: Vec<(Stream, Place)>,
+}
+
 impl Translate<'_> {
     pub(super) fn for_(&mut self, kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: &[Stmt]) -> Fit<()> {
         let (lo, hi) = (self.substituted(lo), self.substituted(hi));
@@ -75,70 +86,79 @@ impl Translate<'_> {
         if lo.as_const() == Some(0) { f(self) } else { self.with(var, lo + Dim::sym(var), f) }
     }
     fn vector(&mut self, var: Sym, trip: Dim, lanes: i64, body: &[Stmt]) -> Fit<()> {
-        let Some(n) = trip.as_const() else {
-            let Count::Run(n) = self.count(trip)? else { return Err("a size that is no register") };
-            // A single vector at most: no loop.
-            let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;
-            let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
-            if single && masks && self.runs_for(trip) {
+        match trip.as_const() {
+            Some(n) => self.known_vectors(var, n, lanes, body),
+            None => self.counted_vectors(var, trip, lanes, body),
+        }
+    }
+    /// Vectors of a number of elements that is a run-time value.
+    fn counted_vectors(&mut self, var: Sym, trip: Dim, lanes: i64, body: &[Stmt]) -> Fit<()> {
+        let Count::Run(n) = self.count(trip)? else { return Err("a size that is no register") };
+        let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
+        let full = trip.modulo(lanes).as_const() == Some(0);
+        // A single vector at most: no loop.
+        let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;
+        let last = if single {
+            if masks && self.runs_for(trip) {
                 return self.masked(trip, n, |t| t.block(body));
             }
-            let whole = if single { n } else { self.b.and_imm(n, -(lanes as i32)) };
-            let streams = if single {
-                vec![]
-            } else {
-                self.counted_streams(var, Count::Run(whole), true, (lanes, lanes), body)?
-            };
-            let full = trip.modulo(lanes).as_const() == Some(0);
-            if full && !single {
+            LastVector { count: n, of: trip, behind: None, streams: vec![] }
+        } else {
+            let whole = self.b.and_imm(n, -(lanes as i32));
+            let streams = self.counted_streams(var, Count::Run(whole), true, (lanes, lanes), body)?;
+            if full {
                 return Ok(());
             }
-            // The remainder, where the loop has stopped.
-            let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
-            // Without masks, each number of lanes has separate code.
-            let counts: Vec<Option<i64>> = match (full, masks) {
-                (true, _) => vec![Some(lanes)],
-                (false, true) => vec![None],
-                (false, false) => (1..lanes + i64::from(single)).map(Some).collect(),
-            };
-            for k in counts {
-                let runs = match k {
-                    None => rest,
-                    Some(k) => self.b.equals(rest, k),
-                };
-                let before = self.accs_set_in(body);
-                let around = self.acc_values(&before);
-                let opened = self.b.open_if_positive(runs);
-                let saved = (self.streams.clone(), self.loaded.clone(), self.mask);
-                self.loaded.clear();
-                for (s, p) in &streams {
-                    let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..*p };
-                    self.streams.insert(s.clone(), p);
-                }
-                self.mask = match k {
-                    Some(k) if k == lanes => None,
-                    Some(k) => Some(self.b.first_lanes(Count::Fixed(k))),
-                    None => Some(self.b.first_lanes(Count::Run(rest))),
-                };
-                let outer = std::mem::replace(&mut self.rest, self.mask.map(|m| (m, rest)));
-                let left = if single { trip } else { trip.modulo(lanes) };
-                let outer_of = std::mem::replace(&mut self.rest_of, left);
-                if !single {
-                    self.active.push((var, whole));
-                }
-                self.block(body)?;
-                if !single {
-                    self.active.pop();
-                }
-                (self.streams, self.loaded, self.mask) = saved;
-                (self.rest, self.rest_of) = (outer, outer_of);
-                self.forget(body);
-                let through = self.acc_values(&before);
-                let merged = self.b.close_if(opened, &around, &through);
-                self.set_acc_values(&before, &merged);
-            }
-            return Ok(());
+            let count = self.b.and_imm(n, lanes as i32 - 1);
+            LastVector { count, of: trip.modulo(lanes), behind: Some((var, whole)), streams }
         };
+        // Without masks, each number of lanes has separate code.
+        let counts: Vec<Option<i64>> = match (full, masks) {
+            (true, _) => vec![Some(lanes)],
+            (false, true) => vec![None],
+            (false, false) => (1..lanes + i64::from(single)).map(Some).collect(),
+        };
+        counts.into_iter().try_for_each(|k| self.last_vector(&last, k, lanes, body))
+    }
+    /// The last vector, if it has `known` lanes, or any number of them.
+    fn last_vector(&mut self, last: &LastVector, known: Option<i64>, lanes: i64, body: &[Stmt]) -> Fit<()> {
+        let runs = match known {
+            None => last.count,
+            Some(k) => self.b.equals(last.count, k),
+        };
+        let before = self.accs_set_in(body);
+        let around = self.acc_values(&before);
+        let opened = self.b.open_if_positive(runs);
+        let saved = (self.streams.clone(), self.loaded.clone(), self.mask);
+        self.loaded.clear();
+        if let Some((_, whole)) = last.behind {
+            for (s, p) in &last.streams {
+                let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..*p };
+                self.streams.insert(s.clone(), p);
+            }
+        }
+        self.mask = match known {
+            Some(k) if k == lanes => None,
+            Some(k) => Some(self.b.first_lanes(Count::Fixed(k))),
+            None => Some(self.b.first_lanes(Count::Run(last.count))),
+        };
+        let outer = std::mem::replace(&mut self.rest, self.mask.map(|m| (m, last.count)));
+        let outer_of = std::mem::replace(&mut self.rest_of, last.of);
+        self.active.extend(last.behind);
+        self.block(body)?;
+        if last.behind.is_some() {
+            self.active.pop();
+        }
+        (self.streams, self.loaded, self.mask) = saved;
+        (self.rest, self.rest_of) = (outer, outer_of);
+        self.forget(body);
+        let through = self.acc_values(&before);
+        let merged = self.b.close_if(opened, &around, &through);
+        self.set_acc_values(&before, &merged);
+        Ok(())
+    }
+    /// Vectors of `n` elements.
+    fn known_vectors(&mut self, var: Sym, n: i64, lanes: i64, body: &[Stmt]) -> Fit<()> {
         let (whole, rest) = (n / lanes * lanes, n % lanes);
         // Several vectors per iteration, and the remaining ones.
         let copies = if whole > lanes && isa::machine(self.b.width()).unrolls() {
