@@ -214,65 +214,76 @@ fn cost(m: &Module, map: &Map) -> Cost {
     if dear || e.size() > 12 { Cost::Dear } else { Cost::Cheap }
 }
 
+/// A kernel that reads the result of a map.
+struct Reader<'a> {
+    m: &'a Module,
+    k: Kernel,
+    map: &'a Map,
+    /// The positions that it reads, in the dims of the result.
+    at: Vec<Vec<Dim>>,
+    /// True if no other kernel reads the result.
+    alone: bool,
+}
+
+impl Reader<'_> {
+    fn indices(&self, f: &dyn Fn(Dim) -> bool) -> bool {
+        self.at.iter().flatten().all(|d| f(*d))
+    }
+    /// True for a map with as many elements as the result.
+    fn has_as_many(&self, consumer: &Map) -> bool {
+        let elements = |map: &Map| Dim::product(map.loops.iter().map(|l| l.1));
+        elements(consumer) == elements(self.map)
+    }
+    /// Whether it reads each element once, at a position of its own loops. Inlining a loop-free remap here
+    /// would only move it; padding and slices are left to the second round.
+    fn permutes(&self) -> bool {
+        let Some(c) = self.m.form(self.k).map() else { return false };
+        let dims = &self.m.bufs[self.map.buf].dims;
+        let same =
+            |at: &Vec<Dim>| at.iter().zip(dims).all(|(i, d)| d.as_const() == Some(1) || i.as_sym().is_some());
+        self.at.iter().all(same)
+            && self.has_as_many(c)
+            && (self.alone || matches!(cost(self.m, self.map), Cost::Remap))
+            && c.cover(self.m).is_some()
+    }
+    /// Whether computing the elements where they are read costs no more than loading them.
+    fn may_compute(&self) -> bool {
+        let Reader { m, map, alone, .. } = *self;
+        let body = &m.kernels[self.k].body;
+        // Elements that a sequential loop reads may be read several times.
+        let in_loop = read_in_loops(body).into_iter().any(|b| m.storage(b) == map.buf);
+        let form = m.form(self.k);
+        let contraction = form.contraction().is_some();
+        let plain = self.indices(&is_plain);
+        let size = map.value.size();
+        match cost(m, map) {
+            Cost::Remap => {
+                // Inner loops must stay free of divisions.
+                (plain || contraction && self.indices(&|d| split_div_mod::removes(m, body, d)))
+                    && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
+            }
+            _ if contraction || slides(m, self.k) => false,
+            Cost::Cheap => plain && (alone || size <= 6) && (!in_loop || size <= 8),
+            Cost::Dear => plain && alone && !in_loop && form.map().is_some_and(|c| self.has_as_many(c)),
+        }
+    }
+}
+
 /// Whether reader `r` may compute `map` itself.
 fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bool) -> bool {
     let body = &m.kernels[r].body;
-    let consumer = m.form(r).map();
     let loads = accesses(m, body, map.buf);
     if loads.iter().any(|l| m.is_recast(l.0)) {
         return false;
     }
-    let size: usize = {
-        let mut n = 0;
-        visit::walk(body, &mut |s| n += s.expr().map_or(0, Expr::size));
-        n
-    };
-    let grown = size + loads.len() * map.value.size();
-    if grown > MAX_SIZE {
+    let mut size = 0;
+    visit::walk(body, &mut |s| size += s.expr().map_or(0, Expr::size));
+    if size + loads.len() * map.value.size() > MAX_SIZE {
         return false;
     }
-    if only_identity {
-        let Some(c) = consumer else { return false };
-        let same = loads.iter().all(|(buf, at)| {
-            through_view(m, *buf, at, map.buf)
-                .iter()
-                .zip(&m.bufs[map.buf].dims)
-                .all(|(i, d)| d.as_const() == Some(1) || i.as_sym().is_some())
-        });
-        let whole = Dim::product(c.loops.iter().map(|l| l.1)) == Dim::product(map.loops.iter().map(|l| l.1));
-        // Inlining a loop-free remap here would only move it; padding and slices are left to the second
-        // round.
-        return same
-            && whole
-            && (n_readers == 1 || matches!(cost(m, map), Cost::Remap))
-            && c.cover(m).is_some();
-    }
-    // Elements that a sequential loop reads may be read several times.
-    let in_loop = read_in_loops(body).into_iter().any(|b| m.storage(b) == map.buf);
-    let contraction = m.form(r).contraction().is_some();
-    let indices = |f: &dyn Fn(Dim) -> bool| {
-        loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).into_iter().all(f))
-    };
-    let indices_plain = indices(&is_plain);
-    match cost(m, map) {
-        Cost::Remap => {
-            // Inner loops must stay free of divisions.
-            (indices_plain || contraction && indices(&|d| split_div_mod::removes(m, body, d)))
-                && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
-        }
-        _ if contraction || slides(m, r) => false,
-        Cost::Cheap => {
-            indices_plain && (n_readers == 1 || map.value.size() <= 6) && (!in_loop || map.value.size() <= 8)
-        }
-        Cost::Dear => {
-            indices_plain
-                && n_readers == 1
-                && !in_loop
-                && consumer.is_some_and(|c| {
-                    Dim::product(c.loops.iter().map(|l| l.1)) == Dim::product(map.loops.iter().map(|l| l.1))
-                })
-        }
-    }
+    let at = loads.iter().map(|(buf, at)| through_view(m, *buf, at, map.buf)).collect();
+    let reader = Reader { m, k: r, map, at, alone: n_readers == 1 };
+    if only_identity { reader.permutes() } else { reader.may_compute() }
 }
 
 /// True for a window that moves along with its result, as in pooling. It may read an element several times,
