@@ -10,6 +10,8 @@ use crate::sym::{Dim, Sym};
 
 /// Minimum share of the steps that is omitted, as 1/n: variable trip counts are harder to predict.
 const WORTH: i64 = 32;
+/// The same for tiles of a single row of an image, in place of tiles of several short rows.
+const WORTH_A_ROW: i64 = 8;
 
 /// A reduction loop whose outer iterations read zeros.
 #[derive(Clone)]
@@ -45,33 +47,31 @@ impl Clip {
     fn has_border(&self) -> bool {
         self.inside.0.as_const().is_some_and(|b| b > 0)
     }
-    /// True if enough steps are omitted in tiles of `mr` rows.
-    fn is_worth(&self, m: &Module, row: Option<(Sym, Dim)>, mr: i64) -> bool {
-        let (from, extent) = (m.syms.simplify(self.from), self.extent.as_const());
-        let rows = row.filter(|_| self.row_step > 0).map_or(Some(1), |r| r.1.as_const());
+    /// True if at least one of `worth` steps is omitted in tiles of `mr` rows.
+    fn is_worth(&self, m: &Module, rows: (Option<(Sym, Dim)>, i64), worth: i64) -> bool {
+        self.steps(m, rows).map_or(self.has_border(), |(left, all)| (all - left) * worth >= all)
+    }
+    /// The steps that are left in tiles of `mr` rows, and all of them, if both are known.
+    fn steps(&self, m: &Module, (row, mr): (Option<(Sym, Dim)>, i64)) -> Option<(i64, i64)> {
+        let (from, extent) = (m.syms.simplify(self.from), self.extent.as_const()?);
+        let rows = row.filter(|_| self.row_step > 0).map_or(Some(1), |r| r.1.as_const())?;
         let outer: Vec<Sym> = from.syms().into_iter().collect();
-        let known = match outer.as_slice() {
-            [] => Some((None, 1)),
-            [s] => m.syms.loop_range(*s).and_then(|r| Some((Some(*s), (r.1 - r.0).as_const()?))),
-            _ => None,
+        let (var, count) = match outer.as_slice() {
+            [] => (None, 1),
+            [s] => (Some(*s), m.syms.loop_range(*s).and_then(|r| (r.1 - r.0).as_const())?),
+            _ => return None,
         };
-        let (Some(extent), Some(rows), Some((var, count))) = (extent, rows, known) else {
-            return self.has_border();
-        };
-        let (mut all, mut met) = (0, 0);
+        let (mut left, mut all) = (0, 0);
         for i in 0..count.min(1 << 10) {
             for r in (0..rows.min(1 << 10)).step_by(mr.max(1) as usize) {
                 let (lo, hi) = self.range(Dim::constant(r), mr.min(rows - r));
                 let at =
                     |d: Dim| m.syms.simplify(d.subst(&mut |s| (Some(s) == var).then(|| i.into()))).as_const();
-                let (Some(lo), Some(hi)) = (at(lo), at(hi)) else {
-                    return self.has_border();
-                };
+                left += (at(hi)? - at(lo)?).max(0);
                 all += extent;
-                met += (hi - lo).max(0);
             }
         }
-        (all - met) * WORTH >= all
+        Some((left, all))
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn clip(
         };
         let (step, row_step) = (step.as_const()?, row_step.as_const()?);
         let c = Clip { var, extent, step, row_step, from, inside };
-        (step > 0 && row_step >= 0 && alone(d) && c.is_worth(m, row, mr)).then_some(c)
+        (step > 0 && row_step >= 0 && alone(d) && c.is_worth(m, (row, mr), WORTH)).then_some(c)
     })
 }
 
@@ -108,6 +108,24 @@ pub(super) fn clips(
 ) -> Vec<Clip> {
     let outer = p.reduction.split_last().map_or(&[] as &[_], |x| x.1);
     outer.iter().filter_map(|d| clip(m, p, borders, rows, *d)).collect()
+}
+
+/// The share of the steps that clips leave in tiles of `mr` rows, if it is known.
+pub(super) fn left(m: &Module, clips: &[Clip], rows: (Option<(Sym, Dim)>, i64)) -> Option<f64> {
+    clips.iter().try_fold(1.0, |share, c| {
+        let (left, all) = c.steps(m, rows)?;
+        Some(share * left as f64 / all.max(1) as f64)
+    })
+}
+
+/// True if tiles within the rows of an image omit so many steps that short rows are no reason to join them.
+pub(super) fn omits_many(
+    m: &Module,
+    p: &Contraction,
+    borders: &Borders,
+    rows: (Option<(Sym, Dim)>, i64),
+) -> bool {
+    clips(m, p, borders, rows).iter().any(|c| c.is_worth(m, rows, WORTH_A_ROW))
 }
 
 /// The reduction loops with fresh variables: each variable, and the iterations of tiles with rows `row .. row

@@ -147,6 +147,8 @@ impl Axes {
         if let (Some(all), Some((_, short))) = (self.several, row)
             && let Some(short) = short.as_const()
             && tiles::rows_of_panel(nr, all, facts) >= 2 * short
+            && (short * nr < LEAST_SUMS * i64::from(facts.lanes)
+                || !clip::omits_many(m, &p, &request.program.borders, (row, short)))
         {
             row = rows.pop().and_then(|outer| Some(joined(m, &mut p, outer, row?)));
             together = short;
@@ -169,6 +171,10 @@ impl Axes {
         Tiled { p, rows, tile, loops, turn, work }
     }
 }
+
+/// Fewest accumulators of tiles within the rows of an image: the latency of fewer takes longer than what
+/// these omit.
+const LEAST_SUMS: i64 = 6;
 
 /// A contraction in register tiles.
 pub(crate) struct Tiled {

@@ -313,6 +313,12 @@ const FEW_PRODUCTS: i64 = 4;
 /// is predicted.
 const SHORT_SUM: i64 = 128;
 
+/// Least accumulators of a tile with fewer rows: two multipliers with a latency of four cycles, and some more
+/// for the loads of each step.
+const FEWEST_SUMS: i64 = 12;
+/// What tiles with fewer rows must gain to make up for more loads of the weights.
+const LOWER: f64 = 1.15;
+
 impl<P> Tile<P> {
     /// Reduction steps that an iteration of a tile of `mr` rows and `nv` vectors unrolls.
     pub(super) fn steps(&self, p: &Contraction, mr: i64, nv: i64) -> i64 {
@@ -374,9 +380,26 @@ impl<P: Source> Tile<P> {
             caps: facts.caps,
         }
     }
-    /// The tile without reduction steps that read only borders of zeros, see `clip`.
+    /// The tile without reduction steps that read only borders of zeros, see `clip`; with fewer rows if these
+    /// omit more.
     pub fn clipped(self, m: &Module, p: &Contraction, borders: &Borders) -> Tile<P> {
-        Tile { clips: clip::clips(m, p, borders, (self.m_row, self.mr)), ..self }
+        let of = |mr: i64| {
+            let clips = clip::clips(m, p, borders, (self.m_row, mr));
+            let left = clip::left(m, &clips, (self.m_row, mr));
+            (clips, left)
+        };
+        let (clips, left) = of(self.mr);
+        if let Some(rows) = self.m_row.and_then(|r| r.1.as_const()).filter(|_| self.together == 1)
+            && !clips.is_empty()
+        {
+            let tiles = (rows + self.mr - 1) / self.mr + 1;
+            let mr = (rows + tiles - 1) / tiles;
+            let (lower, less) = of(mr);
+            if mr * self.nv >= FEWEST_SUMS && less.zip(left).is_some_and(|(l, all)| l * LOWER < all) {
+                return Tile { mr, clips: lower, ..self };
+            }
+        }
+        Tile { clips, ..self }
     }
     /// The tile with its panels replaced.
     pub fn read_from<Q>(self, panels: impl FnOnce(P) -> Q) -> Tile<Q> {
