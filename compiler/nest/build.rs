@@ -50,6 +50,10 @@ impl Module {
         let (name, ty) = (self.bufs[of].name.clone(), self.bufs[of].ty);
         self.buf(name, ty, dims, Place::View(base))
     }
+    /// The buffer itself if it has this shape, else a view: passes take a view for another shape.
+    pub fn shaped(&mut self, of: Buf, dims: Vec<Dim>) -> Buf {
+        if self.bufs[of].dims == dims { of } else { self.view(of, dims) }
+    }
     /// The symbol of a buffer's address, if it is accessed through a pointer.
     pub fn pointer(&self, b: Buf) -> Option<Sym> {
         match self.bufs[self.storage(b)].place {

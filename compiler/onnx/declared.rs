@@ -5,6 +5,7 @@ use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto,
     tensor_shape_proto::dimension, type_proto,
 };
+use super::types::is_unknown;
 use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
 use crate::tensor::ElemType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,13 +85,13 @@ fn sizes(v: &ValueInfoProto, what: &str, origin: &Origin, findings: &mut Finding
         let hint = what == "value_info";
         match &d.value {
             Some(dimension::Value::DimValue(-1)) if hint => {}
-            Some(dimension::Value::DimParam(p)) if hint && (p.is_empty() || p == "?") => {}
+            Some(dimension::Value::DimParam(p)) if hint && is_unknown(p) => {}
             Some(dimension::Value::DimValue(-1)) => findings
                 .push(odd(format!("dimension {i} is -1: it counts as not known"), "dim_value -1".into())),
             Some(dimension::Value::DimValue(n)) if *n < 0 => {
                 findings.push(wrong(format!("dimension {i} is negative"), format!("dim_value {n}")))
             }
-            Some(dimension::Value::DimParam(p)) if p.is_empty() || p == "?" => {
+            Some(dimension::Value::DimParam(p)) if is_unknown(p) => {
                 let name = if p.is_empty() { "has an empty name" } else { "is called \"?\"" };
                 findings.push(odd(
                     format!("dimension {i} {name}: it counts as not known"),

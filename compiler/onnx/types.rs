@@ -112,7 +112,7 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
         dims.push(match (&d.value, unnamed) {
             (Some(dimension::Value::DimValue(v)), _) if *v >= 0 => Dim::constant(*v),
             (Some(dimension::Value::DimParam(p)), Unnamed::Symbol(_) | Unnamed::Hint)
-                if !p.is_empty() && p != "*" && p != "?" =>
+                if !is_unknown(p) && p != "*" =>
             {
                 named(p, syms)
             }
@@ -121,6 +121,11 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
         });
     }
     Some(dims)
+}
+
+/// True for the text of a `dim_param` that is no name: exporters write "?" for a size that is not known.
+pub(super) fn is_unknown(p: &str) -> bool {
+    matches!(p, "" | "?")
 }
 
 /// The dim of a `dim_param`. It is a name, except that exporters also write expressions over other names

@@ -55,18 +55,21 @@ class Worker:
             self.p.wait()
 
 
-def compile_ours(a, case, library):
-    """Object by onnxc, linked; None or the first lines of the error."""
+def compile_ours(onnxc, path, library, flags):
+    """None, or the first error of the compiler."""
     obj = library[:-3] + ".o"
-    dims = [f"--dim={k}={v}" for k, v in case.dims.items()] if a.fix_dims else []
-    cpu = [f"--cpu={a.cpu}"] if a.cpu else []
-    math = [f"--math={a.math}"] if a.math else []
-    r = subprocess.run([a.onnxc, case.path, "-o", obj, "--name", "bench_model", *dims, *cpu, *math], capture_output=True, text=True)
+    r = subprocess.run([onnxc, path, "-o", obj, "--emit", "obj", "--name", "bench_model", *flags], capture_output=True, text=True)
     if r.returncode:
-        return " ".join(r.stderr.split())[:300]
+        return next((l for l in r.stderr.splitlines() if l.startswith("error")), r.stderr[-200:])
     abi.link([obj], library)
     os.remove(obj)
     return None
+
+
+def flags_of(a, case):
+    """What the command line tells the compiler about a case."""
+    dims = [f"--dim={k}={v}" for k, v in case.dims.items()] if a.fix_dims else []
+    return dims + ([f"--cpu={a.cpu}"] if a.cpu else []) + ([f"--math={a.math}"] if a.math else [])
 
 
 def runtime_library(work):
@@ -235,7 +238,7 @@ def main():
         for case in cases.all_cases(a, work):
             if "onnxc" in a.contestants and library != (case.path, case.dims if a.fix_dims else None):
                 ours["library"] = os.path.join(work, "ours.so")
-                ours["error"] = compile_ours(a, case, ours["library"])
+                ours["error"] = compile_ours(a.onnxc, case.path, ours["library"], flags_of(a, case))
                 library = (case.path, case.dims if a.fix_dims else None)
             for t in a.threads:
                 row = measure(a, case, t, work, ours)

@@ -18,10 +18,9 @@ import onnx
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(HERE, "..", "tools"))
-import abi
 import hunt_cases
 from cases import Case
-from compare import Worker, difference, read_results
+from compare import Worker, compile_ours, difference, read_results
 
 PEERS = ["onnxruntime", "openvino"]
 FORMS = ["numbers", "symbols"]
@@ -49,17 +48,6 @@ class Pool:
         self.workers = {}
 
 
-def compile_ours(a, path, library):
-    """None, or what the compiler says."""
-    obj = library[:-3] + ".o"
-    r = subprocess.run([a.onnxc, path, "-o", obj, "--emit", "obj", "--name", "bench_model", "--cpu", a.cpu], capture_output=True, text=True)
-    if r.returncode:
-        return next((l for l in r.stderr.splitlines() if l.startswith("error")), r.stderr[-200:])
-    abi.link([obj], library)
-    os.remove(obj)
-    return None
-
-
 def run_case(a, pool, family, index, work):
     """One row: both forms of a case, all contestants in turns."""
     b = hunt_cases.draw(family, a.seed, index)
@@ -82,7 +70,7 @@ def run_case(a, pool, family, index, work):
             if kind == "onnxc":
                 # A library of a name is loaded once in a process.
                 library = os.path.join(work, f"{name}.{form}.so")
-                error = compile_ours(a, path, library)
+                error = compile_ours(a.onnxc, path, library, ["--cpu", a.cpu])
                 job |= {"library": library, "name": "bench_model", "shapes": case.shapes(outputs) or [[1]]}
             if error is None:
                 answer = pool.ask(kind, form, **job)

@@ -18,11 +18,9 @@ import onnx
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-sys.path.insert(0, os.path.join(HERE, "..", "tools"))
-import abi
 import report
 from cases import Case, random_array
-from compare import CONTESTANTS, machine, measure
+from compare import CONTESTANTS, compile_ours, machine, measure
 
 LENIENT = ["--ignore-output-types"]
 PAGE, LINE = [1, 3, 320, 480], [1, 3, 48, 320]
@@ -99,17 +97,6 @@ def feeds(path, shapes, values):
     return made
 
 
-def compile_ours(a, path, library, flags):
-    """None, or the first error."""
-    obj = library[:-3] + ".o"
-    r = subprocess.run([a.onnxc, path, "-o", obj, "--emit", "obj", "--name", "bench_model", *flags], capture_output=True, text=True)
-    if r.returncode:
-        return next((l for l in r.stderr.splitlines() if l.startswith("error")), r.stderr[-200:])
-    abi.link([obj], library)
-    os.remove(obj)
-    return None
-
-
 def networks(a, work):
     """Package, file and the rest of the row of each network that there is."""
     for package in a.packages:
@@ -141,7 +128,7 @@ def main():
         os.makedirs(work, exist_ok=True)
         for package, path, (shapes, values, flags, *tolerance) in networks(a, work):
             ours = {"library": os.path.join(temporary, "ours.so")}
-            ours["error"] = compile_ours(a, path, ours["library"], flags)
+            ours["error"] = compile_ours(a.onnxc, path, ours["library"], flags)
             loose = without_output_shapes(path, os.path.join(temporary, "peers.onnx"))
             case = Case(os.path.basename(path)[:-5], package, loose, {}, feeds(path, shapes, values), *(tolerance or [1e-3]))
             rows.append(measure(a, case, 1, temporary, ours))

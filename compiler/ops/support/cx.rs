@@ -382,9 +382,7 @@ impl LowerCx<'_> {
     pub fn alias(&mut self, k: usize, src: Buf) {
         let out = self.output(k);
         let dims = self.dims(out);
-        // Passes take a view for another shape.
-        let same = self.m.bufs[src].dims == dims;
-        self.outputs[k] = Some(if same { src } else { self.m.view(src, dims) });
+        self.outputs[k] = Some(self.m.shaped(src, dims));
     }
     /// A kernel that stores one expression for every element of `out`.
     pub fn map(&mut self, out: Buf, value: impl FnOnce(&mut KernelBuilder, &[Dim]) -> Expr) -> nest::Kernel {

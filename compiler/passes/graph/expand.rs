@@ -24,6 +24,7 @@ mod quantized_lstm;
 
 use crate::diag::{Failure, Origin, Result};
 use crate::graph::{Def, Graph, Node, NodeData, Value, ValueData};
+use crate::ops::bundle::Bundle;
 use crate::ops::composite::Composite;
 use crate::ops::control::Control;
 use crate::ops::{self, AttrValue, Attrs, Known, Op, Operand, Schema};
@@ -156,6 +157,11 @@ impl<'a> Make<'a> {
         let op = ops::parse(&mut a)?;
         a.finish()?;
         Ok(self.place(op, schema, spec))
+    }
+    /// Adds a node of an operator on the parts of sequences and optionals.
+    fn bundle(&mut self, op: Bundle, inputs: Vec<Option<Value>>, outputs: usize) -> Result<Vec<Value>> {
+        let schema = op.schema()?;
+        Ok(self.place(Op::Bundle(op), schema, NodeSpec::new(inputs, outputs)))
     }
     fn place(&mut self, op: Op, schema: &'static Schema, spec: NodeSpec) -> Vec<Value> {
         let NodeSpec { attrs, inputs, outputs, subgraphs } = spec;

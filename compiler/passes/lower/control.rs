@@ -96,7 +96,7 @@ impl<'a> Lower<'a> {
     /// Copies between buffers with equal numbers of elements, in the shape of the second.
     fn move_to(&mut self, from: Buf, to: Buf) {
         let dims = self.m.bufs[to].dims.clone();
-        let from = if self.m.bufs[from].dims == dims { from } else { self.m.view(from, dims) };
+        let from = self.m.shaped(from, dims);
         self.copy(from, to);
     }
     /// A buffer for a value of type `t`. Its dimensions in `varies` get size symbols, whose first values are
@@ -174,7 +174,7 @@ impl<'a> Lower<'a> {
                 cx.define(*d, Expr::Index(*h));
             }
         }
-        let b = if t.dims == have { b } else { self.m.view(b, t.dims) };
+        let b = self.m.shaped(b, t.dims);
         match f.bufs[v] {
             Some(to) if to != b => self.copy(b, to),
             _ => f.bufs[v] = Some(b),

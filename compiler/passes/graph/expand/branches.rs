@@ -5,7 +5,7 @@
 //! with its rank, as optionals are. Loop-carried values, and results of nested branches, must have a single
 //! rank.
 
-use super::{Make, NodeSpec, Piece, stand_in};
+use super::{Make, Piece, stand_in};
 use crate::diag::{Failure, Result};
 use crate::graph::{Def, Graph, Node, Value, ValueData};
 use crate::ops::bundle::Bundle;
@@ -50,10 +50,7 @@ fn branch(g: &mut Graph, n: Node, truth: bool, cond: Option<Value>) -> Result<Ve
         let Some(old) = old else { continue };
         let new = match cond {
             Some(cond) => {
-                let require = Bundle::Require { truth };
-                let schema = require.schema()?;
-                let made =
-                    make.place(Op::Bundle(require), schema, NodeSpec::new(vec![Some(cond), Some(new)], 1));
+                let made = make.bundle(Bundle::Require { truth }, vec![Some(cond), Some(new)], 1)?;
                 made.first().copied().ok_or_else(|| Failure::bug("branches", "a node without a result"))?
             }
             None => new,
@@ -81,9 +78,7 @@ pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize
                 return Err(Failure::bug("branches", "a branch without a result"));
             };
             let mut make = Make { g: sub, origin: origin.clone(), prefix: name.clone(), made: vec![] };
-            let pack = Bundle::Pack { elem: None, rank: 0, like: 0 };
-            let schema = pack.schema()?;
-            let parts = make.place(Op::Bundle(pack), schema, NodeSpec::new(vec![Some(x)], 2));
+            let parts = make.bundle(Bundle::Pack { elem: None, rank: 0, like: 0 }, vec![Some(x)], 2)?;
             let made = make.made;
             sub.order.extend(made);
             for v in parts {
@@ -115,10 +110,9 @@ fn publish(g: &mut Graph, n: Node, name: &str, parts: &[Value]) -> Result<Value>
     let inputs = parts.iter().map(|v| Some(*v));
     let last = g.order.iter().copied().find(|n| matches!(g.nodes[*n].op, Op::Bundle(Bundle::Publish(_))));
     let Some(last) = last else {
-        let publish = Bundle::Publish(vec![form]);
-        let (schema, origin) = (publish.schema()?, g.nodes[n].origin.clone());
+        let origin = g.nodes[n].origin.clone();
         let mut make = Make { g, origin, prefix: name.to_owned(), made: vec![] };
-        let made = make.place(Op::Bundle(publish), schema, NodeSpec::new(inputs.collect(), 1));
+        let made = make.bundle(Bundle::Publish(vec![form]), inputs.collect(), 1)?;
         let node = make.made;
         g.order.extend(node);
         return made.first().copied().ok_or_else(|| Failure::bug("branches", "a node without a result"));

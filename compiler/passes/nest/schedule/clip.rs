@@ -25,10 +25,12 @@ pub(super) struct Clip {
     from: Dim,
     /// Range of positions that are not border.
     inside: (Dim, Dim),
+    /// The steps that are left in tiles of the rows for which it was made, and all of them, if both are known.
+    steps: Option<(i64, i64)>,
 }
 
 impl Clip {
-    /// Writes everything into a key.
+    /// Writes everything that determines the loop into a key.
     pub fn key(&self, w: &mut Writer) {
         w.loops(&[(self.var, self.extent)]);
         w.put([self.step as u64, self.row_step as u64]);
@@ -47,12 +49,12 @@ impl Clip {
     fn has_border(&self) -> bool {
         self.inside.0.as_const().is_some_and(|b| b > 0)
     }
-    /// True if at least one of `worth` steps is omitted in tiles of `mr` rows.
-    fn is_worth(&self, m: &Module, rows: (Option<(Sym, Dim)>, i64), worth: i64) -> bool {
-        self.steps(m, rows).map_or(self.has_border(), |(left, all)| (all - left) * worth >= all)
+    /// True if at least one of `worth` steps is omitted.
+    fn is_worth(&self, worth: i64) -> bool {
+        self.steps.map_or(self.has_border(), |(left, all)| (all - left) * worth >= all)
     }
     /// The steps that are left in tiles of `mr` rows, and all of them, if both are known.
-    fn steps(&self, m: &Module, (row, mr): (Option<(Sym, Dim)>, i64)) -> Option<(i64, i64)> {
+    fn count(&self, m: &Module, (row, mr): (Option<(Sym, Dim)>, i64)) -> Option<(i64, i64)> {
         let (from, extent) = (m.syms.simplify(self.from), self.extent.as_const()?);
         let rows = row.filter(|_| self.row_step > 0).map_or(Some(1), |r| r.1.as_const())?;
         let outer: Vec<Sym> = from.syms().into_iter().collect();
@@ -94,8 +96,12 @@ pub(super) fn clip(
             None => (Dim::constant(0), rest),
         };
         let (step, row_step) = (step.as_const()?, row_step.as_const()?);
-        let c = Clip { var, extent, step, row_step, from, inside };
-        (step > 0 && row_step >= 0 && alone(d) && c.is_worth(m, (row, mr), WORTH)).then_some(c)
+        if step <= 0 || row_step < 0 || !alone(d) {
+            return None;
+        }
+        let mut c = Clip { var, extent, step, row_step, from, inside, steps: None };
+        c.steps = c.count(m, (row, mr));
+        c.is_worth(WORTH).then_some(c)
     })
 }
 
@@ -110,10 +116,10 @@ pub(super) fn clips(
     outer.iter().filter_map(|d| clip(m, p, borders, rows, *d)).collect()
 }
 
-/// The share of the steps that clips leave in tiles of `mr` rows, if it is known.
-pub(super) fn left(m: &Module, clips: &[Clip], rows: (Option<(Sym, Dim)>, i64)) -> Option<f64> {
+/// The share of the steps that clips leave, if it is known.
+pub(super) fn left(clips: &[Clip]) -> Option<f64> {
     clips.iter().try_fold(1.0, |share, c| {
-        let (left, all) = c.steps(m, rows)?;
+        let (left, all) = c.steps?;
         Some(share * left as f64 / all.max(1) as f64)
     })
 }
@@ -125,7 +131,7 @@ pub(super) fn omits_many(
     borders: &Borders,
     rows: (Option<(Sym, Dim)>, i64),
 ) -> bool {
-    clips(m, p, borders, rows).iter().any(|c| c.is_worth(m, rows, WORTH_A_ROW))
+    clips(m, p, borders, rows).iter().any(|c| c.is_worth(WORTH_A_ROW))
 }
 
 /// The reduction loops with fresh variables: each variable, and the iterations of tiles with rows `row .. row

@@ -383,19 +383,17 @@ impl<P: Source> Tile<P> {
     /// The tile without reduction steps that read only borders of zeros, see `clip`; with fewer rows if these
     /// omit more.
     pub fn clipped(self, m: &Module, p: &Contraction, borders: &Borders) -> Tile<P> {
-        let of = |mr: i64| {
-            let clips = clip::clips(m, p, borders, (self.m_row, mr));
-            let left = clip::left(m, &clips, (self.m_row, mr));
-            (clips, left)
-        };
-        let (clips, left) = of(self.mr);
+        let of = |mr: i64| clip::clips(m, p, borders, (self.m_row, mr));
+        let clips = of(self.mr);
         if let Some(rows) = self.m_row.and_then(|r| r.1.as_const()).filter(|_| self.together == 1)
             && !clips.is_empty()
         {
             let tiles = (rows + self.mr - 1) / self.mr + 1;
             let mr = (rows + tiles - 1) / tiles;
-            let (lower, less) = of(mr);
-            if mr * self.nv >= FEWEST_SUMS && less.zip(left).is_some_and(|(l, all)| l * LOWER < all) {
+            if mr * self.nv >= FEWEST_SUMS
+                && let lower = of(mr)
+                && clip::left(&lower).zip(clip::left(&clips)).is_some_and(|(l, all)| l * LOWER < all)
+            {
                 return Tile { mr, clips: lower, ..self };
             }
         }
