@@ -245,6 +245,7 @@ pub fn limits(level: &Level) -> Limits {
     let caps = level.facts.caps;
     let groups = [
         (DotKind::Words, matches!(caps.dot, Dot::Pairs | Dot::Quads)),
+        (DotKind::WordsByBytes, caps.dot == Dot::Pairs),
         (DotKind::Bytes, caps.dot.mixes_signs()),
         (DotKind::SignedBytes, caps.dot.keeps_signs()),
         (DotKind::NarrowBytes, caps.dot == Dot::QuadsInWords),

@@ -19,6 +19,9 @@ pub enum DotKind {
     PairedBytes,
     /// Two signed integers of 16 bits; sums are i32, modulo 2^32.
     Words,
+    /// Four signed integers of 16 bits in a, of which the second is the factor of the third in b, and the third
+    /// that of the second; four signed bytes in b. Sums are i32, modulo 2^32.
+    WordsByBytes,
     /// Two bf16, the upper one first; sums are f32.
     Halves,
     /// As [`DotKind::Bytes`], eight of each.
@@ -35,13 +38,14 @@ pub enum DotKind {
 
 impl DotKind {
     /// All of them.
-    pub const ALL: [DotKind; 12] = [
+    pub const ALL: [DotKind; 13] = [
         DotKind::Bytes,
         DotKind::SignedBytes,
         DotKind::NarrowBytes,
         DotKind::UnsignedBytes,
         DotKind::PairedBytes,
         DotKind::Words,
+        DotKind::WordsByBytes,
         DotKind::Halves,
         DotKind::LongBytes,
         DotKind::LongSignedBytes,
@@ -58,6 +62,7 @@ impl DotKind {
             DotKind::UnsignedBytes => "dot4u",
             DotKind::PairedBytes => "dot4p",
             DotKind::Words => "dot2i",
+            DotKind::WordsByBytes => "dot4w",
             DotKind::Halves => "dot2",
             DotKind::LongBytes => "dot8",
             DotKind::LongSignedBytes => "dot8s",
@@ -70,9 +75,13 @@ impl DotKind {
     pub fn sum(self) -> ElemType {
         if matches!(self, DotKind::Halves | DotKind::LongHalves) { ElemType::F32 } else { ElemType::I32 }
     }
-    /// Type of a factor.
-    pub fn factor(self) -> ElemType {
-        if self.is_long() { ElemType::I64 } else { ElemType::I32 }
+    /// Types of the factors.
+    pub fn factors(self) -> [ElemType; 2] {
+        match self {
+            DotKind::WordsByBytes => [ElemType::I64, ElemType::I32],
+            g if g.is_long() => [ElemType::I64; 2],
+            _ => [ElemType::I32; 2],
+        }
     }
     /// Parts of a factor.
     pub fn size(self) -> i64 {
@@ -83,6 +92,7 @@ impl DotKind {
             | DotKind::NarrowBytes
             | DotKind::UnsignedBytes
             | DotKind::PairedBytes
+            | DotKind::WordsByBytes
             | DotKind::LongHalves => 4,
             DotKind::LongBytes
             | DotKind::LongSignedBytes
@@ -94,7 +104,7 @@ impl DotKind {
     pub fn is_bytes(self) -> bool {
         self.signs().is_some()
     }
-    /// True for groups of 64 bits.
+    /// True for groups of 64 bits in both factors.
     pub fn is_long(self) -> bool {
         self.size() == 8 || self == DotKind::LongHalves
     }
@@ -107,7 +117,11 @@ impl DotKind {
             | DotKind::LongSignedBytes
             | DotKind::LongNarrowBytes => Some((true, true)),
             DotKind::UnsignedBytes | DotKind::LongUnsignedBytes => Some((false, false)),
-            DotKind::PairedBytes | DotKind::Words | DotKind::Halves | DotKind::LongHalves => None,
+            DotKind::PairedBytes
+            | DotKind::Words
+            | DotKind::WordsByBytes
+            | DotKind::Halves
+            | DotKind::LongHalves => None,
         }
     }
     /// The group of twice as many bytes, if there is one.

@@ -8,7 +8,7 @@ use crate::diag::Result;
 use crate::nest::{BinOp, DotKind, Scalar, Status, UnOp};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I16X8, I32, I64};
+use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I16X8, I32, I32X4, I64};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
 
 impl Emit<'_, '_> {
@@ -45,6 +45,7 @@ impl Emit<'_, '_> {
             (_, Some((first, second))) => self.dot_of_bytes((a, first), (b, second), c, g.size()),
             (DotKind::PairedBytes, _) => self.dot_of_paired_bytes(a, b, c),
             (DotKind::Words, _) => self.dot_of_words(a, b, c),
+            (DotKind::WordsByBytes, _) => self.dot_of_words_by_bytes(a, b, c),
             _ => self.dot_of_halves(a, b, c),
         }
     }
@@ -136,6 +137,48 @@ impl Emit<'_, '_> {
         let high = self.b.ins().imul(x1, y1);
         let products = self.b.ins().iadd_pairwise(low, high);
         Val { v: self.b.ins().iadd(products, c.v), ..c }
+    }
+    /// The bytes with even and those with odd numbers are extended in place.
+    fn dot_of_words_by_bytes(&mut self, a: Val, b: Val, c: Val) -> Val {
+        let vec = b.vec || c.vec;
+        let b = self.widen(b, vec);
+        [false, true].into_iter().fold(c, |sum, odd| {
+            let words = self.once_per_block((a.v, odd, vec), |s| {
+                let v = if odd { s.b.ins().ushr_imm_u(a.v, 32) } else { a.v };
+                let v = s.b.ins().ireduce(I32, v);
+                if vec { s.b.ins().splat(I32X4, v) } else { v }
+            });
+            let bytes = self.once_per_block((b.v, odd, vec), |s| s.words_of_bytes(b, odd));
+            self.dot_of_words(Val { v: words, ty: ElemType::I32, vec }, Val { v: bytes, ..b }, sum)
+        })
+    }
+    /// The even or the odd bytes of each lane as words.
+    fn words_of_bytes(&mut self, b: Val, odd: bool) -> Value {
+        if b.vec {
+            let x = self.bits_as(I16X8, b.v);
+            let x = if odd { x } else { self.b.ins().ishl_imm_u(x, 8) };
+            let x = self.b.ins().sshr_imm_u(x, 8);
+            return self.bits_as(I32X4, x);
+        }
+        let mut byte = |i: i64| {
+            let x = self.b.ins().ishl_imm_u(b.v, 24 - 8 * i);
+            self.b.ins().sshr_imm_u(x, 24)
+        };
+        let (low, high) = (byte(i64::from(odd)), byte(2 + i64::from(odd)));
+        let low = self.b.ins().band_imm_u(low, 0xffff);
+        let high = self.b.ins().ishl_imm_u(high, 16);
+        self.b.ins().bor(low, high)
+    }
+    /// The even or odd factors of a dot product in a value, as a vector if the last of `of` is true, which
+    /// several of a block share: Cranelift does not optimise tiles.
+    fn once_per_block(&mut self, of: (Value, bool, bool), make: impl FnOnce(&mut Self) -> Value) -> Value {
+        let Some(block) = self.b.current_block() else { return make(self) };
+        if let Some(v) = self.factors.get(&(block, of)) {
+            return *v;
+        }
+        let v = make(self);
+        self.factors.insert((block, of), v);
+        v
     }
     /// A dot product of 16-bit floats. The upper halves come first, as in the instruction.
     fn dot_of_halves(&mut self, a: Val, b: Val, c: Val) -> Val {

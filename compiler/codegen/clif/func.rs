@@ -102,6 +102,9 @@ pub(super) struct Emit<'a, 'b> {
     pub unrolled: Map<Sym, Dim>,
     pub lanes: Option<Lanes>,
     pub words: Map<Word, Value>,
+    /// Factors of dot products of words, made of a value in a block: of its even or odd parts, as a scalar or a
+    /// vector.
+    pub factors: Map<(Block, (Value, bool, bool)), Value>,
     pub fails: Map<Status, Block>,
     /// The error exit of `call`.
     pub sink: Option<super::fault::Sink>,
@@ -289,6 +292,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             unrolled: Map::default(),
             lanes: None,
             words: Map::default(),
+            factors: Map::default(),
             fails: Map::default(),
             sink: None,
             series_slots: vec![],

@@ -69,6 +69,7 @@ impl Emit<'_, '_> {
                     && (vector_binary(*op, self.m.type_of(a)) || patterns::constant_power(e).is_some())
             }
             Expr::Fma(a, b, c) | Expr::Dot(DotKind::Words, a, b, c) => ok(a) && ok(b) && ok(c),
+            Expr::Dot(DotKind::WordsByBytes, a, b, c) => !self.varying(a) && ok(b) && ok(c),
             Expr::Dot(..) | Expr::Text(..) => false,
             Expr::Select(c, a, b) => {
                 let lazy = |x: &Expr| !has_memory(x);

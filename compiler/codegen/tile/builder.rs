@@ -350,6 +350,16 @@ impl Builder {
     pub fn un_of(&mut self, op: Un, a: Value, bits: Bits) -> Value {
         self.value(Op::Un(op, bits), &[a], None, Class::Vector)
     }
+    /// The same, or what it made of the operand in this block before.
+    pub(super) fn un_once(&mut self, op: Un, a: Value) -> Value {
+        let key = (Op::Un(op, Bits::B32), a, a);
+        if let Some(v) = self.made.get(&key) {
+            return *v;
+        }
+        let v = self.un(op, a);
+        self.made.insert(key, v);
+        v
+    }
     /// Exchanges lanes i and i ^ k, of `bits`. ISAs without a form of 64 bits exchange pairs of 32 bits.
     pub fn swap_lanes(&mut self, k: u8, a: Value, bits: Bits) -> Value {
         let words = if bits == Bits::B64 { 2 } else { 1 };

@@ -96,6 +96,7 @@ names!(Un {
     "unsigned_to_float" UnsignedToFloat "to_double" ToDouble "unsigned_to_double" UnsignedToDouble
     "double" Double "single" Single "extend" Extend "extend_unsigned" ExtendUnsigned "low" Low "half" Half
     "brain" Brain "whole" Whole { upper } "iabs" IAbs "shl" Shl(n) "shr" Shr(n) "sar" Sar(n) "swap" Swap(k)
+    "shl_words" ShlWords(n) "sar_words" SarWords(n)
     "narrow" Narrow(n) "part" Part(k)
 });
 names!(Op {

@@ -68,8 +68,8 @@ impl<'a> Body<'a> {
                 if self.limits.is_some_and(|l| !l.groups.contains(g)) {
                     self.fault(format!("{} on a level that does not have it", g.name()));
                 }
-                for t in [self.expr(a), self.expr(b)] {
-                    self.want(t, g.factor(), &format!("type of a factor of {}", g.name()));
+                for (t, factor) in [self.expr(a), self.expr(b)].into_iter().zip(g.factors()) {
+                    self.want(t, factor, &format!("type of a factor of {}", g.name()));
                 }
                 let t = self.expr(c);
                 self.want(t, g.sum(), &format!("type of the sum of {}", g.name()));

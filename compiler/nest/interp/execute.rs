@@ -248,6 +248,12 @@ fn dot(g: DotKind, a: u64, b: u64, c: u32) -> u32 {
         }
         return products.fold(c as i32, i32::wrapping_add) as u32;
     }
+    if g == DotKind::WordsByBytes {
+        let word = |i: u32| i32::from((a >> (16 * i)) as i16);
+        let byte = |i: u32| i32::from((b >> (8 * i)) as i8);
+        let products = [(0, 0), (1, 2), (2, 1), (3, 3)].map(|(w, b)| word(w) * byte(b));
+        return products.into_iter().fold(c as i32, i32::wrapping_add) as u32;
+    }
     let (a, b) = (a as u32, b as u32);
     match g {
         DotKind::PairedBytes => {

@@ -100,6 +100,9 @@ pub enum Un {
     Shl(u8),
     Shr(u8),
     Sar(u8),
+    /// Shifts the 16-bit halves of each lane. x86-64 only.
+    ShlWords(u8),
+    SarWords(u8),
     /// Exchanges lanes i and i ^ k, of 32 bits.
     Swap(u8),
     /// Truncates each lane to 1 or 2 bytes and packs them within each 128-bit half: those of the lower half

@@ -1,7 +1,7 @@
 //! Dot products of groups.
 
 use super::{Fit, Misfit, Translate, Val};
-use crate::codegen::tile::ir::{Bin, Bytes, Factors, Form, Mem, Op};
+use crate::codegen::tile::ir::{Bin, Bytes, Factors, Form, Mem, Op, Un};
 use crate::nest::{DotKind, Expr};
 
 /// Signedness of the bytes of a group.
@@ -19,6 +19,9 @@ impl Translate<'_> {
         if g.is_long() {
             return self.long_dot(g, a, b, c);
         }
+        if g == DotKind::WordsByBytes {
+            return self.words_by_bytes(a, b, c);
+        }
         let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
         // Levels without the whole operation multiply and add in two instructions.
         let mut two = |product: Bin, sum: Bin| {
@@ -32,6 +35,27 @@ impl Translate<'_> {
             g => self.b.vector(Op::Dot(bytes_of(g)), &[c.v, a.v, b.v], None),
         };
         Ok(Val { v, ..c })
+    }
+    /// A dot product of words of one element and vectors of bytes. The bytes with even and those with odd
+    /// numbers become words in place, which all rows share.
+    fn words_by_bytes(&mut self, words: &Expr, bytes: &Expr, sum: &Expr) -> Fit<Val> {
+        const ONE: Misfit = "a dot product of words that are not those of one element";
+        let Expr::Load { buf, at } = words else { return Err(ONE) };
+        let (sum, bytes, one) = (self.value(sum)?, self.value(bytes)?, self.access(*buf, at)?);
+        if one.lane != Some(0) || self.b.is_long() || !one.bound.is_empty() {
+            return Err(ONE);
+        }
+        let place = self.mem(&one)?;
+        let second = Mem { disp: place.disp.checked_add(4).ok_or(ONE)?, ..place };
+        let shifted = self.b.un_once(Un::ShlWords(8), bytes.v);
+        let mut v = sum.v;
+        for (of, mem) in [(shifted, place), (bytes.v, second)] {
+            let words = self.load_at(&one, Form::B32, mem)?;
+            let factors = self.b.un_once(Un::SarWords(8), of);
+            let products = self.b.bin(Bin::MulAddPairs, words, factors);
+            v = self.b.bin(Bin::IAdd, products, v);
+        }
+        Ok(Val { v, ..sum })
     }
     /// A dot product of eights: one element by a vector of adjacent ones, which occupy two registers.
     fn long_dot(&mut self, g: DotKind, a: &Expr, b: &Expr, c: &Expr) -> Fit<Val> {

@@ -100,6 +100,7 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
         }
         Expr::Dot(DotKind::NarrowBytes, ..) if vectors.caps.dot != Dot::QuadsInWords => Err(NO_DOT),
         Expr::Dot(DotKind::PairedBytes, ..) if !vectors.caps.pairs_bytes() => Err(NO_DOT),
+        Expr::Dot(DotKind::WordsByBytes, ..) if vectors.caps.dot != Dot::Pairs => Err(NO_DOT),
         Expr::Dot(DotKind::LongHalves, ..) if !(vectors.caps.bf16 && vectors.caps.dot.has_matrices()) => {
             Err(NO_DOT)
         }

@@ -136,8 +136,9 @@ impl Compiler<'_> {
     }
     fn dot(&mut self, g: DotKind, operands: [&Expr; 3]) -> Typed {
         let ([a, b, c], [ta, tb, tc]) = self.operands(operands)?;
-        same(ta, g.factor(), "a factor of a dot product")?;
-        same(tb, g.factor(), "a factor of a dot product")?;
+        for (t, factor) in [ta, tb].into_iter().zip(g.factors()) {
+            same(t, factor, "a factor of a dot product")?;
+        }
         same(tc, g.sum(), "the sum of a dot product")?;
         Ok((Node::Dot(g, Box::new((a, b, c))), tc))
     }

@@ -1,5 +1,5 @@
-//! integer_dot: integer contractions (see `ops/integer` for their form) by dot products of quads of bytes or
-//! of pairs of words, on CPU levels that have them.
+//! integer_dot: integer contractions (see `ops/integer` for their form) by dot products of quads of bytes, of
+//! words by such quads, or of pairs of words, on CPU levels that have them.
 //!
 //! The reduction is divided into groups along one of its loops, the *channel*. The bytes of activations and
 //! of weights in a quad have the signedness that the instructions of the level require (`signs`); words hold
@@ -10,9 +10,13 @@
 //!   kernel before the contraction makes groups of one (`runtime`), unsigned bytes in quads of signed ones
 //!   less 128, for which 128 times the sum of the activations is added again.
 //! * Activations stay bytes. Those whose channel is innermost in memory, in whole quads, are read as i32
-//!   where they are, through a view. For pairs a kernel before the contraction makes words of them
-//!   (`spread`): each is read for many columns. Others a kernel before the contraction puts together
-//!   (`gather`).
+//!   where they are, through a view. Others a kernel before the contraction puts together (`gather`). For
+//!   dot products of words a kernel before the contraction makes words of them (`spread`): each is read for
+//!   many columns.
+//! * Levels without dot products of bytes multiply words by bytes ([`DotKind::WordsByBytes`]): the weights are
+//!   the same quads as on all other levels, so that an object has one copy, and tiles extend them in
+//!   registers, once for all rows. Both are pairs of words where vectors run along the activations
+//!   (`in_rows`), and where quads would need many zeros (`suits_pairs`).
 //! * Levels that multiply matrices of bytes take eights in place of quads, as i64 elements, where there are
 //!   several rows and the channel has as many. Both factors of such a product have eight bytes of a row or
 //!   column side by side, which panels of eights are; of quads, they would have to be put together for every
@@ -29,7 +33,6 @@
 //!
 //! The set of contractions is decided once per module (`taken`), by `exact_sums`: it leaves these and the
 //! bytes that they read alone, and converts the others to floats.
-//! alone, and the bytes that they read, and makes floats of the others.
 
 mod gather;
 pub mod operands;
@@ -37,8 +40,9 @@ mod runtime;
 mod signs;
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, ByteSum, byte_sum};
+use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::quantize::exact_sums;
 use crate::sym::{Dim, Sym};
 use crate::target::{Caps, Dot, Facts, Level};
@@ -127,10 +131,41 @@ fn plan(m: &Module, k: Kernel, c: &ByteSum, caps: Caps) -> Option<Plan> {
         _ => return runtime::plan(m, k, c, dot),
     };
     let find = |group| Grouped::find(m, k, c.acc, (x, w), &c.reduction, group);
-    let quads = find(way.group)?;
+    let mut quads = find(way.group)?;
+    if quads.group == DotKind::WordsByBytes
+        && let Some(pairs) = find(DotKind::Words)
+        && (in_rows(m, k, x, w) || suits_pairs(m, &pairs))
+    {
+        quads = pairs;
+    }
     let eights = way.group.doubled().filter(|_| caps.eights && has_rows(m, k, x, w));
     let g = eights.and_then(find).filter(|g| fills(m, g, &quads)).unwrap_or(quads);
     Some(Plan { c: c.clone(), g, flips: way.flips, lessens: false })
+}
+
+/// True if adjacent results have the same weights: vectors run along the activations.
+fn in_rows(m: &Module, k: Kernel, x: &(Buf, Vec<Dim>), w: &(Buf, Vec<Dim>)) -> bool {
+    let body = &m.kernels[k].body;
+    let (loops, inner) = form::par_loops(body);
+    let mut next = None;
+    visit::walk(inner, &mut |s| {
+        if let Stmt::Store { buf, at, .. } = s {
+            next = unit_stride_var(m, *buf, at, &loops);
+        }
+    });
+    next.is_some_and(|v| form::depends(&x.1, v) && !form::depends(&w.1, v))
+}
+
+/// True if quads of words need more zeros than pairs, and those take more time than what else pairs cost: none
+/// if they are read in place, single bytes if they are not adjacent, rows of bytes else.
+fn suits_pairs(m: &Module, pairs: &Grouped) -> bool {
+    let padded = |size: i64| ((pairs.extent + size - 1) / size * size) as f64;
+    let most = match (pairs.in_place(m), operands::is_innermost(m, (pairs.x.0, pairs.of_x))) {
+        (true, _) => 17.0 / 16.0,
+        (false, false) => 5.0 / 4.0,
+        (false, true) => 3.0 / 2.0,
+    };
+    padded(4) > padded(2) * most
 }
 
 /// True if several rows of results have the same weights.
@@ -182,14 +217,26 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     // The types of the activations before their signedness is changed.
     let unsigned: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::U8).collect();
     images_of_few_channels(m, &plans, &in_place);
-    // Copies of the same and of the other signedness; also in eights.
-    let (mut copies, mut made) = ([(); 4].map(|()| Copies::default()), [(); 2].map(|()| Copies::default()));
+    // Copies in groups, of the same and of the other signedness.
+    let mut copies: HashMap<(DotKind, bool), Copies> = HashMap::new();
+    let mut made = [(); 2].map(|()| Copies::default());
     for (((k, p), here), unsigned) in plans.iter().zip(&in_place).zip(&unsigned) {
-        let copies = &mut copies[usize::from(p.flips) + 2 * usize::from(p.g.group.is_long())];
+        let x = (p.g.x.0, p.g.of_x);
+        let mut copy = |m: &mut Module, group: DotKind, x, make: &dyn Fn(&mut Module) -> (Kernel, Buf)| {
+            copies.entry((group, p.flips)).or_default().get(m, *k, x, make)
+        };
         let groups = match (here, p.g.group) {
-            (true, g) if g.is_bytes() => p.g.view(m, p.g.x.0),
-            (true, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| spread(m, *k, p)),
-            (false, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| gather::gather(m, *k, p)),
+            (true, DotKind::Words) => copy(m, DotKind::Words, x, &|m| pairs(m, *k, p)),
+            (true, DotKind::WordsByBytes) => copy(m, DotKind::WordsByBytes, x, &|m| {
+                let quads = DotKind::Bytes.view(m, x);
+                spread(m, *k, quads)
+            }),
+            (true, _) => p.g.view(m, x.0),
+            (false, DotKind::WordsByBytes) => {
+                let quads = copy(m, DotKind::Bytes, x, &|m| gather::gather(m, *k, p, DotKind::Bytes));
+                copy(m, DotKind::WordsByBytes, (quads, x.1), &|m| spread(m, *k, quads))
+            }
+            (false, group) => copy(m, group, x, &|m| gather::gather(m, *k, p, group)),
         };
         contract(m, *k, p, groups, *unsigned, &mut made[usize::from(p.lessens)]);
     }
@@ -286,10 +333,37 @@ fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[
     }
 }
 
+/// A kernel before `k` that extends bytes, stored as quads, to words in the order of
+/// [`DotKind::WordsByBytes`].
+fn spread(m: &mut Module, k: Kernel, quads: Buf) -> (Kernel, Buf) {
+    let d = &m.bufs[quads];
+    let (name, dims, layout) = (format!("{}.words", d.name), d.dims.clone(), d.layout.clone());
+    let out = m.temp(name, ElemType::I64, dims);
+    m.bufs[out].layout = layout;
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(out, &origin, |kb, at| {
+        let number = |v: i64| Expr::int(ElemType::I64, v);
+        let quad = kb.m.reg(ElemType::I64);
+        let words = |e: Expr| Expr::bin(BinOp::And, e, number(0x00ff_00ff));
+        let odd = words(Expr::bin(BinOp::Shr, Expr::Reg(quad), number(8)));
+        Expr::Let {
+            reg: quad,
+            value: Box::new(Expr::Cast(ElemType::I64, Box::new(kb.load(quads, at)))),
+            body: Box::new(Expr::bin(
+                BinOp::Or,
+                words(Expr::Reg(quad)),
+                Expr::bin(BinOp::Shl, odd, number(32)),
+            )),
+        }
+    });
+    operands::before(m, k, id, "words");
+    (id, out)
+}
+
 /// A kernel before `k` that extends bytes, stored as pairs, to words.
-fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
+fn pairs(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let x = p.g.x.0;
-    let (name, layout) = (format!("{}.{}", m.bufs[x].name, suffix(p)), m.bufs[x].layout.clone());
+    let (name, layout) = (format!("{}.{}", m.bufs[x].name, suffix(p.g.group)), m.bufs[x].layout.clone());
     let mut dims = m.bufs[x].dims.clone();
     dims[p.g.of_x] = dims[p.g.of_x].floor_div(p.g.group.size());
     let pairs = m.view_as(x, ElemType::U16, dims.clone());
@@ -311,13 +385,13 @@ fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
             body: Box::new(Expr::bin(BinOp::And, apart, Expr::int(ElemType::I32, 0x00ff_00ff))),
         }
     });
-    operands::before(m, k, id, suffix(p));
+    operands::before(m, k, id, suffix(p.g.group));
     (id, out)
 }
 
 /// Suffix of the names of grouped copies.
-fn suffix(p: &Plan) -> &'static str {
-    if p.g.group.is_bytes() { "quads" } else { "pairs" }
+fn suffix(group: DotKind) -> &'static str {
+    if group.is_bytes() { "quads" } else { "pairs" }
 }
 
 /// Rewrites the contraction to dot products of groups. `unsigned`: the original signedness of the
@@ -349,7 +423,7 @@ fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, unsigned: bool, ma
 fn weights_in_groups(m: &mut Module, p: &Plan) -> Option<Buf> {
     let Place::Const(c) = &m.bufs[p.g.w.0].place else { return None };
     let name = m.bufs[p.g.w.0].name.clone();
-    if p.g.group.is_bytes() {
+    if p.g.group != DotKind::Words {
         let bytes = c.codes()?;
         return p.g.weights(m, name, &bytes, 1);
     }

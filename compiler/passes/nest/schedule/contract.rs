@@ -271,7 +271,8 @@ fn columns(m: &Module, p: &mut Contraction, facts: Facts) -> Option<Sym> {
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);
     let taps = || fuller_row(m, p).is_some_and(|row| panels::runs_in_vectors(row.1, facts));
-    if next.is_some_and(|v| p.is_only_of_a(v)) && (p.reduction.len() == 1 || taps()) {
+    let exchanges = !matches!(p.product, ProductKind::Dot { group: DotKind::WordsByBytes, .. });
+    if exchanges && next.is_some_and(|v| p.is_only_of_a(v)) && (p.reduction.len() == 1 || taps()) {
         std::mem::swap(&mut p.a, &mut p.b);
         if let ProductKind::Dot { group: DotKind::Bytes | DotKind::LongBytes, swapped } = &mut p.product {
             *swapped = !*swapped;

@@ -88,7 +88,13 @@ pub(super) fn un(op: Un, bits: Bits) -> Option<[u32; 2]> {
         Un::Swap(2) => Some([EXT | 8 << 11, 0]),
         Un::Narrow(2) => wide([XTN[1], 0]),
         Un::Narrow(1) => wide([XTN[1], XTN[0]]),
-        Un::UnsignedToFloat | Un::Brain | Un::Swap(_) | Un::Narrow(_) | Un::Part(_) => None,
+        Un::UnsignedToFloat
+        | Un::Brain
+        | Un::ShlWords(_)
+        | Un::SarWords(_)
+        | Un::Swap(_)
+        | Un::Narrow(_)
+        | Un::Part(_) => None,
     }
 }
 

@@ -99,6 +99,12 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
         Un::Shl(n) => (row!(VEX_Vpslld_ymm_ymm_imm8 EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8), Some(u32::from(n))),
         Un::Shr(n) => (row!(VEX_Vpsrld_ymm_ymm_imm8 EVEX_Vpsrld_zmm_k1z_zmmm512b32_imm8), Some(u32::from(n))),
         Un::Sar(n) => (row!(VEX_Vpsrad_ymm_ymm_imm8 EVEX_Vpsrad_zmm_k1z_zmmm512b32_imm8), Some(u32::from(n))),
+        Un::ShlWords(n) => {
+            (row!(VEX_Vpsllw_ymm_ymm_imm8 EVEX_Vpsllw_zmm_k1z_zmmm512_imm8), Some(u32::from(n)))
+        }
+        Un::SarWords(n) => {
+            (row!(VEX_Vpsraw_ymm_ymm_imm8 EVEX_Vpsraw_zmm_k1z_zmmm512_imm8), Some(u32::from(n)))
+        }
         // See [`narrow`].
         Un::Narrow(_) => (row!(INVALID INVALID), None),
         Un::Swap(k) => (
@@ -164,6 +170,8 @@ fn un64(op: Un) -> (Row, Option<u32>) {
         Un::Sar(n) => (row!(INVALID EVEX_Vpsraq_zmm_k1z_zmmm512b64_imm8), Some(u32::from(n))),
         // Swaps count lanes of 32 bits.
         Un::Swap(_)
+        | Un::ShlWords(_)
+        | Un::SarWords(_)
         | Un::Narrow(_)
         | Un::Part(_)
         | Un::Half

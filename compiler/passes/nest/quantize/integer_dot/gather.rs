@@ -2,7 +2,7 @@
 
 use super::operands;
 use super::{FEW, FLIP, Plan, suffix};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, visit};
+use crate::nest::{BinOp, Buf, DotKind, Expr, Kernel, Layout, Module, Place, visit};
 use crate::passes::nest::analysis::shape::{Uses, instance};
 use crate::sym::Sym;
 use crate::tensor::ElemType;
@@ -10,22 +10,26 @@ use crate::tensor::ElemType;
 /// A kernel before `k` that copies the activations to groups, with channels innermost, and inverts the sign
 /// bit if the dot products require it. If the activations are an image with a border made for `k` only, the
 /// kernel also makes the border.
-pub(super) fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
+pub(super) fn gather(m: &mut Module, k: Kernel, p: &Plan, group: DotKind) -> (Kernel, Buf) {
     // Eights are two adjacent quads.
-    let quads = if p.g.group.is_long() { 2 } else { 1 };
-    let (x, of, size) = (p.g.x.0, p.g.of_x, p.g.group.size() / quads);
+    let quads = if group.is_long() { 2 } else { 1 };
+    let (x, of, size) = (p.g.x.0, p.g.of_x, group.size() / quads);
     // Signed parts of a group are masked when they are combined.
-    let signed = p.g.group.signs().is_some_and(|s| s.0);
+    let signed = group.signs().is_some_and(|s| s.0);
     let by = match (p.flips, m.bufs[x].ty) {
         (false, _) => 0,
         (true, ElemType::I8) => FLIP,
         (true, _) => -FLIP,
     };
     let bordered = bordered(m, k, x, of);
+    let long = m.bufs[x].dims[of].as_const().is_none_or(|n| n > size * quads);
+    if bordered.is_none() && long && operands::is_innermost(m, (x, of)) && group != DotKind::Words {
+        return padded_rows(m, k, (x, of), (group, by));
+    }
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
     dims[of] = channels.ceil_div(size * quads) * quads;
-    let suffix = suffix(p);
+    let suffix = suffix(group);
     let name = format!("{}.{suffix}", m.bufs[x].name);
     let rank = dims.len();
     let out = m.temp(name, ElemType::I32, dims);
@@ -81,6 +85,35 @@ pub(super) fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
         visit::drop_calls(&mut m.driver, &|k| k == b.kernel);
     }
     (id, if quads > 1 { in_eights(m, out, of) } else { out })
+}
+
+/// Copies rows of bytes whose length is no multiple of a group, with zeros behind each; `by` is added.
+fn padded_rows(
+    m: &mut Module,
+    k: Kernel,
+    (x, of): (Buf, usize),
+    (group, by): (DotKind, i64),
+) -> (Kernel, Buf) {
+    let ty = match (m.bufs[x].ty, by) {
+        (t, 0) => t,
+        (ElemType::I8, _) => ElemType::U8,
+        _ => ElemType::I8,
+    };
+    let (mut dims, layout) = (m.bufs[x].dims.clone(), m.bufs[x].layout.clone());
+    let extent = dims[of];
+    dims[of] = extent.ceil_div(group.size()) * group.size();
+    let suffix = suffix(group);
+    let out = m.temp(format!("{}.{suffix}", m.bufs[x].name), ty, dims);
+    m.bufs[out].layout = layout;
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(out, &origin, |kb, at| {
+        let v = Expr::Cast(ElemType::I32, Box::new(kb.load(x, at)));
+        let v = if by != 0 { v + Expr::int(ElemType::I32, by) } else { v };
+        let v = operands::within(kb.m, at[of], extent, v, Expr::int(ElemType::I32, 0));
+        Expr::Cast(ty, Box::new(v))
+    });
+    operands::before(m, k, id, suffix);
+    (id, group.view(m, (out, of)))
 }
 
 /// A view of quads as eights, two quads per element.

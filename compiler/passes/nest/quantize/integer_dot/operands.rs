@@ -23,7 +23,7 @@ impl DotKind {
     pub(crate) fn view(self, m: &mut Module, (b, of): (Buf, usize)) -> Buf {
         let (mut dims, layout) = (m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
         dims[of] = dims[of].floor_div(self.size());
-        let v = m.view_as(b, self.factor(), dims);
+        let v = m.view_as(b, self.factors()[0], dims);
         m.bufs[v].layout = layout;
         v
     }
@@ -106,7 +106,7 @@ impl Grouped {
             out[at..at + bytes].copy_from_slice(v);
         }
         dims[self.of_w] = groups as i64;
-        Some(m.constant(name, Arc::new(ConstData::new(self.group.factor(), dims, out)?)))
+        Some(m.constant(name, Arc::new(ConstData::new(self.group.factors()[1], dims, out)?)))
     }
     /// Rewrites the contraction to dot products of `x` and `w`, both in groups; `total` replaces the
     /// accumulator afterwards.

@@ -36,7 +36,7 @@ pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan>
 /// A kernel before `k` that groups the operand along the channel, padded with zeros.
 pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let operand = (p.g.w.0, p.g.of_w);
-    let name = format!("{}.{}", m.bufs[operand.0].name, suffix(p));
+    let name = format!("{}.{}", m.bufs[operand.0].name, suffix(p.g.group));
     let (id, out) = operands::interleave(m, k, operand, (name, p.g.group.size()), |group| match p.lessens {
         true => Expr::bin(BinOp::Xor, group, Expr::int(ElemType::I32, 0x8080_8080)),
         false => group,

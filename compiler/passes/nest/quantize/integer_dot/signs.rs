@@ -46,6 +46,7 @@ pub(super) fn of_constant(m: &Module, dot: Dot, x: Buf, w: Buf) -> Option<Way> {
     match (dot, is_unsigned) {
         (Dot::None, _) => None,
         // Words are extended from unsigned bytes.
+        (Dot::Pairs, _) if signed => way(DotKind::WordsByBytes, !is_unsigned),
         (Dot::Pairs, _) => way(DotKind::Words, !is_unsigned),
         (Dot::Quads, _) if !signed => None,
         (Dot::Quads, _) => way(DotKind::Bytes, !is_unsigned),
