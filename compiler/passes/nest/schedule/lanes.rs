@@ -199,6 +199,18 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
     joined
 }
 
+/// Fuses adjacent loops around that of `var` whose lengths are both known at run time only: positions of rows
+/// then need no divisions, and tasks have several rows, however these are distributed over the loops. A loop
+/// of a known length inside keeps vectors that run across its rows.
+fn fuse_rows(m: &mut Module, nest: &mut ParNest, var: Sym) {
+    let may_join = |l: &(Sym, Dim)| l.0 != var && l.1.as_const().is_none();
+    for i in (1..nest.loops.len()).rev() {
+        if i < nest.loops.len() && nest.loops[i - 1..=i].iter().all(may_join) {
+            fused(m, nest, i - 1);
+        }
+    }
+}
+
 /// Fuses loop `i` of a nest and the next inner one if every access is contiguous across them. The loop that
 /// replaces both.
 fn fused(m: &mut Module, nest: &mut ParNest, i: usize) -> Option<Sym> {

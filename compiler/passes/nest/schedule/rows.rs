@@ -134,12 +134,52 @@ impl Slots {
 
 /// Minimum elements of a task of vectors.
 const SHARE: i64 = 8192;
+/// Iterations that are enough for the threads, and for a task.
+const ENOUGH: i64 = 64;
 
 /// The loops around vectors (`body` is inside all of them). If the outermost loop has too few iterations for
 /// the threads, a loop over pieces of the inner ones is added.
 pub(crate) fn share(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
-    let size = cost::trip_count(&body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
-    share_of_size(m, loops, body, size)
+    let size = cost::trip_count(&body, &mut HashMap::new()).unwrap_or(Dim::constant(1));
+    let unknown = |l: &(Sym, Dim)| l.1.as_const().is_none();
+    // Sizes of several loops would make long expressions of the bounds of tasks.
+    if let [Stmt::For { kind: LoopKind::Vec(_), .. }] = body.as_slice()
+        && size.as_const().is_none()
+        && !m.syms.has_loops(size)
+        && loops.iter().rev().take(2).all(unknown)
+        && !loops.is_empty()
+    {
+        return share_of_run_time_size(m, loops, body, size);
+    }
+    share_of_size(m, loops, body, size.as_const())
+}
+
+/// The same for vectors of a run-time length, inside loops of which the two innermost have one, too: tasks have
+/// iterations of both, however many either has.
+fn share_of_run_time_size(
+    m: &mut Module,
+    mut loops: Vec<(Sym, Dim)>,
+    mut body: Vec<Stmt>,
+    mut size: Dim,
+) -> Vec<Stmt> {
+    let mut inner = None;
+    if loops.len() > 1
+        && let Some((var, hi)) = loops.pop()
+    {
+        let piece;
+        (piece, body) = in_pieces(m, (var, hi), ROWS.into(), body);
+        inner = Some(piece);
+        size = size * hi;
+    }
+    if let Some(row) = loops.pop() {
+        // At most four times as many elements as a share has; a quotient by the length would take more time.
+        let most = (Dim::constant(ENOUGH) - size.floor_div(SHARE / (4 * ENOUGH))).max(1);
+        let piece;
+        (piece, body) = in_pieces(m, row, most, body);
+        loops.push(piece);
+    }
+    loops.extend(inner);
+    parallel(m, &loops, body)
 }
 
 /// The same for a body of `size` elements.
@@ -149,7 +189,6 @@ pub(crate) fn share_of_size(
     mut body: Vec<Stmt>,
     mut size: Option<i64>,
 ) -> Vec<Stmt> {
-    const ENOUGH: i64 = 64;
     let first = loops.first().and_then(|l| l.1.as_const());
     let all = size
         .zip(loops.iter().map(|l| l.1.as_const()).try_fold(1i64, |n, e| n.checked_mul(e?)))
@@ -170,19 +209,23 @@ pub(crate) fn share_of_size(
         return wrap(&loops, body);
     }
     let Some((var, hi)) = loops.pop() else { return body };
-    let zero = Dim::constant(0);
     let most = size.map_or(ROWS, |n| SHARE / n.max(1)).clamp(1, ENOUGH);
     let most = hi.as_const().map_or(most, |h| most.min(h.max(1)));
     if most == 1 {
         loops.push((var, hi));
         return parallel(m, &loops, body);
     }
+    let (piece, body) = in_pieces(m, (var, hi), most.into(), body);
+    loops.push(piece);
+    parallel(m, &loops, body)
+}
+
+/// A loop over pieces of at most `most` iterations of a loop, and what is inside of it.
+fn in_pieces(m: &mut Module, (var, hi): (Sym, Dim), most: Dim, body: Vec<Stmt>) -> ((Sym, Dim), Vec<Stmt>) {
     let pieces = hi.ceil_div(most);
-    let c = m.syms.loop_var("c", zero, pieces);
+    let c = m.syms.loop_var("c", Dim::constant(0), pieces);
     let lo = Dim::sym(c) * most;
     let end = if hi.modulo(most).as_const() == Some(0) { lo + most } else { hi.min(lo + most) };
     m.syms.set_loop_range(var, lo, end);
-    let body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body }];
-    loops.push((c, pieces));
-    parallel(m, &loops, body)
+    ((c, pieces), vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body }])
 }

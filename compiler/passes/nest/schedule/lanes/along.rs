@@ -8,7 +8,7 @@ use super::stage_through_scratch::{self, Staging};
 use super::sums_abreast::{self, Block};
 use super::uniform_indices;
 use super::window_rows::{self, WindowRows};
-use super::{Relayout, Vectors, collapse, order_loops, suits, vector};
+use super::{Relayout, Vectors, collapse, fuse_rows, order_loops, suits, vector};
 use crate::nest::form::{Elements, first_store, rows};
 use crate::nest::schedule::Schedule;
 use crate::nest::{Expr, LoopKind, Module, Stmt, visit};
@@ -91,6 +91,7 @@ fn along(
     if let Some(v) = collapse(m, &mut nest, var) {
         var = v;
     }
+    fuse_rows(m, &mut nest, var);
     if vectors.caps.shuffles.are_known()
         && !lanes64::has(m, &nest.body)
         && let Some(v) = permuted_loads::interleave(m, &mut nest, var, vectors)
