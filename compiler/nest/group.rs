@@ -19,8 +19,8 @@ pub enum DotKind {
     PairedBytes,
     /// Two signed integers of 16 bits; sums are i32, modulo 2^32.
     Words,
-    /// Four signed integers of 16 bits in a, of which the second is the factor of the third in b, and the third
-    /// that of the second; four signed bytes in b. Sums are i32, modulo 2^32.
+    /// Four signed integers of 16 bits in a, of which the second is the factor of the third in b, and the
+    /// third that of the second; four signed bytes in b. Sums are i32, modulo 2^32.
     WordsByBytes,
     /// Two bf16, the upper one first; sums are f32.
     Halves,

@@ -102,8 +102,8 @@ pub(super) struct Emit<'a, 'b> {
     pub unrolled: Map<Sym, Dim>,
     pub lanes: Option<Lanes>,
     pub words: Map<Word, Value>,
-    /// Factors of dot products of words, made of a value in a block: of its even or odd parts, as a scalar or a
-    /// vector.
+    /// Factors of dot products of words, made of a value in a block: of its even or odd parts, as a scalar
+    /// or a vector.
     pub factors: Map<(Block, (Value, bool, bool)), Value>,
     pub fails: Map<Status, Block>,
     /// The error exit of `call`.

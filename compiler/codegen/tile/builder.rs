@@ -43,7 +43,8 @@ pub struct Builder {
     /// Constants, defined once at the entry.
     hoisted: Vec<Node>,
     known: Map<Op, Value>,
-    /// Binary vector operations of this block, for common subexpression elimination in unrolled loops.
+    /// Vector operations of one or two operands of this block, for common subexpression elimination in
+    /// unrolled loops.
     made: Map<(Op, Value, Value), Value>,
     /// The same for integer operations, and vectors and masks derived from them.
     counted: Map<(Op, Vec<Value>), Value>,
@@ -334,11 +335,14 @@ impl Builder {
     }
     /// A lane-wise operation.
     pub fn bin_of(&mut self, op: Bin, a: Value, b: Value, bits: Bits) -> Value {
-        let key = (Op::Bin(op, bits), a, b);
+        self.once((Op::Bin(op, bits), a, b), &[a, b])
+    }
+    /// A vector operation, or what it made of its operands in this block before.
+    fn once(&mut self, key: (Op, Value, Value), operands: &[Value]) -> Value {
         if let Some(v) = self.made.get(&key) {
             return *v;
         }
-        let v = self.value(key.0, &[a, b], None, Class::Vector);
+        let v = self.value(key.0, operands, None, Class::Vector);
         self.made.insert(key, v);
         v
     }
@@ -352,13 +356,7 @@ impl Builder {
     }
     /// The same, or what it made of the operand in this block before.
     pub(super) fn un_once(&mut self, op: Un, a: Value) -> Value {
-        let key = (Op::Un(op, Bits::B32), a, a);
-        if let Some(v) = self.made.get(&key) {
-            return *v;
-        }
-        let v = self.un(op, a);
-        self.made.insert(key, v);
-        v
+        self.once((Op::Un(op, Bits::B32), a, a), &[a])
     }
     /// Exchanges lanes i and i ^ k, of `bits`. ISAs without a form of 64 bits exchange pairs of 32 bits.
     pub fn swap_lanes(&mut self, k: u8, a: Value, bits: Bits) -> Value {

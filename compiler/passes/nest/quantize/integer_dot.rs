@@ -13,8 +13,8 @@
 //!   where they are, through a view. Others a kernel before the contraction puts together (`gather`). For
 //!   dot products of words a kernel before the contraction makes words of them (`spread`): each is read for
 //!   many columns.
-//! * Levels without dot products of bytes multiply words by bytes ([`DotKind::WordsByBytes`]): the weights are
-//!   the same quads as on all other levels, so that an object has one copy, and tiles extend them in
+//! * Levels without dot products of bytes multiply words by bytes ([`DotKind::WordsByBytes`]): the weights
+//!   are the same quads as on all other levels, so that an object has one copy, and tiles extend them in
 //!   registers, once for all rows. Both are pairs of words where vectors run along the activations
 //!   (`in_rows`), and where quads would need many zeros (`suits_pairs`).
 //! * Levels that multiply matrices of bytes take eights in place of quads, as i64 elements, where there are
@@ -145,19 +145,13 @@ fn plan(m: &Module, k: Kernel, c: &ByteSum, caps: Caps) -> Option<Plan> {
 
 /// True if adjacent results have the same weights: vectors run along the activations.
 fn in_rows(m: &Module, k: Kernel, x: &(Buf, Vec<Dim>), w: &(Buf, Vec<Dim>)) -> bool {
-    let body = &m.kernels[k].body;
-    let (loops, inner) = form::par_loops(body);
-    let mut next = None;
-    visit::walk(inner, &mut |s| {
-        if let Stmt::Store { buf, at, .. } = s {
-            next = unit_stride_var(m, *buf, at, &loops);
-        }
-    });
+    let (loops, inner) = form::par_loops(&m.kernels[k].body);
+    let next = form::first_store(inner).and_then(|(buf, at)| unit_stride_var(m, buf, &at, &loops));
     next.is_some_and(|v| form::depends(&x.1, v) && !form::depends(&w.1, v))
 }
 
-/// True if quads of words need more zeros than pairs, and those take more time than what else pairs cost: none
-/// if they are read in place, single bytes if they are not adjacent, rows of bytes else.
+/// True if quads of words need more zeros than pairs, and those take more time than what else pairs cost:
+/// none if they are read in place, single bytes if they are not adjacent, rows of bytes else.
 fn suits_pairs(m: &Module, pairs: &Grouped) -> bool {
     let padded = |size: i64| ((pairs.extent + size - 1) / size * size) as f64;
     let most = match (pairs.in_place(m), operands::is_innermost(m, (pairs.x.0, pairs.of_x))) {

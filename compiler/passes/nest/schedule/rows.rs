@@ -66,20 +66,15 @@ impl Tasks {
     pub fn apply(self, m: &mut Module, mut nest: ParNest, ways: Ways) -> Vec<Stmt> {
         let Tasks::Rows { most, abreast } = self else { return wrap(&nest.loops, nest.body) };
         let Some((var, hi)) = nest.loops.pop() else { return nest.body };
-        let zero = Dim::constant(0);
-        let pieces = hi.ceil_div(most);
-        let c = m.syms.loop_var("c", zero, pieces);
+        let ((c, pieces), mut body) = in_pieces(m, (var, hi), most.into(), nest.body.clone());
         let lo = Dim::sym(c) * most;
-        let end = if hi.modulo(most).as_const() == Some(0) { lo + most } else { hi.min(lo + most) };
-        m.syms.set_loop_range(var, lo, end);
-        let mut body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body.clone() }];
         if abreast > 1 {
             let (short, row) = ways.several.unwrap_or((None, nest.body));
-            let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
+            let b = m.syms.loop_var("b", Dim::constant(0), Dim::constant(most / abreast));
             let several = lanes::interleave(m, &row, var, lo + Dim::sym(b) * abreast, abreast);
             let several = vec![Stmt::seq(b, most / abreast, several)];
             let whole = m.syms.simplify(hi.floor_div(most));
-            let all = end == lo + most;
+            let all = hi.modulo(most).as_const() == Some(0);
             let exist = (!all).then(|| Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole));
             let cond = exist.into_iter().chain(short).reduce(|a, b| Expr::bin(BinOp::And, a, b));
             body = match cond {
@@ -154,8 +149,8 @@ pub(crate) fn share(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> 
     share_of_size(m, loops, body, size.as_const())
 }
 
-/// The same for vectors of a run-time length, inside loops of which the two innermost have one, too: tasks have
-/// iterations of both, however many either has.
+/// The same for vectors of a run-time length, inside loops of which the two innermost have one, too: tasks
+/// have iterations of both, however many either has.
 fn share_of_run_time_size(
     m: &mut Module,
     mut loops: Vec<(Sym, Dim)>,
