@@ -178,7 +178,13 @@ fn worsens_columns(m: &Module, c: &Contraction, from: (Buf, &[Dim]), to: (Buf, &
     match (extent(before), extent(after)) {
         (Some(Some(_)), Some(None)) => is_temp(m, m.storage(to.0)),
         // Operands of matrix products can be swapped (`schedule/contract.rs`), those of convolutions cannot.
-        (Some(Some(b)), Some(Some(a))) => reduction.len() == 1 && 3 * a * padded(b) < 2 * b * padded(a),
+        // Weights in the place of rows are read in place, in pieces of a row of a tile: with one vector of
+        // columns, there are few products for each.
+        (Some(Some(b)), Some(Some(a))) => {
+            let weights = before != after && (m.is_constant(c.a.0) || m.is_constant(c.b.0));
+            let few = weights && padded(a) <= LANES;
+            reduction.len() == 1 && (few || 3 * a * padded(b) < 2 * b * padded(a))
+        }
         _ => false,
     }
 }

@@ -254,13 +254,13 @@ impl Reader<'_> {
         let in_loop = read_in_loops(body).into_iter().any(|b| m.storage(b) == map.buf);
         let form = m.form(self.k);
         let contraction = form.contraction().is_some();
-        let plain = self.indices(&is_plain);
+        let plain = self.indices(&|d| is_plain(m, d));
         let size = map.value.size();
         match cost(m, map) {
             Cost::Remap => {
                 // Inner loops must stay free of divisions.
                 (plain || contraction && self.indices(&|d| split_div_mod::removes(m, body, d)))
-                    && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
+                    && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(m, *d)))
             }
             _ if contraction || slides(m, self.k) => false,
             Cost::Cheap => plain && (alone || size <= 6) && (!in_loop || size <= 8),

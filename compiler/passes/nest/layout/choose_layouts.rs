@@ -4,6 +4,7 @@
 
 mod apart;
 mod channels_first;
+mod reshaped;
 mod unflatten;
 
 use crate::diag::Result;
@@ -30,6 +31,7 @@ const FEW: i64 = 8;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
+    reshaped::run(m);
     let viewed = viewed_images(m);
     let shared = written_in_parts(m);
     for k in visit::calls(&m.driver) {
