@@ -319,7 +319,7 @@ impl<'a> Unit<'a> {
                 .map_err(bug)?;
             let tile::Code { bytes, steps, rows, .. } = t.code;
             let jump: Vec<ModuleReloc> = t.jump.iter().map(|j| j.reloc(&tiles)).collect();
-            let align = if jump.is_empty() { 64 } else { 16 };
+            let align = t.jump.as_ref().map_or(64, |j| j.align);
             sink.define_function_bytes(id, align, &bytes, &jump).map_err(bug)?;
             tiles.push(id);
             defined.push(Defined {

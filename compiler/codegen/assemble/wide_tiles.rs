@@ -31,6 +31,8 @@ pub(super) struct Jump {
     at: u32,
     kind: Reloc,
     addend: i64,
+    /// The alignment of the function that jumps.
+    pub(super) align: u64,
 }
 
 impl Jump {
@@ -56,7 +58,7 @@ impl Distinct<'_> {
             name: self.name.clone(),
             variant: self.source.id.variant,
             code: tile::Code { bytes: stub.bytes, steps: vec![], rows, stack },
-            jump: Some(Jump { to, at: stub.jump, kind: stub.kind, addend: stub.addend }),
+            jump: Some(Jump { to, at: stub.jump, kind: stub.kind, addend: stub.addend, align: stub.align }),
             listing: String::new(),
         }
     }

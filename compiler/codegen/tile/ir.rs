@@ -10,7 +10,7 @@ mod op;
 mod width;
 
 use crate::target::Adjacent;
-pub use elements::{Bits, Bytes, Factors, Form, Number};
+pub use elements::{Bits, Bytes, Factors, Form, Literal, Number};
 pub use op::{Bin, Op, Pred, Un};
 pub use width::Width;
 
@@ -91,8 +91,8 @@ pub struct Node {
     pub args: Vec<Value>,
     /// Memory operand.
     pub mem: Option<Mem>,
-    /// A constant in all lanes, read from the literals after the code, that replaces the last operand.
-    pub literal: Option<Number>,
+    /// A constant in all lanes, read from memory, that replaces the last operand.
+    pub literal: Option<Literal>,
     /// Result.
     pub def: Option<Value>,
     /// Source line.

@@ -6,9 +6,6 @@ use super::ir::{Func, Node, Number, Op};
 use super::isa::{self, Machine};
 use crate::codegen::Map;
 
-/// Bytes of an instruction, about.
-const INSTRUCTION: usize = 4;
-
 /// A function to compile.
 pub struct Merged {
     /// It, with literals if it has several users.
@@ -63,7 +60,7 @@ fn shared(all: &[&Func], group: &[usize]) -> Option<Merged> {
     let users = group.iter().enumerate();
     let users = users.map(|(u, i)| (*i, stub(machine, &columns, u))).collect::<Vec<_>>();
     let stubs: usize = users.iter().map(|(_, s)| s.as_ref().map_or(0, |s| s.bytes.len())).sum();
-    let code = INSTRUCTION * func.blocks.iter().map(|b| b.nodes.len()).sum::<usize>();
+    let code = machine.instruction() * func.blocks.iter().map(|b| b.nodes.len()).sum::<usize>();
     let pays = users.iter().all(|u| u.1.is_some()) && stubs < (group.len() - 1) * code;
     pays.then_some(Merged { func, users })
 }

@@ -49,6 +49,8 @@ pub struct Stub {
     pub kind: Reloc,
     /// See `jump`.
     pub addend: i64,
+    /// Its alignment.
+    pub align: u64,
 }
 
 /// Compiles a tile.

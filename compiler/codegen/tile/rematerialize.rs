@@ -7,7 +7,7 @@
 //! Innermost loops with free registers load their constants before they begin.
 
 use super::live::{self, pressure};
-use crate::codegen::tile::ir::{Bin, Block, Class, Func, Line, Node, Op, Value};
+use crate::codegen::tile::ir::{Bin, Block, Class, Func, Line, Literal, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
 /// Vector registers reserved for temporaries of instruction forms.
@@ -259,7 +259,8 @@ fn fresh(f: &mut Func, op: Op) -> (Node, Value) {
 /// Folds a constant into the memory operand of an instruction, if possible.
 fn fold(n: &mut Node, constants: &Map<Value, Op>) {
     let known = |v: &Value| match constants.get(v) {
-        Some(Op::Const(x)) => Some(*x),
+        Some(Op::Const(x)) => Some(Literal::from(*x)),
+        Some(Op::Literal(k, bits)) => Some(Literal::Passed(*k, *bits)),
         _ => None,
     };
     if n.mem.is_some() {

@@ -20,7 +20,8 @@
 //! [in_words] [in_quads]` says what [`Func`] does.
 
 use super::ir::{
-    Bin, Bits, Block, Bytes, Class, Factors, Form, Func, Line, Mem, Node, Number, Op, Pred, Un, Value, Width,
+    Bin, Bits, Block, Bytes, Class, Factors, Form, Func, Line, Literal, Mem, Node, Number, Op, Pred, Un,
+    Value, Width,
 };
 use crate::codegen::math::Table;
 use crate::target::Adjacent;
@@ -77,6 +78,7 @@ names!(Width { "avx2" Avx2 "avx512" Avx512 "neon" Neon "rvv128" Rvv128 "rvv256" 
 names!(Class { "int" Int "vector" Vector "mask" Mask });
 names!(Bits { "b32" B32 "b64" B64 });
 names!(Number { "word" Word(x) "long" Long(x) });
+names!(Literal { "word" Word(x) "long" Long(x) "passed" Passed(k, bits) });
 names!(Pred { "eq" Eq "lt" Lt "le" Le "unordered" Unordered "ne" Ne });
 names!(Bytes { "mixed" Mixed "signed" Signed "narrow" Narrow "unsigned" Unsigned });
 names!(Factors { "bytes" Bytes(of) "halves" Halves });

@@ -38,6 +38,38 @@ impl Number {
     }
 }
 
+/// A constant in all lanes that an instruction reads from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Literal {
+    /// 32 bits, behind the code.
+    Word(u32),
+    /// 64 bits, behind the code.
+    Long(u64),
+    /// An entry of the literals whose address the caller passes
+    /// ([`merge`](crate::codegen::tile::merge)).
+    Passed(u32, Bits),
+}
+
+impl Literal {
+    /// Size of the lanes.
+    pub(in crate::codegen::tile) fn bits(self) -> Bits {
+        match self {
+            Literal::Word(_) => Bits::B32,
+            Literal::Long(_) => Bits::B64,
+            Literal::Passed(_, bits) => bits,
+        }
+    }
+}
+
+impl From<Number> for Literal {
+    fn from(x: Number) -> Literal {
+        match x {
+            Number::Word(x) => Literal::Word(x),
+            Number::Long(x) => Literal::Long(x),
+        }
+    }
+}
+
 /// The memory format of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]

@@ -145,7 +145,7 @@ pub enum Op {
     /// A constant in all lanes.
     Const(Number),
     /// A constant in all lanes, entry k of the literals whose address the caller passes
-    /// ([`merge`](crate::codegen::tile::merge)). aarch64 only.
+    /// ([`merge`](crate::codegen::tile::merge)). Not on RISC-V.
     Literal(u32, Bits),
     /// A constant per lane: the leading ones of 16.
     Table(&'static Table),

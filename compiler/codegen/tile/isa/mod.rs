@@ -48,6 +48,10 @@ pub(super) trait Machine {
     fn stub(&self, _: &[Number]) -> Option<Stub> {
         None
     }
+    /// Bytes of an instruction, about.
+    fn instruction(&self) -> usize {
+        4
+    }
     /// Whether the machine has an operation.
     fn has_op(&self, op: Op) -> bool;
     /// Whether vectors of a form can be loaded or stored, with or without a mask.

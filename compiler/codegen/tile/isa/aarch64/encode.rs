@@ -58,7 +58,7 @@ pub(super) fn stub(literals: &[Number]) -> tile::Stub {
     let mut words = vec![table::ADR | (16 / 4) << 5 | LITERALS, table::BRANCH, 0, 0];
     literals.iter().for_each(|x| words.extend(x.vector()));
     let bytes = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    tile::Stub { bytes, jump: 4, kind: Reloc::Arm64Call, addend: 0 }
+    tile::Stub { bytes, jump: 4, kind: Reloc::Arm64Call, addend: 0, align: 16 }
 }
 
 pub(super) fn number(a: Allocation) -> u32 {

@@ -4,15 +4,16 @@
 //! literals, which are behind `ret`, relative to the instruction pointer; it needs no relocation.
 //! Epilogues have the form that Windows' unwinder knows: nothing but `pop` before `ret`.
 
-use super::registers::SAVED;
+use super::registers::{LITERALS, SAVED};
 use super::table;
 use crate::codegen::Map;
 use crate::codegen::debug::rows;
-use crate::codegen::tile::Code;
-use crate::codegen::tile::ir::{Line, Node, Number, Op, Width};
+use crate::codegen::tile::ir::{Line, Literal, Node, Number, Op, Width};
 use crate::codegen::tile::regalloc::Alloc;
+use crate::codegen::tile::{Code, Stub};
 use crate::codegen::unwind::Step;
 use crate::diag::{Failure, Result};
+use cranelift_codegen::binemit::Reloc;
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, get_gpr64, get_k, get_xmm, get_ymm, get_zmm, qword_ptr, ymmword_ptr,
     zmmword_ptr,
@@ -80,6 +81,31 @@ pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<Code> {
         rows: vec![],
     };
     e.run().map_err(bug)
+}
+
+/// Bytes of an entry of the literals that a stub passes: as much as an instruction reads.
+fn entry(w: Width) -> usize {
+    if w == Width::Avx2 { 32 } else { 8 }
+}
+
+/// Entry `k` of the literals that a stub passes; `each`: one constant for all lanes.
+pub(super) fn passed(w: Width, k: u32, each: bool) -> MemoryOperand {
+    let (base, none) = (Register::RAX + LITERALS as u32, Register::None);
+    MemoryOperand::with_base_displ_size_bcst_seg(base, i64::from(k) * entry(w) as i64, 1, each, none)
+}
+
+/// A function that passes literals to another one, which follow its code.
+pub(super) fn stub(w: Width, literals: &[Number]) -> Stub {
+    let size = entry(w);
+    let first = size.max(16);
+    // lea r11, [rip + literals]; jmp
+    let mut bytes = vec![0x4c, 0x8d, 0x1d, first as u8 - 7, 0, 0, 0, 0xe9];
+    bytes.resize(first, 0);
+    for x in literals {
+        let x: Vec<u8> = x.vector().iter().flat_map(|w| w.to_le_bytes()).collect();
+        bytes.extend(x.iter().cycle().take(size));
+    }
+    Stub { bytes, jump: 8, kind: Reloc::X86CallPCRel4, addend: -4, align: first as u64 }
 }
 
 impl Emit<'_> {
@@ -268,11 +294,12 @@ impl Emit<'_> {
         }
     }
     /// A broadcast constant as a memory operand.
-    pub(super) fn beside(&mut self, x: Number) -> std::result::Result<MemoryOperand, IcedError> {
+    pub(super) fn beside(&mut self, x: Literal) -> std::result::Result<MemoryOperand, IcedError> {
         let wide = self.width == Width::Avx512;
         let words = match x {
-            Number::Word(x) => vec![x],
-            Number::Long(x) => vec![x as u32, (x >> 32) as u32],
+            Literal::Word(x) => vec![x],
+            Literal::Long(x) => vec![x as u32, (x >> 32) as u32],
+            Literal::Passed(k, _) => return Ok(passed(self.width, k, wide)),
         };
         let n = if wide { 1 } else { self.width.lanes() as usize / words.len() };
         let l = self.literal(words.repeat(n));

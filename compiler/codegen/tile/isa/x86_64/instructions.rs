@@ -1,6 +1,6 @@
 //! Encodes the operations of a block.
 
-use super::encode::{Emit, column};
+use super::encode::{Emit, column, passed};
 use super::table::{self, Row};
 use crate::codegen::tile::ir::{Bin, Bits, Bytes, Form, Node, Number, Op, Pred, Un, Width};
 use iced_x86::code_asm::{dword_ptr, get_k, get_ymm, get_zmm, qword_ptr, word_ptr};
@@ -69,6 +69,7 @@ impl Emit<'_> {
             | Op::MulImm(_) => self.scalar(n.op, &p),
             Op::Address | Op::First(_) | Op::AnyLane => self.scalar(n.op, &p),
             Op::Const(_)
+            | Op::Literal(..)
             | Op::Table(_)
             | Op::LaneNumbers(_)
             | Op::SomeLanes(_)
@@ -170,7 +171,7 @@ impl Emit<'_> {
         };
         self.add(i)
     }
-    /// Constants in literals after the code.
+    /// Constants in literals.
     fn constant(&mut self, op: Op, p: &Places) -> Encoded<()> {
         let c = column(self.width);
         let i = match op {
@@ -192,6 +193,9 @@ impl Emit<'_> {
                     (_, Some(z)) => self.a.vbroadcastss(z, m),
                     _ => Ok(()),
                 };
+            }
+            Op::Literal(k, bits) => {
+                Instruction::with2(table::broadcast(bits)[c], p.d, passed(self.width, k, false))
             }
             Op::Table(x) => {
                 let l = self.literal(x.to_vec());

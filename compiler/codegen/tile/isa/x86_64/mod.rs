@@ -7,9 +7,9 @@ mod select;
 mod table;
 
 use super::{Machine, Reach};
-use crate::codegen::tile::Code;
-use crate::codegen::tile::ir::{Bits, Class, Form, Func, Node, Op, Value, Width};
+use crate::codegen::tile::ir::{Bits, Class, Form, Func, Node, Number, Op, Value, Width};
 use crate::codegen::tile::regalloc::Alloc;
+use crate::codegen::tile::{Code, Stub};
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 
@@ -25,14 +25,20 @@ impl Machine for X86 {
     fn class(&self, c: Class) -> RegClass {
         registers::class(self.0, c)
     }
-    fn env(&self, _: &Func) -> MachineEnv {
-        registers::env(self.0)
+    fn env(&self, f: &Func) -> MachineEnv {
+        registers::env(f)
     }
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
         registers::operands(f, n, reg)
     }
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Code> {
         encode::encode(self.0, f, out)
+    }
+    fn stub(&self, literals: &[Number]) -> Option<Stub> {
+        Some(encode::stub(self.0, literals))
+    }
+    fn instruction(&self) -> usize {
+        6
     }
     fn has_op(&self, op: Op) -> bool {
         table::has_op(op, encode::column(self.0))

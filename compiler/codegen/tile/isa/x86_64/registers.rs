@@ -1,6 +1,6 @@
 //! Registers: allocatable ones, callee-saved ones, and constraints of instructions.
 
-use crate::codegen::tile::ir::{Class, Func, Node, Op, Value, Width};
+use crate::codegen::tile::ir::{Class, Func, Literal, Node, Op, Value, Width};
 use regalloc2::{
     MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg,
 };
@@ -9,6 +9,11 @@ use regalloc2::{
 const PARAM_REGS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 /// rbx, r12 .. r15: callee-saved. rbp is the frame pointer.
 pub(super) const SAVED: [usize; 5] = [3, 12, 13, 14, 15];
+
+/// rax, rcx, rdx, rsi, rdi, r8 .. r10, and at last the register of passed literals.
+const FREE: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, LITERALS];
+/// r11: holds the address of the literals in functions to which they are passed.
+pub(super) const LITERALS: usize = 11;
 
 /// The register class of a kind of value: masks are vectors if there are no mask registers.
 pub(super) fn class(w: Width, c: Class) -> RegClass {
@@ -19,14 +24,20 @@ pub(super) fn class(w: Width, c: Class) -> RegClass {
     }
 }
 
-/// The allocatable registers.
-pub(super) fn env(w: Width) -> MachineEnv {
+/// The allocatable registers of a function.
+pub(super) fn env(f: &Func) -> MachineEnv {
     let set = |r: &[usize], c| r.iter().fold(PRegSet::empty(), |s, i| s.with(PReg::new(*i, c)));
-    let vectors: Vec<usize> = (0..w.registers()).collect();
+    let vectors: Vec<usize> = (0..f.width.registers()).collect();
     let none = PRegSet::empty();
+    let is_passed = f
+        .blocks
+        .iter()
+        .flat_map(|b| &b.nodes)
+        .any(|n| matches!(n.op, Op::Literal(..)) || matches!(n.literal, Some(Literal::Passed(..))));
+    let free: &[usize] = if is_passed { &FREE[..FREE.len() - 1] } else { &FREE };
     MachineEnv {
         preferred_regs_by_class: [
-            set(&[0, 1, 2, 6, 7, 8, 9, 10, 11], RegClass::Int),
+            set(free, RegClass::Int),
             set(&vectors, RegClass::Float),
             set(&[1, 2, 3, 4, 5, 6, 7], RegClass::Vector),
         ],

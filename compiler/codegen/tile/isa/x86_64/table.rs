@@ -358,7 +358,6 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Dot8 { .. } | Op::MatrixDot { .. } | Op::Unzip { .. } => return false,
         Op::MulBytes { .. } | Op::AddMulBytes { .. } | Op::AddPairs(_) => return false,
         Op::BytesFrom | Op::BytesInto | Op::ByteNumbers(_) => return false,
-        Op::Literal(..) => return false,
         Op::Dot(bytes) => return bytes == Bytes::Mixed,
         Op::Scatter(_) => return column == 1,
         Op::StoreLane(form, lane) => store_lane(form, lane).0[column],
