@@ -48,15 +48,24 @@ const LIBM: &[&str] = &[
 
 /// Small models of different kinds: name, text.
 const MODELS: &[(&str, &str)] = &[
-    // On aarch64 the same code with other literals.
+    // The same code with other literals, of tiles and of kernels.
     (
         "literals",
         r#"<ir_version: 8, opset_import: ["" : 17]>
 literals (float[4, 64] a, float[4, 64] b, float[4, 64] c) => (float[4, 64] x, float[4, 64] y, float[4, 64] z)
 {
-  x = HardSigmoid <alpha = 0.3, beta = 0.4> (a)
-  y = HardSigmoid <alpha = 0.7, beta = 0.2> (b)
-  z = HardSigmoid <alpha = 0.9, beta = 0.2> (c)
+  x1 = HardSigmoid <alpha = 0.31, beta = 0.41> (a)
+  y1 = HardSigmoid <alpha = 0.71, beta = 0.21> (b)
+  z1 = HardSigmoid <alpha = 0.91, beta = 0.22> (c)
+  x2 = Selu <alpha = 1.6, gamma = 1.1> (x1)
+  y2 = Selu <alpha = 1.6, gamma = 1.2> (y1)
+  z2 = Selu <alpha = 1.6, gamma = 1.3> (z1)
+  x3 = LeakyRelu <alpha = 0.15> (x2)
+  y3 = LeakyRelu <alpha = 0.16> (y2)
+  z3 = LeakyRelu <alpha = 0.17> (z2)
+  x = HardSigmoid <alpha = 0.26, beta = 0.11> (x3)
+  y = HardSigmoid <alpha = 0.52, beta = 0.12> (y3)
+  z = HardSigmoid <alpha = 0.76, beta = 0.13> (z3)
 }"#,
     ),
     (

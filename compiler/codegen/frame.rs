@@ -27,6 +27,8 @@ pub enum Word {
     Slot(Slot),
     /// Pointer to a buffer that owns its memory, in the frame of shared code.
     Start(Buf),
+    /// A literal that differs between the kernels that share code.
+    Literal(usize),
 }
 
 /// The layout of a frame.
@@ -60,11 +62,12 @@ impl Frame {
         f
     }
     /// The frame of shared code, planned from the body of one of its kernels: the buffers in order of first
-    /// use, then the symbols.
-    pub fn of_kernel(m: &Module, body: &[Stmt]) -> Frame {
+    /// use, then the symbols and literals.
+    pub fn of_kernel(m: &Module, body: &[Stmt], literals: usize) -> Frame {
         let mut f = Frame::default();
         buffers(body).for_each(|b| f.add(Word::Start(m.storage(b))));
         symbols(m, body).into_iter().for_each(|s| f.add(Word::Sym(s)));
+        (0..literals).for_each(|i| f.add(Word::Literal(i)));
         f
     }
     fn add(&mut self, w: Word) {

@@ -17,6 +17,7 @@ pub mod frame;
 pub mod header;
 pub mod hpp;
 pub mod interface;
+pub mod literals;
 pub mod math;
 pub mod meta;
 pub mod names;

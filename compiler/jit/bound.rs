@@ -124,8 +124,8 @@ impl<'a> Bound<'a> {
                 Word::Output(i) => *self.outputs.get(*i as usize)? as u64,
                 Word::Sym(s) => eval(Dim::sym(*s))? as u64,
                 Word::Slot(s) => workspace.checked_add_signed(eval(m.slots[*s].offset)?)?,
-                // A word of the frames of shared code.
-                Word::Start(_) => return None,
+                // Words of the frames of shared code.
+                Word::Start(_) | Word::Literal(_) => return None,
             })
         };
         self.code.frame.words.iter().map(word).collect()

@@ -6,7 +6,7 @@
 
 use super::bounds::Bounds;
 use super::form::Contraction;
-use super::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Slot, Stmt, visit};
+use super::{Buf, Expr, Layout, LoopKind, Module, Place, Reg, Slot, Stmt, visit};
 use crate::maps::Map;
 use crate::sym::{Atom, Dim, Sym, SymKind, View};
 use std::hash::{Hash, Hasher};
@@ -14,6 +14,14 @@ use std::hash::{Hash, Hasher};
 /// Statements, or a description of some, without their names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(Vec<u64>);
+
+impl Key {
+    /// Number of its words: a measure of what it describes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
 
 /// True if a body reads indices: the check is omitted if constants keep them in range.
 fn reads_indices(body: &[Stmt]) -> bool {
@@ -80,10 +88,10 @@ impl<'a> Writer<'a> {
             dims: Map::default(),
         }
     }
-    /// The key of a kernel's code; `None` if it depends on more than the key contains. If `embedded`,
-    /// constants cannot change, and code may depend on their values.
-    pub fn code(m: &Module, k: Kernel, embedded: bool) -> Option<Key> {
-        let body = m.kernels[k].body.as_slice();
+    /// The key of the code of a kernel's body; `None` if it depends on more than the key contains. If
+    /// `embedded`, constants cannot change, and code may depend on their values; `tiles`: conversions of
+    /// floats do.
+    pub fn code(m: &Module, body: &[Stmt], embedded: bool, tiles: bool) -> Option<Key> {
         if visit::has_texts(m, body) {
             return None;
         }
@@ -91,7 +99,7 @@ impl<'a> Writer<'a> {
         if embedded && reads_indices(body) {
             w.bounds.learn(m, body);
         }
-        w.converts = converts(m, body);
+        w.converts = tiles && converts(m, body);
         w.block(body);
         Some(w.finish().0)
     }

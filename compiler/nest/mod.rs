@@ -86,6 +86,7 @@ pub(crate) mod form;
 mod group;
 pub mod interp;
 pub mod key;
+pub mod literals;
 mod modes;
 mod operation;
 pub mod overflow;

@@ -46,6 +46,14 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// The lines of a copy of statements.
+    pub fn of_copy(&self, from: &[Stmt], copy: &[Stmt]) -> Lines {
+        let (mut lines, mut places) = (vec![], vec![]);
+        visit::walk(from, &mut |s| lines.push(self.of(s)));
+        visit::walk(copy, &mut |s| places.push(std::ptr::from_ref(s).addr()));
+        let statements = places.into_iter().zip(lines).filter_map(|(p, l)| Some((p, l?))).collect();
+        Lines { kernels: self.kernels.clone(), statements, driver: self.driver }
+    }
     /// The line of a statement of the module itself, not of a copy.
     pub fn of(&self, s: &Stmt) -> Option<u32> {
         self.statements.get(&std::ptr::from_ref(s).addr()).copied()

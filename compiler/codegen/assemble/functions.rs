@@ -2,14 +2,14 @@
 
 use super::isas::Isas;
 use super::{Code, Id, Source, Unit, Variant};
-use crate::codegen::clif::{self, entry};
+use crate::codegen::clif::{self, KernelCode, entry};
 use crate::codegen::cpu_level;
 use crate::codegen::customs;
 use crate::codegen::faults::{self, Checks};
 use crate::codegen::frame::Frame;
+use crate::codegen::literals::{self, Passed, Shared};
 use crate::codegen::tile;
 use crate::diag::{Failure, Result};
-use crate::nest::key::{Key, Writer};
 use crate::nest::{Kernel, Module, Stmt, visit};
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -25,15 +25,14 @@ pub(super) enum Plan {
 }
 
 /// The role of a function in sharing code between kernels.
-#[derive(Clone, Copy)]
 pub(super) enum Share {
     /// It contains the kernel's code, which is not shared.
     Own,
     /// It contains code that several kernels share, generated from the first of them and reading a frame of
-    /// the kernel's buffers.
-    Code,
-    /// It calls the shared code with this number.
-    Stub(u32),
+    /// the kernel's buffers and literals.
+    Code(Shared),
+    /// It calls the shared code.
+    Stub(Shared),
 }
 
 impl Unit<'_> {
@@ -72,21 +71,24 @@ impl Unit<'_> {
         for (v, variant) in self.variants.iter().enumerate() {
             let own = self.several().then_some(v);
             let kernels = called(variant.m);
-            let shared = self.shared(v, &kernels);
+            let embedded = !self.interface.weights.external;
+            let tiles = tile::Vectors::of(&variant.level.facts).is_some();
+            let shared = literals::shared(variant.m, &kernels, embedded, tiles);
             for k in kernels {
                 let name = unique(&variant.m.kernels[k].name, own);
                 let id = Id { variant: own, number: k.as_u32() };
-                let Some(first) = shared.get(&k) else {
+                let Some(share) = shared.get(&k) else {
                     out.push(Plan::Kernel { name, id, variant: v, kernel: k, share: Share::Own });
                     continue;
                 };
-                let code = entry::SHARED + first.as_u32();
-                if *first == k {
+                if share.first == k {
                     let name = unique(&format!("{}.shared", variant.m.kernels[k].name), own);
-                    let id = Id { variant: own, number: code };
-                    out.push(Plan::Kernel { name, id, variant: v, kernel: k, share: Share::Code });
+                    let id = Id { variant: own, number: entry::SHARED + k.as_u32() };
+                    let share = Share::Code(share.clone());
+                    out.push(Plan::Kernel { name, id, variant: v, kernel: k, share });
                 }
-                out.push(Plan::Kernel { name, id, variant: v, kernel: k, share: Share::Stub(code) });
+                let share = Share::Stub(share.clone());
+                out.push(Plan::Kernel { name, id, variant: v, kernel: k, share });
             }
         }
         let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
@@ -145,22 +147,6 @@ impl Unit<'_> {
         }
         Ok((out, checks.take()))
     }
-    /// Maps each kernel of a variant that shares code to the first kernel with the same code.
-    fn shared(&self, v: usize, kernels: &[Kernel]) -> HashMap<Kernel, Kernel> {
-        let Variant { m, .. } = &self.variants[v];
-        let embedded = !self.interface.weights.external;
-        let keys: Vec<Option<Key>> = kernels.par_iter().map(|k| Writer::code(m, *k, embedded)).collect();
-        let mut of: HashMap<&Key, Vec<Kernel>> = HashMap::new();
-        for (k, key) in kernels.iter().zip(&keys) {
-            if let Some(key) = key {
-                of.entry(key).or_default().push(*k);
-            }
-        }
-        of.into_values()
-            .filter(|v| v.len() > 1)
-            .flat_map(|v| v.clone().into_iter().map(move |k| (k, v[0])))
-            .collect()
-    }
     /// Generates the IR of a function.
     pub(super) fn source(&self, p: Plan, isas: &[Isas]) -> Result<Source> {
         let (name, id, variant, kernel, share) = match p {
@@ -169,7 +155,7 @@ impl Unit<'_> {
         };
         let isa = isas[variant].facts();
         let Variant { m, frame, weights, level } = &self.variants[variant];
-        let own = || Frame::of_kernel(m, &m.kernels[kernel].body);
+        let body = m.kernels[kernel].body.as_slice();
         let setting = clif::Setting {
             m,
             frame,
@@ -178,16 +164,19 @@ impl Unit<'_> {
             isa,
             vectors: tile::Vectors::of(&level.facts),
             lines: self.lines(variant),
+            marks: &[],
         };
         let line = setting.lines.and_then(|l| l.kernels.get(&kernel)).map_or(0, |l| *l);
         let c = match share {
-            Share::Own => clif::kernel(&setting, kernel)?,
-            Share::Code => clif::kernel(&clif::Setting { frame: &own(), ..setting }, kernel)?,
-            Share::Stub(code) => {
+            Share::Own => clif::kernel(&setting, kernel, body)?,
+            Share::Code(s) => shared_code(&setting, kernel, &s.passed)?,
+            Share::Stub(s) => {
                 if cfg!(debug_assertions) {
-                    same_code(&setting, kernel, Kernel::from_u32(code - entry::SHARED))?;
+                    same_code(&setting, kernel, &s)?;
                 }
-                let func = clif::stub(&setting, kernel, &own(), code)?;
+                let (own, code) =
+                    (Frame::of_kernel(m, body, s.values.len()), entry::SHARED + s.first.as_u32());
+                let func = clif::stub(&setting, kernel, &own, &s.values, code)?;
                 return Ok(Source { line, ..Source::local(name, id, Code::Clif(Box::new(func))) });
             }
         };
@@ -201,18 +190,28 @@ impl Unit<'_> {
     }
 }
 
+/// The code that kernels share, generated from one of them.
+fn shared_code(s: &clif::Setting, kernel: Kernel, passed: &Passed) -> Result<KernelCode> {
+    let body = s.m.kernels[kernel].body.as_slice();
+    let own = Frame::of_kernel(s.m, body, passed.marks.len());
+    let setting = clif::Setting { frame: &own, marks: &passed.marks, ..*s };
+    let Some(copy) = passed.body(body) else { return clif::kernel(&setting, kernel, body) };
+    let lines = s.lines.map(|l| l.of_copy(body, &copy));
+    clif::kernel(&clif::Setting { lines: lines.as_ref(), ..setting }, kernel, &copy)
+}
+
 /// Fails unless a kernel's code is equal to that of the first kernel with which it shares code.
-fn same_code(s: &clif::Setting, kernel: Kernel, first: Kernel) -> Result<()> {
+fn same_code(s: &clif::Setting, kernel: Kernel, share: &Shared) -> Result<()> {
     let code = |k: Kernel| {
-        let own = Frame::of_kernel(s.m, &s.m.kernels[k].body);
-        let c = clif::kernel(&clif::Setting { frame: &own, lines: None, ..*s }, k)?;
+        let c = shared_code(&clif::Setting { lines: None, ..*s }, k, &share.passed)?;
         Result::Ok((c.func.stencil, c.func.params.user_named_funcs().clone(), c.libm.names, c.tiles, c.tile))
     };
-    if code(kernel)? == code(first)? {
+    if code(kernel)? == code(share.first)? {
         return Ok(());
     }
     let name = |k: Kernel| &s.m.kernels[k].name;
-    Err(Failure::bug("share", format!("{} and {} have one key, and differ", name(kernel), name(first))))
+    let (one, other) = (name(kernel), name(share.first));
+    Err(Failure::bug("share", format!("{one} and {other} have one key, and differ")))
 }
 
 /// Kernels that the driver calls, in order.

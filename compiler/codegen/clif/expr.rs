@@ -35,7 +35,10 @@ impl Emit<'_, '_> {
             return Ok(math::power(self, x, p));
         }
         match e {
-            Expr::Const(s) => Ok(self.constant(*s)),
+            Expr::Const(s) => match self.literals.get(s) {
+                Some(v) => Ok(Val { v: *v, ty: s.ty, vec: false }),
+                None => Ok(self.constant(*s)),
+            },
             Expr::Reg(r) => self.reg(*r),
             Expr::Acc { reg, at, lane } => self.read_acc(*reg, at, *lane),
             Expr::Horizontal { op, reg, at } => self.horizontal(*op, *reg, at),

@@ -1,5 +1,6 @@
 //! One kernel as one function: the state of its emission, its frame, scopes and exits.
 
+use super::convert::scalar_type;
 use super::expr::Val;
 use crate::codegen::frame::{Frame, Word, buffers, symbols};
 use crate::codegen::tile;
@@ -9,7 +10,7 @@ use crate::diag::{Failure, Result};
 use crate::nest::bounds::Bounds;
 use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::print::Lines;
-use crate::nest::{Buf, Kernel, LoopKind, Module, Reg, Status, Stmt};
+use crate::nest::{Buf, Kernel, LoopKind, Module, Reg, Scalar, Status, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -102,6 +103,8 @@ pub(super) struct Emit<'a, 'b> {
     pub unrolled: Map<Sym, Dim>,
     pub lanes: Option<Lanes>,
     pub words: Map<Word, Value>,
+    /// Literals of the frame, by their marks.
+    pub literals: Map<Scalar, Value>,
     /// Factors of dot products of words, made of a value in a block: of its even or odd parts, as a scalar
     /// or a vector.
     pub factors: Map<(Block, (Value, bool, bool)), Value>,
@@ -185,10 +188,12 @@ pub struct Setting<'a> {
     pub vectors: Option<tile::Vectors>,
     /// Source lines of statements, for debug information.
     pub lines: Option<&'a Lines>,
+    /// Numbers in place of the literals that the frame holds.
+    pub marks: &'a [Scalar],
 }
 
-/// Emits one kernel.
-pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
+/// Emits one kernel with a body: its own, or one with marks.
+pub fn kernel(s: &Setting<'_>, k: Kernel, body: &[Stmt]) -> Result<KernelCode> {
     let (m, isa) = (s.m, s.isa);
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
     let mut fcx = FunctionBuilderContext::new();
@@ -199,11 +204,12 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     e.checked = true;
     e.bounds = s.embedded.then(|| {
         let mut b = Bounds::default();
-        b.learn(m, &m.kernels[k].body);
+        b.learn(m, body);
         b
     });
-    e.load_words(&m.kernels[k].body)?;
-    match m.kernels[k].body.as_slice() {
+    e.load_words(body)?;
+    e.load_literals(s.marks)?;
+    match body {
         [Stmt::For { kind: LoopKind::Par, var, body, .. }] => {
             // The scratch memory of a task (rule 12) is the part of its first iteration.
             let body = match body.as_slice() {
@@ -227,8 +233,9 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     Ok(KernelCode { func, libm, tile, tiles, no_tiles })
 }
 
-/// A kernel that uses shared code: fills the frame `own` of that code and calls `code`, a local function.
-pub fn stub(s: &Setting<'_>, k: Kernel, own: &Frame, code: u32) -> Result<Function> {
+/// A kernel that uses shared code: fills the frame `own` of that code, with the kernel's literals, and calls
+/// `code`, a local function.
+pub fn stub(s: &Setting<'_>, k: Kernel, own: &Frame, literals: &[Scalar], code: u32) -> Result<Function> {
     let (m, isa) = (s.m, s.isa);
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
     let mut fcx = FunctionBuilderContext::new();
@@ -236,20 +243,12 @@ pub fn stub(s: &Setting<'_>, k: Kernel, own: &Frame, code: u32) -> Result<Functi
     let (mut e, p) = Emit::start(m, s.frame, s.weights, isa, b);
     e.begin(s.lines, |l| l.kernels.get(&k).copied());
     let slot = e.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, own.size(), 3));
-    for (i, word) in own.words.iter().enumerate() {
-        let place = match word {
-            Word::Start(b) => crate::codegen::frame::base_of(m, s.frame, s.weights, *b),
-            word => Some((*word, 0)),
+    for (n, word) in own.words.iter().enumerate() {
+        let v = match word {
+            Word::Literal(i) => e.b.ins().iconst(I64, literals[*i].bits as i64),
+            word => e.passed_word(s, k, *word)?,
         };
-        let Some((offset, at)) = place.and_then(|(w, at)| s.frame.offset(w).zip(Some(at))) else {
-            return e.bug(format!("{word:?} of {} is not in the frame", m.kernels[k].name));
-        };
-        let flags = e.flags();
-        let mut v = e.b.ins().load(I64, flags, e.frame, offset);
-        if at != 0 {
-            v = e.b.ins().iadd_imm_s(v, at);
-        }
-        e.b.ins().stack_store(I64, v, slot, 8 * i as i32);
+        e.b.ins().stack_store(I64, v, slot, 8 * n as i32);
     }
     let frame = e.b.ins().stack_addr(I64, slot, 0);
     let sig = e.b.import_signature(signature(isa));
@@ -292,6 +291,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             unrolled: Map::default(),
             lanes: None,
             words: Map::default(),
+            literals: Map::default(),
             factors: Map::default(),
             fails: Map::default(),
             sink: None,
@@ -327,6 +327,19 @@ impl Emit<'_, '_> {
     pub fn flags(&self) -> MemFlagsData {
         MemFlagsData::new().with_notrap()
     }
+    /// The value of a word of the frame of shared code, by the frame of the module.
+    fn passed_word(&mut self, s: &Setting<'_>, k: Kernel, word: Word) -> Result<Value> {
+        let place = match word {
+            Word::Start(b) => crate::codegen::frame::base_of(s.m, s.frame, s.weights, b),
+            word => Some((word, 0)),
+        };
+        let Some((offset, at)) = place.and_then(|(w, at)| s.frame.offset(w).zip(Some(at))) else {
+            return self.bug(format!("{word:?} of {} is not in the frame", s.m.kernels[k].name));
+        };
+        let flags = self.flags();
+        let v = self.b.ins().load(I64, flags, self.frame, offset);
+        Ok(if at == 0 { v } else { self.b.ins().iadd_imm_s(v, at) })
+    }
     /// Loads all words of the frame that the kernel needs.
     fn load_words(&mut self, body: &[Stmt]) -> Result<()> {
         let mut need = vec![];
@@ -350,6 +363,18 @@ impl Emit<'_, '_> {
             if let Word::Sym(s) = w {
                 self.vars.insert(s, v);
             }
+        }
+        Ok(())
+    }
+    /// Loads the literals of the frame.
+    fn load_literals(&mut self, marks: &[Scalar]) -> Result<()> {
+        for (i, mark) in marks.iter().enumerate() {
+            let Some(offset) = self.frame_plan.offset(Word::Literal(i)) else {
+                return self.bug(format!("literal {i} is not in the frame"));
+            };
+            let flags = self.flags().with_readonly().with_can_move();
+            let v = self.b.ins().load(scalar_type(mark.ty), flags, self.frame, offset);
+            self.literals.insert(*mark, v);
         }
         Ok(())
     }
