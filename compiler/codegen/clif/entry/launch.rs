@@ -13,6 +13,8 @@ use cranelift_codegen::ir::{InstBuilder, Value};
 
 /// Minimum number of scalar operations of a task.
 const GRAIN: i64 = 60_000;
+/// Scalar operations of a kernel beside which a call through `launch` takes no time.
+const MEDIUM: i64 = 8 * GRAIN;
 /// Most tasks of one loop if the caller sets no bound.
 const MAX_TASKS: i64 = 64;
 
@@ -21,6 +23,11 @@ const MAX_TASKS: i64 = 64;
 pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
     let most = if most == 0 { MAX_TASKS } else { most };
     (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
+}
+
+/// The work of a kernel whose sizes are all 1.
+fn least_work(work: Dim) -> i64 {
+    work.eval(&|_| Some(1)).unwrap_or(0)
 }
 
 impl Entry<'_> {
@@ -48,8 +55,9 @@ impl Entry<'_> {
         } else {
             let called = e.b.create_block();
             let status = e.b.append_block_param(called, I32);
-            // With a size of run time a kernel may be small: without `exec` it is called directly.
-            if data.work.as_const().is_none() {
+            // With a size of run time a kernel may be small: without `exec` it is called directly. Others
+            // leave it to `launch`, which takes a few nanoseconds more and half the code.
+            if data.work.as_const().is_none() && least_work(data.work) < MEDIUM {
                 let (tasks, serial) = (e.b.create_block(), e.b.create_block());
                 e.b.ins().brif(exec, tasks, &[], serial, &[]);
                 e.b.switch_to_block(serial);
