@@ -294,9 +294,27 @@ pub struct Written {
     pub files: Vec<PathBuf>,
 }
 
-/// Path of one kind of output beside the object.
+/// Path of one kind of output beside the object; a device or pipe takes all of them.
 pub fn path_of(kind: &Kind, output: &Path) -> PathBuf {
-    if kind.name == "obj" { output.to_owned() } else { output.with_extension(kind.extension) }
+    let beside = kind.name != "obj" && !is_special(output);
+    if beside { output.with_extension(kind.extension) } else { output.to_owned() }
+}
+
+/// True for a device or pipe, which is written in place: a file that is renamed would replace it.
+pub fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
+/// True for a special file that is not a device, and so has a reader.
+fn is_pipe(path: &Path) -> bool {
+    #[cfg(unix)]
+    let device = {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device())
+    };
+    #[cfg(not(unix))]
+    let device = false;
+    is_special(path) && !device
 }
 
 /// Paths of everything that is written, in order: the kinds, then the weights where they are a file.
@@ -313,7 +331,16 @@ pub fn write_all(
     weights: Option<&Path>,
     inputs: &[PathBuf],
 ) -> Result<Written> {
-    let mut staged: Vec<(PathBuf, PathBuf)> = vec![];
+    if is_pipe(output) && kinds.len() > 1 {
+        return Error::new(codes::OPTION, format!("\"{}\" is a pipe", output.display()))
+            .found_expected(
+                format!("{} outputs", kinds.len()),
+                "one, since its reader could not tell them apart",
+            )
+            .help("choose it with --emit, e.g. --emit obj")
+            .fail();
+    }
+    let mut staged: Vec<Staged> = vec![];
     let result = (|| -> Result<()> {
         for k in kinds {
             let path = path_of(k, output);
@@ -331,21 +358,48 @@ pub fn write_all(
         Ok(())
     })();
     if let Err(e) = result {
-        staged.iter().for_each(|(tmp, _)| drop(std::fs::remove_file(tmp)));
+        staged.iter().for_each(Staged::discard);
         return Err(e);
     }
     let mut written = Written::default();
-    for (tmp, path) in staged {
-        std::fs::rename(&tmp, &path).map_err(|e| Failure::Io(path.display().to_string(), e.to_string()))?;
-        written.files.push(path);
+    for s in staged {
+        written.files.push(s.publish()?);
     }
     Ok(written)
+}
+
+/// An output that does not have its name yet.
+enum Staged {
+    /// A file beside it.
+    File { tmp: PathBuf, path: PathBuf },
+    /// The bytes for a device or pipe.
+    Bytes { bytes: Vec<u8>, path: PathBuf },
+}
+
+impl Staged {
+    fn discard(&self) {
+        if let Staged::File { tmp, .. } = self {
+            drop(std::fs::remove_file(tmp));
+        }
+    }
+    /// Gives it its name, which is returned.
+    fn publish(self) -> Result<PathBuf> {
+        let (result, path) = match self {
+            Staged::File { tmp, path } => (std::fs::rename(&tmp, &path), path),
+            Staged::Bytes { bytes, path } => {
+                let open = std::fs::OpenOptions::new().write(true).open(&path);
+                (open.and_then(|mut f| f.write_all(&bytes)), path)
+            }
+        };
+        result.map_err(|e| Failure::Io(path.display().to_string(), e.to_string()))?;
+        Ok(path)
+    }
 }
 
 fn stage(
     path: &Path,
     inputs: &[PathBuf],
-    staged: &mut Vec<(PathBuf, PathBuf)>,
+    staged: &mut Vec<Staged>,
     write: &mut dyn FnMut(&mut dyn Write) -> Result<()>,
 ) -> Result<()> {
     let same =
@@ -355,6 +409,12 @@ fn stage(
             .help("choose another name with -o")
             .fail();
     }
+    if is_special(path) {
+        let mut bytes = vec![];
+        write(&mut bytes)?;
+        staged.push(Staged::Bytes { bytes, path: path.to_owned() });
+        return Ok(());
+    }
     let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
     let tmp = path.with_file_name(format!(
         ".{}.{}.tmp",
@@ -362,7 +422,7 @@ fn stage(
         std::process::id()
     ));
     let file = std::fs::File::create(&tmp).map_err(io)?;
-    staged.push((tmp, path.to_owned()));
+    staged.push(Staged::File { tmp, path: path.to_owned() });
     let mut w = std::io::BufWriter::with_capacity(1 << 20, file);
     write(&mut w)?;
     w.flush().map_err(io)

@@ -83,6 +83,29 @@ fn the_model_is_never_overwritten() {
     assert_eq!(std::fs::read_to_string(&m).expect("still there"), MODEL);
 }
 
+/// A device or pipe is written in place: a file that is renamed would replace it.
+#[cfg(unix)]
+#[test]
+fn a_pipe_stays_a_pipe() {
+    use std::os::unix::fs::FileTypeExt;
+    let d = scratch("pipe");
+    let (m, pipe) = (model(&d), d.join("pipe"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let is_pipe = || std::fs::metadata(&pipe).expect("the pipe").file_type().is_fifo();
+    let o = compile(&m, &pipe, &[]);
+    assert_eq!(o.status.code(), Some(2), "{}", stderr(&o));
+    assert!(stderr(&o).contains("2 outputs") && is_pipe(), "{}", stderr(&o));
+    let reader = Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().expect("cat");
+    let o = compile(&m, &pipe, &["--emit", "obj"]);
+    assert!(o.status.success() && is_pipe(), "{}", stderr(&o));
+    let read = reader.wait_with_output().expect("the object");
+    // The same prefix of symbols.
+    assert!(compile(&m, &d.join("pipe.o"), &[]).status.success());
+    assert!(read.stdout == std::fs::read(d.join("pipe.o")).expect("an object"), "other bytes than in a file");
+    let left = std::fs::read_dir(&d).expect("folder").count();
+    assert_eq!(left, 4, "the model, the pipe, an object and its header");
+}
+
 #[test]
 fn two_processes_write_equal_bytes() {
     let d = scratch("determinism");

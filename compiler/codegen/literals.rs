@@ -97,7 +97,7 @@ fn share(m: &Module, key: &Key, group: &[Member]) -> Vec<(Kernel, Shared)> {
             })
         })
         .collect();
-    if !columns.is_empty() && key.len() < LEAST[0] + LEAST[1] * columns.len() {
+    if !columns.is_empty() && key.words() < LEAST[0] + LEAST[1] * columns.len() {
         let mut equal: Map<&[Scalar], Vec<Member>> = Map::default();
         group.iter().for_each(|g| equal.entry(g.1).or_default().push(*g));
         return equal.into_values().flat_map(|g| share(m, key, &g)).collect();

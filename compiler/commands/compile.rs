@@ -55,8 +55,10 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
             .map_err(|e| Failure::Io(d.display().to_string(), e.to_string())),
         None => Ok(()),
     };
-    // Standard input and standard output are not cached.
-    let cache = Cache::new(a.cache.as_deref()).filter(|_| !stdout && src.folder.is_some());
+    // Standard input and standard output are not cached, nor what a device or pipe has taken.
+    let kept = !stdout && src.folder.is_some();
+    let kept = kept && !emit::paths(&kinds, &output, weights.as_deref()).iter().any(|p| emit::is_special(p));
+    let cache = Cache::new(a.cache.as_deref()).filter(|_| kept);
     let names: Vec<&str> = kinds.iter().map(|k| k.name).collect();
     let cache = cache
         .map(|c| Ok::<_, Failure>((c, Key::new(&src, &options, &names)?.of_contents(&src))))

@@ -17,8 +17,7 @@ pub struct Key(Vec<u64>);
 
 impl Key {
     /// Number of its words: a measure of what it describes.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> usize {
+    pub fn words(&self) -> usize {
         self.0.len()
     }
 }
