@@ -6,7 +6,7 @@ use crate::nest::{Buf, Kernel, Module, Place};
 use crate::passes::nest::analysis::shape::{is_plain, relocate};
 use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::Dim;
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 /// Dimensions of an image of one, two or three spatial dimensions.
 const RANKS: std::ops::RangeInclusive<usize> = 3..=5;
@@ -14,36 +14,25 @@ const RANKS: std::ops::RangeInclusive<usize> = 3..=5;
 /// Gives temporaries the shape of the images under which they are read.
 pub(super) fn run(m: &mut Module) {
     let uses = Uses::new(m);
-    let kernels = visit::calls(&m.driver);
-    // The views of each temporary, and the kernels that access it.
-    let mut of: HashMap<Buf, (Vec<Buf>, Vec<Kernel>)> = HashMap::new();
-    let mut order: Vec<Buf> = vec![];
-    for k in kernels {
-        let body = &m.kernels[k].body;
-        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
-            let owner = m.storage(b);
-            let (views, users) = of.entry(owner).or_default();
-            if users.last() != Some(&k) {
-                users.push(k);
-            }
-            if owner != b && !views.contains(&b) {
-                views.push(b);
-                order.extend((views.len() == 1).then_some(owner));
-            }
-        }
-    }
-    for owner in order {
-        let Some((views, users)) = of.remove(&owner) else { continue };
-        if matches!(m.bufs[owner].place, Place::Temp) && !uses.pinned(owner) {
-            reshape(m, owner, &views, &users);
-        }
+    let may = |b: &Buf| matches!(m.bufs[*b].place, Place::Temp) && uses.viewed(*b) && !uses.pinned(*b);
+    for owner in m.bufs.keys().filter(may).collect::<Vec<_>>() {
+        let mut users: Vec<Kernel> = uses.readers(owner).iter().chain(uses.writers(owner)).copied().collect();
+        users.sort();
+        users.dedup();
+        reshape(m, owner, &users);
     }
 }
 
-/// Gives a temporary the shape of its views, if they have the same, and all accesses have positions in it that
-/// need no division.
-fn reshape(m: &mut Module, owner: Buf, views: &[Buf], users: &[Kernel]) -> Option<()> {
-    let dims = m.bufs[*views.first()?].dims.clone();
+/// Gives a temporary that kernels access the shape of its views, if they have the same, and all accesses have
+/// positions in it that need no division.
+fn reshape(m: &mut Module, owner: Buf, users: &[Kernel]) -> Option<()> {
+    let accessed = |k: &Kernel| {
+        let body = &m.kernels[*k].body;
+        visit::loads(body).into_iter().chain(visit::stores(body))
+    };
+    let views: HashSet<Buf> =
+        users.iter().flat_map(accessed).filter(|b| *b != owner && m.storage(*b) == owner).collect();
+    let dims = m.bufs[*views.iter().next()?].dims.clone();
     let fits = RANKS.contains(&dims.len())
         && dims.len() > m.bufs[owner].dims.len()
         && views.iter().all(|v| m.bufs[*v].dims == dims && !m.is_recast(*v));
