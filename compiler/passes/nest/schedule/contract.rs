@@ -106,7 +106,9 @@ impl Axes {
         let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| p.is_only_of_a(l.0)).collect();
         let others = |l: &(Sym, Dim)| l.0 != n && !rows.iter().any(|r| r.0 == l.0);
         let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
-        collapse_rows(m, &mut p, &mut rows, n);
+        if !keeps_rows_of_image(m, &p, &request.program.borders, &rows) {
+            collapse_rows(m, &mut p, &mut rows, n);
+        }
         if !m.is_constant(p.b.0) {
             known_last(m, &mut rows);
         }
@@ -170,6 +172,17 @@ impl Axes {
         let work = if let Packing::Task(panels) = &tile.panels { work + panels.work() } else { work };
         Tiled { p, rows, tile, loops, turn, work }
     }
+}
+
+/// True if tiles within the rows of an image omit so many steps that the innermost row loop is not fused with
+/// the one outside it.
+fn keeps_rows_of_image(m: &Module, p: &Contraction, borders: &Borders, rows: &[(Sym, Dim)]) -> bool {
+    let Some(row) = rows.last().filter(|r| r.1.as_const().is_some_and(|n| n >= LEAST_SUMS)) else {
+        return false;
+    };
+    let mut p = p.clone();
+    order_reduction(m, &mut p, Some(*row), borders);
+    clip::omits_many(m, &p, borders, (Some(*row), MOST_ROWS))
 }
 
 /// Fewest accumulators of tiles within the rows of an image: the latency of fewer takes longer than what
