@@ -1,22 +1,24 @@
-//! Liveness of the vectors of a tile.
+//! Liveness of the values of a class in a tile.
 
 use crate::codegen::tile::ir::{Block, Class, Func, Value};
 
-/// Maximum number of live vectors in each block, without constants.
-pub(super) fn pressure(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<usize> {
-    let live_out = at_ends(f, constant);
-    let most = |(b, live): (&Block, Vec<bool>)| along(f, b, live, constant).0.into_iter().max().unwrap_or(0);
+/// Maximum number of live values of a class in each block, without constants.
+pub(super) fn pressure(f: &Func, class: Class, constant: &dyn Fn(&Value) -> bool) -> Vec<usize> {
+    let counts = |v: &Value| f.classes[v.0 as usize] == class && !constant(v);
+    let live_out = at_ends(f, &counts);
+    let most = |(b, live): (&Block, Vec<bool>)| along(b, live, &counts).0.into_iter().max().unwrap_or(0);
     f.blocks.iter().zip(live_out).map(most).collect()
 }
 
 /// Number of live vectors at each instruction of a block, without constants.
 pub(super) fn at_nodes(f: &Func, block: usize, constant: &dyn Fn(&Value) -> bool) -> Vec<usize> {
-    let live_out = at_ends(f, constant).swap_remove(block);
-    along(f, &f.blocks[block], live_out, constant).0
+    let counts = |v: &Value| f.classes[v.0 as usize] == Class::Vector && !constant(v);
+    let live_out = at_ends(f, &counts).swap_remove(block);
+    along(&f.blocks[block], live_out, &counts).0
 }
 
-/// The vectors that are live at the end of each block.
-pub(super) fn at_ends(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<Vec<bool>> {
+/// The values accepted by `counts` that are live at the end of each block.
+pub(super) fn at_ends(f: &Func, counts: &dyn Fn(&Value) -> bool) -> Vec<Vec<bool>> {
     let none = vec![false; f.classes.len()];
     let mut live_in: Vec<Vec<bool>> = vec![none.clone(); f.blocks.len()];
     let mut live_out = live_in.clone();
@@ -29,7 +31,7 @@ pub(super) fn at_ends(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<Vec<bo
                 live.iter_mut().zip(&live_in[*s]).for_each(|(l, x)| *l |= *x);
             }
             live_out[i].clone_from(&live);
-            let at_entry = along(f, b, live, constant).1;
+            let at_entry = along(b, live, counts).1;
             if at_entry != live_in[i] {
                 live_in[i] = at_entry;
                 changed = true;
@@ -39,15 +41,13 @@ pub(super) fn at_ends(f: &Func, constant: &dyn Fn(&Value) -> bool) -> Vec<Vec<bo
     live_out
 }
 
-/// The number of live vectors at each instruction of a block, including its results and operands, and the
-/// vectors that are live at its entry, given those at its end.
+/// The number of live values at each instruction of a block, including its results and operands, and the
+/// values that are live at its entry, given those at its end; only values that `counts` accepts.
 pub(super) fn along(
-    f: &Func,
     b: &Block,
     mut live: Vec<bool>,
-    constant: &dyn Fn(&Value) -> bool,
+    counts: &dyn Fn(&Value) -> bool,
 ) -> (Vec<usize>, Vec<bool>) {
-    let counts = |v: &Value| f.classes[v.0 as usize] == Class::Vector && !constant(v);
     let mut n = live.iter().filter(|l| **l).count();
     let begin = |v: &Value, live: &mut [bool], n: &mut usize| {
         if counts(v) && !std::mem::replace(&mut live[v.0 as usize], true) {

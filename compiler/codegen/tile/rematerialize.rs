@@ -15,31 +15,48 @@ const SPARE: usize = 1;
 /// The same if arithmetic reads registers only: loads need some, too.
 const SPARE_FOR_LOADS: usize = 4;
 
+/// Mask registers.
+const MASKS: usize = 7;
+
 /// Rematerializes tables and constants if registers do not suffice; `folds`: instructions read constants from
 /// memory.
 pub(super) fn place(f: &mut Func, folds: bool) {
-    place_tables(f);
+    if !f.width.masks_are_vectors() {
+        let masks = made(f, |op| matches!(op, Op::FirstLanes(_) | Op::SomeLanes(_)));
+        place_near_uses(f, Class::Mask, &masks, &Map::default(), MASKS);
+    }
+    let (tables, constants) = (made(f, |op| matches!(op, Op::Table(_))), constants(f));
+    let registers = f.width.registers() - SPARE;
+    place_near_uses(f, Class::Vector, &tables, &constants, registers);
     place_constants(f, folds);
 }
 
-/// Tables that would cause spills in a loop are loaded near their uses: before an innermost loop, or once in
-/// a block.
-fn place_tables(f: &mut Func) {
-    let (tables, constants) = (made(f, |op| matches!(op, Op::Table(_))), constants(f));
-    let most = pressure(f, &|v| constants.contains_key(v));
-    if tables.is_empty() || most.iter().max().is_none_or(|n| *n <= f.width.registers() - SPARE) {
+/// Values of the entry that would cause spills in a loop are defined near their uses: before an innermost
+/// loop, or once in a block. `others` do not count, since they move, too.
+fn place_near_uses(
+    f: &mut Func,
+    class: Class,
+    values: &Map<Value, Op>,
+    others: &Map<Value, Op>,
+    registers: usize,
+) {
+    if values.is_empty() {
+        return;
+    }
+    let most = pressure(f, class, &|v| others.contains_key(v));
+    if most.iter().max().is_none_or(|n| *n <= registers) {
         return;
     }
     let mut inside = vec![false; f.blocks.len()];
     for (head, latch) in innermost(&f.blocks) {
-        let own = used(&f.blocks[head..=latch], &tables);
-        inside[head..=latch].fill(make_before(f, (head, latch), &tables, own));
+        let own = used(&f.blocks[head..=latch], values);
+        inside[head..=latch].fill(make_before(f, (head, latch), values, own));
     }
     for i in (0..f.blocks.len()).filter(|i| !inside[*i]) {
-        let mut copies = Copies::new(&tables);
+        let mut copies = Copies::new(values);
         let mut out = vec![];
         for mut n in std::mem::take(&mut f.blocks[i].nodes) {
-            if n.def.is_some_and(|d| tables.contains_key(&d)) {
+            if n.def.is_some_and(|d| values.contains_key(&d)) {
                 continue;
             }
             n.args.iter_mut().for_each(|v| *v = copies.of(f, *v, &mut out));
@@ -109,7 +126,7 @@ impl<'a> Copies<'a> {
     /// A new copy, which later uses share.
     fn another(&mut self, f: &mut Func, v: Value, nodes: &mut Vec<Node>) -> Value {
         let Some(op) = self.originals.get(&v) else { return v };
-        let (node, copy) = fresh(f, *op);
+        let (node, copy) = fresh(f, *op, v);
         nodes.push(node);
         self.made.insert(v, copy);
         copy
@@ -132,7 +149,7 @@ fn place_constants(f: &mut Func, folds: bool) {
     if constants.is_empty() {
         return;
     }
-    let pressure = pressure(f, &|v| constants.contains_key(v));
+    let pressure = pressure(f, Class::Vector, &|v| constants.contains_key(v));
     if !folds {
         return place_near(f, &constants, &pressure);
     }
@@ -249,9 +266,10 @@ fn kept_between_uses(
     kept
 }
 
-/// Defines a new value by `op`.
-fn fresh(f: &mut Func, op: Op) -> (Node, Value) {
-    let v = Value::fresh(&mut f.classes, Class::Vector);
+/// Defines a new value by `op`, of the class of `original`.
+fn fresh(f: &mut Func, op: Op, original: Value) -> (Node, Value) {
+    let class = f.classes[original.0 as usize];
+    let v = Value::fresh(&mut f.classes, class);
     let node = Node { op, args: vec![], mem: None, literal: None, def: Some(v), line: Line::default() };
     (node, v)
 }

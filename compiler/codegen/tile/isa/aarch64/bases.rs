@@ -3,7 +3,7 @@
 //! bytes reach 256 bytes in both directions ([`is_near`]).
 
 use super::memory::is_near;
-use crate::codegen::tile::ir::{Block, Form, Func, Mem, Node, Op};
+use crate::codegen::tile::ir::{Block, Class, Form, Func, Mem, Node, Op};
 use crate::codegen::tile::isa::bases::{Far, Rule};
 use crate::codegen::tile::live;
 
@@ -22,7 +22,7 @@ pub(super) fn blocks(f: &mut Func) {
     if !f.blocks.iter().any(wanted) {
         return;
     }
-    for (i, vectors) in live::pressure(f, &|_| false).into_iter().enumerate() {
+    for (i, vectors) in live::pressure(f, Class::Vector, &|_| false).into_iter().enumerate() {
         if vectors <= VECTORS {
             RULE.add(&mut f.blocks[i], &mut f.classes);
         }

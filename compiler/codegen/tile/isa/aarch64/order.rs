@@ -43,14 +43,14 @@ fn is_fixed(n: &Node) -> bool {
 
 /// Schedules the blocks of a function for which `wanted` holds.
 pub(super) fn blocks(f: &mut Func, wanted: &[bool]) {
-    let none = |_: &Value| false;
-    let live_out = live::at_ends(f, &none);
+    let classes = f.classes.clone();
+    let counts = |v: &Value| classes[v.0 as usize] == Class::Vector;
+    let live_out = live::at_ends(f, &counts);
     for (i, live_out) in live_out.iter().enumerate() {
         if !wanted[i] || f.blocks[i].nodes.len() > MOST {
             continue;
         }
-        let pressure =
-            |b: &Block| live::along(f, b, live_out.clone(), &none).0.into_iter().max().unwrap_or(0);
+        let pressure = |b: &Block| live::along(b, live_out.clone(), &counts).0.into_iter().max().unwrap_or(0);
         let nodes = &f.blocks[i].nodes;
         let most = pressure(&f.blocks[i]).max(REGISTERS);
         // Stores that wait for each other, which pairs might, would be missing.
