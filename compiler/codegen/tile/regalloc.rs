@@ -2,6 +2,7 @@
 
 use super::ir::{Block, Func, Node, Op, Value, Width};
 use super::isa::Machine;
+use super::moves;
 use crate::diag::{Failure, Result};
 use crate::target::Adjacent;
 use regalloc2::{Inst, InstOrEdit, InstRange, Operand, Output, PRegSet, RegClass, RegallocOptions, VReg};
@@ -94,8 +95,9 @@ pub(super) fn allocate(mut f: Func, machine: &dyn Machine) -> Result<(Alloc, Out
     let blocks = std::mem::take(&mut f.blocks);
     let alloc = operands(&f, blocks, machine);
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..Default::default() };
-    let out = regalloc2::run(&alloc, &env, &options)
+    let mut out = regalloc2::run(&alloc, &env, &options)
         .map_err(|e| Failure::bug("register allocation of a tile", format!("{e:?}")))?;
+    moves::remove_redundant(&alloc, &env, &mut out);
     Ok((alloc, out))
 }
 
