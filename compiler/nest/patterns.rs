@@ -1,6 +1,7 @@
 //! Expressions with a shorter form than their operations one by one, and divisions that may fail.
 
 use super::{BinOp, Expr, Module, UnOp};
+use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 /// Base and exponent of a power with a constant exponent for which a few operations do.
@@ -69,6 +70,25 @@ pub fn constant_divisor(e: &Expr) -> Option<(BinOp, &Expr, i64)> {
     };
     let by = if c.ty == ElemType::U64 { i64::try_from(c.bits).ok()? } else { c.to_i64() };
     ((2..limit).contains(&by.checked_abs()?)).then_some((*op, &**a, by))
+}
+
+/// An integer that is positive exactly if a condition on indices holds.
+pub fn margin(cond: &Expr) -> Option<Dim> {
+    let Expr::Bin(op, a, b) = cond else { return None };
+    if let (BinOp::And | BinOp::Or, Some(a), Some(b)) = (op, margin(a), margin(b)) {
+        return Some(if *op == BinOp::And { a.min(b) } else { a.max(b) });
+    }
+    let (Expr::Index(a), Expr::Index(b)) = (&**a, &**b) else { return None };
+    let (a, b) = (*a, *b);
+    match op {
+        BinOp::Lt => Some(b - a),
+        BinOp::Le => Some(b - a + 1),
+        BinOp::Gt => Some(a - b),
+        BinOp::Ge => Some(a - b + 1),
+        BinOp::Eq => Some((a - b).min(b - a) + 1),
+        BinOp::Ne => Some((a - b).max(b - a)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

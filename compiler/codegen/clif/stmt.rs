@@ -4,12 +4,16 @@ use super::func::{Emit, NoTile, Slot, TILE_NAMESPACE};
 use crate::codegen::tile;
 use crate::diag::Result;
 use crate::nest::{Buf, LoopKind, Status, Stmt};
+use crate::sym::Dim;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{
     AbiParam, ExtFuncData, ExternalName, InstBuilder, Signature, SourceLoc, UserExternalName,
 };
 use cranelift_codegen::isa::CallConv;
+
+/// Arguments of a tile that take no longer than the branch around a loop without iterations.
+const FEW_ARGS: usize = 6;
 
 impl Emit<'_, '_> {
     /// Drops cached loads that a store may change.
@@ -77,6 +81,36 @@ impl Emit<'_, '_> {
                 return Ok(false);
             }
         };
+        match body {
+            [Stmt::For { kind: LoopKind::Seq | LoopKind::Par, lo, hi, .. }] if tile.args.len() > FEW_ARGS => {
+                self.unless_empty(*hi - *lo, |e| e.call_tile(tile, body))?;
+            }
+            _ => self.call_tile(tile, body)?,
+        }
+        Ok(true)
+    }
+    /// Emits code that runs only if a loop has iterations.
+    fn unless_empty(&mut self, trip: Dim, emit: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let trip = self.m.syms.simplify(self.substituted(trip));
+        if self.m.syms.is_pos(trip) {
+            return emit(self);
+        }
+        let n = self.dim(trip)?;
+        let any = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, n, 0);
+        let (inner, done) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(any, inner, &[], done, &[]);
+        self.b.switch_to_block(inner);
+        self.b.seal_block(inner);
+        self.push();
+        emit(self)?;
+        self.pop();
+        self.b.ins().jump(done, &[]);
+        self.b.switch_to_block(done);
+        self.b.seal_block(done);
+        Ok(())
+    }
+    /// Emits a call of a tile, and the check of its result.
+    fn call_tile(&mut self, tile: tile::Tile, body: &[Stmt]) -> Result<()> {
         let pointers = tile.args.iter().filter_map(|a| match a {
             tile::Arg::Pointer { buf, linear, size } => Some((*buf, *linear, *size)),
             tile::Arg::Number(_) => None,
@@ -114,7 +148,7 @@ impl Emit<'_, '_> {
             self.require(ok, status);
         }
         crate::nest::visit::stores(body).into_iter().for_each(|b| self.forget_loads(b));
-        Ok(true)
+        Ok(())
     }
     pub(super) fn stmt(&mut self, s: &Stmt) -> Result<()> {
         match s {

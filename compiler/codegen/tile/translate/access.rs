@@ -246,6 +246,10 @@ impl Translate<'_> {
     /// ([`Translate::load_from_planes`]).
     fn streams_of(&mut self, buf: Buf, at: &[Dim]) -> Fit<Vec<Stream>> {
         let mut streams = vec![self.access(buf, at)?.stream];
+        if self.site(buf, at)?.terms.is_some() {
+            // Linear in all loops.
+            return Ok(streams);
+        }
         let lanes: Vec<Sym> = self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
         for lane in lanes {
             let (linear, lanes) = (self.substituted(self.linear(buf, at)), i64::from(self.b.lanes()));

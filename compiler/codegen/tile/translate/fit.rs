@@ -5,8 +5,8 @@ use super::expr::form;
 use super::{Fit, Misfit, NOT_INSIDE};
 use crate::codegen::tile::Vectors;
 use crate::codegen::{Map, Set};
-use crate::nest::{DotKind, Expr, LoopKind, Module, Reg, Stmt, visit};
-use crate::sym::{Answer, Dim};
+use crate::nest::{DotKind, Expr, LoopKind, Module, Reg, Stmt, patterns, visit};
+use crate::sym::{Answer, Dim, Sym};
 use crate::target::Dot;
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ const NO_DOT: Misfit = "a dot product of bytes on a level that has none";
 /// the vectors have 32-bit lanes, half as long ones 64-bit lanes: schedules emit the latter for nests with
 /// 64-bit elements.
 pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
-    branches(body, false)?;
+    branches(body, &mut vec![])?;
     let mut defined: HashSet<Reg> = HashSet::new();
     let (mut lanes, mut found) = (None, false);
     let mut fit = Ok(());
@@ -54,18 +54,32 @@ pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
     fit.map(|()| lanes.is_some_and(|l| l < vectors.width.lanes()))
 }
 
-/// Branches inside loops only: Cranelift compiles outermost branches, with a tile in each arm.
-fn branches(body: &[Stmt], inside: bool) -> Fit<()> {
+/// Branches inside loops only: Cranelift compiles outermost branches, with a tile in each arm. Branches
+/// around loops are decided by what no loop of the tile changes.
+fn branches(body: &[Stmt], around: &mut Vec<Sym>) -> Fit<()> {
     body.iter().try_for_each(|s| match s {
-        Stmt::If { .. } if !inside => Err("a branch around a tile"),
-        Stmt::Tile { body } => branches(body, inside),
-        Stmt::For { kind, body, .. } => branches(body, inside || *kind != LoopKind::Unroll),
+        Stmt::If { .. } if around.is_empty() => Err("a branch around a tile"),
+        Stmt::If { cond, then, els } if loops(then) || loops(els) => match patterns::margin(cond) {
+            Some(d) if around.iter().any(|s| d.contains(*s)) => {
+                Err("a branch around loops on what these depend on")
+            }
+            Some(_) => [then, els].into_iter().try_for_each(|b| branches(b, around)),
+            None => Err("a branch around loops"),
+        },
+        Stmt::Tile { body } => branches(body, around),
+        Stmt::For { kind, var, body, .. } if *kind != LoopKind::Unroll => {
+            around.push(*var);
+            let r = branches(body, around);
+            around.pop();
+            r
+        }
+        Stmt::For { body, .. } => branches(body, around),
         _ => Ok(()),
     })
 }
 
 /// True if a body contains sequential loops.
-fn loops(body: &[Stmt]) -> bool {
+pub(super) fn loops(body: &[Stmt]) -> bool {
     visit::any(body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Seq | LoopKind::Par, .. }))
 }
 
@@ -81,9 +95,8 @@ fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
         | Stmt::Store { .. }
         | Stmt::Prefetch { .. }
         | Stmt::Let { .. }
+        | Stmt::If { .. }
         | Stmt::Set { .. } => Ok(None),
-        Stmt::If { then, els, .. } if !loops(then) && !loops(els) => Ok(None),
-        Stmt::If { .. } => Err("a branch around loops"),
         _ => Err("a statement that is no loop, value, accumulator, branch or store"),
     }
 }

@@ -2,8 +2,8 @@
 //! accumulators and pointers.
 
 use super::access::Stream;
-use super::unroll;
 use super::{Arg, Fit, Lane, Place, Translate, outside};
+use super::{fit, unroll};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Form, Value};
 use crate::codegen::tile::isa;
@@ -210,6 +210,13 @@ impl Translate<'_> {
         if self.active.is_empty() {
             return Err("a branch around a tile");
         }
+        let margin = patterns::margin(cond).map(|d| self.m.syms.simplify(self.substituted(d)));
+        if let Some(d) = margin.filter(|d| !self.is_inner(*d)) {
+            return self.branch_on_sizes(d, then, els);
+        }
+        if fit::loops(then) || fit::loops(els) {
+            return Err("a branch around loops on what these depend on");
+        }
         if self.varies(cond) {
             return Err("a branch on lanes");
         }
@@ -219,20 +226,38 @@ impl Translate<'_> {
         }
         let not = self.b.not(c.v);
         for (c, body) in [(c.v, then), (not, els)] {
+            if !body.is_empty() {
+                self.arm(|t| Ok(t.b.open_if_any(c)), body)?;
+            }
+        }
+        Ok(())
+    }
+    /// A branch whose first arm runs if `margin` is positive, which no loop of the tile changes.
+    fn branch_on_sizes(&mut self, margin: Dim, then: &[Stmt], els: &[Stmt]) -> Fit<()> {
+        if let Some(n) = margin.as_const() {
+            return self.block(if n > 0 { then } else { els });
+        }
+        for (d, body) in [(margin, then), (Dim::constant(1) - margin, els)] {
             if body.is_empty() {
                 continue;
             }
-            let before = self.accs_set_in(body);
-            let around = self.acc_values(&before);
-            let opened = self.b.open_if_any(c);
-            let saved = (self.streams.clone(), self.loaded.clone());
-            self.block(body)?;
-            (self.streams, self.loaded) = saved;
-            self.forget(body);
-            let through = self.acc_values(&before);
-            let merged = self.b.close_if(opened, &around, &through);
-            self.set_acc_values(&before, &merged);
+            let Count::Run(n) = self.count(d)? else { return Err("a size that is no register") };
+            self.arm(|t| Ok(t.b.open_if_positive(n)), body)?;
         }
+        Ok(())
+    }
+    /// An arm of a branch, in the region that `open` opens.
+    fn arm(&mut self, open: impl FnOnce(&mut Self) -> Fit<usize>, body: &[Stmt]) -> Fit<()> {
+        let before = self.accs_set_in(body);
+        let around = self.acc_values(&before);
+        let opened = open(self)?;
+        let saved = (self.streams.clone(), self.loaded.clone());
+        self.block(body)?;
+        (self.streams, self.loaded) = saved;
+        self.forget(body);
+        let through = self.acc_values(&before);
+        let merged = self.b.close_if(opened, &around, &through);
+        self.set_acc_values(&before, &merged);
         Ok(())
     }
     fn counted(&mut self, var: Sym, end: Count, guard: bool, steps: (i64, i64), body: &[Stmt]) -> Fit<()> {

@@ -15,7 +15,7 @@ mod rows;
 pub(crate) mod stream;
 
 use crate::nest::schedule;
-use crate::nest::{BinOp, Buf, Expr, Module, Place, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Module, Place, Stmt, patterns};
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::shape::{parallel, substitute};
 use crate::passes::nest::schedule::contract::Packed;
@@ -223,7 +223,7 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
         let body = at(number.into()).rows(m, rows, Cols::Full);
         match full.as_const() {
             Some(1) => out = substitute(m, body, &|s| (s == number).then_some(zero)),
-            _ => out.push(Stmt::seq(number, full, body)),
+            _ => out.push(each_full_panel(m, (number, full), body)),
         }
     }
     match t.n_extent.modulo(t.nr).as_const() {
@@ -235,6 +235,21 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
         }
     }
     out
+}
+
+/// The loop over full panels. A branch on the number of rows is outside of it, so that each arm is one
+/// function of machine code.
+fn each_full_panel(m: &mut Module, (number, full): (Sym, Dim), mut body: Vec<Stmt>) -> Stmt {
+    let of = |cond: &Expr| patterns::margin(cond).is_some_and(|d| !d.contains(number));
+    match body.as_mut_slice() {
+        [Stmt::If { cond, then, els }] if of(cond) && !els.is_empty() => {
+            let own = m.syms.loop_var("p", Dim::constant(0), full);
+            let other = substitute(m, std::mem::take(els), &|s| (s == number).then_some(own.into()));
+            let then = vec![Stmt::seq(number, full, std::mem::take(then))];
+            Stmt::If { cond: cond.clone(), then, els: vec![Stmt::seq(own, full, other)] }
+        }
+        _ => Stmt::seq(number, full, body),
+    }
 }
 
 /// The parts of a panel, each as wide as a tile.

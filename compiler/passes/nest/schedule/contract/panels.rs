@@ -9,7 +9,7 @@ use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::pack;
 use crate::passes::nest::schedule::tiles::{self, Panels};
-use crate::sym::{Dim, Sym, SymKind};
+use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, consts::Remap};
 use std::sync::Arc;
@@ -131,6 +131,13 @@ fn constant_rows(p: &Contraction) -> i64 {
     own.filter_map(|l| l.1.as_const()).fold(1, i64::saturating_mul)
 }
 
+/// True if a run-time number of rows is at least the number of steps: the share of packing falls with both.
+fn has_rows_for_steps(m: &Module, p: &Contraction) -> bool {
+    let rows = Dim::product(p.loops.iter().filter(|l| p.is_only_of_a(l.0)).map(|l| l.1));
+    let steps = Dim::product(p.reduction.iter().map(|d| d.1));
+    rows.as_const().is_none() && m.syms.le(steps, rows) == Answer::Yes
+}
+
 /// How tiles read B: in place if its rows are laid out like panels, else packed.
 pub(crate) fn packing(
     m: &Module,
@@ -151,7 +158,7 @@ pub(crate) fn packing(
         .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
     // Taps of an image: panels would hold each element once for each tap.
     let taps = p.reduction.len() > 1 && m.is_constant(p.a.0);
-    let known = extent.as_const().is_some() && constant_rows(p) <= MASKED_ROWS;
+    let known = extent.as_const().is_some() && constant_rows(p) <= MASKED_ROWS && !has_rows_for_steps(m, p);
     let runs = match p.product {
         ProductKind::Fma if taps || known => runs_in_vectors(extent, site.facts),
         _ => fills_vectors(extent, site.facts),
