@@ -1,6 +1,7 @@
 //! Accesses of a tile: their strides along its loops, analysed once for all copies that unrolling creates.
 
 use super::permuted_loads::PLANES;
+use super::run_time_rows::Row;
 use super::{Arg, Fit, Translate};
 use crate::codegen::tile::ir::Value;
 use crate::codegen::tile::isa::{self, Reach};
@@ -19,6 +20,8 @@ pub(super) struct Site {
     size: u32,
     /// Loops of the tile with their strides in elements, if it is linear in all of them.
     terms: Option<Vec<(Sym, Dim)>>,
+    /// True if rows at a run-time distance may share a pointer: lanes are adjacent, or all the same.
+    has_rows: bool,
     /// The part that does not depend on them; the whole position if it is not linear.
     rest: Dim,
     constant: i64,
@@ -30,6 +33,8 @@ pub(super) struct Access {
     /// A run-time offset in elements that lanes share, but which is not linear in the loops of the tile.
     pub uniform: Option<Dim>,
     pub storage: Buf,
+    /// Its row, if rows of an unrolled loop are at a run-time distance and share the stream.
+    pub row: Option<Row>,
     pub disp: i32,
     /// Stride between lanes in elements, if it is constant.
     pub lane: Option<i64>,
@@ -54,6 +59,7 @@ impl Access {
 /// A position in the tile, in elements: loops with their strides, other run-time terms, a constant.
 struct Position {
     strides: Vec<(Sym, Dim)>,
+    row: Option<Row>,
     more: Dim,
     constant: i64,
 }
@@ -102,17 +108,21 @@ impl Translate<'_> {
             return Err(NOT_LINEAR);
         }
         let lane = step.as_const();
+        let row = p.row;
         let rest = if site.terms.is_some() { site.rest + p.more } else { p.more };
         let (rest, c) = rest.split_const();
         let constant = p.constant.checked_add(c).ok_or(TOO_FAR)?;
         let (linear, disp) = self.displaced(rest, constant, site.size, lane == Some(1));
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear, size: site.size })?;
         let (stream, storage) = ((arg, moves), site.storage);
-        Ok(Access { stream, uniform, storage, disp, lane, step, places, window, bound })
+        if row.is_some_and(|r| r.1 != 0) && !self.with_rows.contains(&stream) {
+            self.with_rows.insert(stream.clone());
+        }
+        Ok(Access { stream, uniform, storage, row, disp, lane, step, places, window, bound })
     }
     /// The position after substitution of the variables of open loops.
     fn position(&mut self, site: &Site) -> Fit<Position> {
-        let mut p = Position { strides: vec![], more: Dim::constant(0), constant: site.constant };
+        let mut p = Position { strides: vec![], row: None, more: Dim::constant(0), constant: site.constant };
         let Some(terms) = &site.terms else {
             p.more = self.substituted(site.rest);
             return Ok(p);
@@ -125,6 +135,9 @@ impl Translate<'_> {
             match (k.as_const(), d.as_const()) {
                 (Some(k), Some(d)) => {
                     p.constant = k.checked_mul(d).and_then(|x| p.constant.checked_add(x)).ok_or(TOO_FAR)?
+                }
+                (None, Some(d)) if p.row.is_none() && site.has_rows && !self.is_inner(*k) => {
+                    p.row = Some((*k, d));
                 }
                 _ => p.more = p.more + *k * *d,
             }
@@ -227,7 +240,12 @@ impl Translate<'_> {
             }
         }
         let (rest, constant) = if terms.is_some() { rest.split_const() } else { (linear, 0) };
-        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, rest, constant });
+        let adjacent = |(s, k): &(Sym, Dim)| match self.vectors.contains(s) {
+            true => matches!(k.as_const(), Some(0 | 1)),
+            false => !self.withs.contains(s),
+        };
+        let has_rows = self.shares_rows() && terms.iter().flatten().all(adjacent);
+        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, has_rows, rest, constant });
         self.sites.insert(key, site.clone());
         Ok(site)
     }

@@ -291,7 +291,7 @@ impl Translate<'_> {
         let innermost = !has_loop(body, i64::from(self.b.lanes()));
         let indexed = innermost && moving.len() > 1 && isa::machine(self.b.width()).indexed();
         let (by_index, by_pointer): (Vec<Stream>, Vec<Stream>) =
-            moving.into_iter().partition(|s| indexed && scale(s).is_some());
+            moving.into_iter().partition(|s| indexed && scale(s).is_some() && !self.with_rows.contains(s));
         let scales: Vec<u8> = by_index.iter().map(|s| scale(s).unwrap_or(1)).collect();
         let accs = self.accs_set_in(body);
         let mut carried = self.acc_values(&accs);

@@ -23,7 +23,7 @@ impl Translate<'_> {
     pub(super) fn mem(&mut self, a: &Access) -> Fit<Mem> {
         let p = self.place(&a.stream)?;
         let base = self.base_of(a, p.base)?;
-        Ok(Mem { index: p.index, ..Mem::at(base, a.disp) })
+        self.row(a, Mem { index: p.index, ..Mem::at(base, a.disp) })
     }
     /// Loads contiguous elements, or broadcasts one.
     pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {

@@ -23,6 +23,7 @@ mod memory;
 mod near;
 mod permuted_loads;
 mod reciprocal_division;
+mod run_time_rows;
 mod shared_ints;
 mod storage;
 mod transpose;
@@ -210,6 +211,8 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         rest_of: Dim::constant(0),
         windows: Map::default(),
         uniforms: Map::default(),
+        with_rows: Set::default(),
+        rows: Map::default(),
         compared: Map::default(),
         bounds: Bounds::of_sums(m, body),
     };
@@ -349,6 +352,11 @@ struct Translate<'a> {
     windows: Map<(Dim, Option<Value>, usize), windows::Window>,
     /// Pointers at uniform positions: the position, bytes of an element, the pointer, the block.
     uniforms: Map<(Dim, u32, Value, usize), Value>,
+    /// Streams of several rows: their index register is the distance of rows.
+    with_rows: Set<Stream>,
+    /// Pointers to rows at a run-time distance, and multiples of distances: the pointer or the distance, the
+    /// distance, the row or factor, the block.
+    rows: Map<(Value, Value, i64, usize), Value>,
     /// Compared indices, by block.
     compared: Map<(BinOp, Dim, Dim, usize), Val>,
     bounds: Bounds,
