@@ -120,3 +120,49 @@ fn moved(from: Allocation, to: Allocation, state: &mut Pairs) {
     state.insert(pair(from, to));
     state.extend(equal.into_iter().map(|a| pair(a, to)));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codegen::tile::{isa, regalloc, select, text};
+
+    /// A loop that reads more pointers than there are registers.
+    fn loop_over(pointers: usize) -> String {
+        let params: Vec<String> = (0..=pointers).map(|i| format!("v{i}")).collect();
+        let (sum, i, first) = (100, 101, 200);
+        let mut f = format!("tile avx512 ({})\nblock 0\n  args\n", params.join(", "));
+        for p in 6..=pointers {
+            f += &format!("  v{p}: int = stack_arg.{}\n", p - 6);
+        }
+        f += "  v90: vector = const.word.0\n  v91: int = int.0\n  jump -> 1 (v91, v90)\n";
+        f += &format!("block 1 (v{i}: int, v{sum}: vector)\n");
+        let mut last = sum;
+        for p in 1..=pointers {
+            let (x, s) = (first + 2 * p, first + 2 * p + 1);
+            f += &format!("  v{x}: vector = load.b32 [v{p} + 4*v{i}]\n");
+            f += &format!("  v{s}: vector = bin.add.b32 v{x} v{last}\n");
+            last = s;
+        }
+        f += &format!("  v92: int = add_imm.16 v{i}\n  branch_less v92 v0 -> 2 3\n");
+        f += &format!("block 2\n  jump -> 1 (v92, v{last})\nblock 3\n  store.b32 v{last} [v1]\n  ret\n");
+        f
+    }
+
+    #[test]
+    fn a_loop_does_not_store_what_it_only_reads() {
+        let f = text::parse(&loop_over(20)).unwrap();
+        let machine = isa::machine(f.width);
+        let (alloc, out) = regalloc::allocate(select(&f).unwrap(), machine).unwrap();
+        let (mut reloads, mut stores) = (0, 0);
+        for b in [1, 2] {
+            for x in out.block_insts_and_edits(&alloc, Block::new(b)) {
+                if let InstOrEdit::Edit(Edit::Move { from, to }) = x {
+                    reloads += usize::from(from.is_stack());
+                    stores += usize::from(to.is_stack());
+                }
+            }
+        }
+        assert!(reloads > 0, "the loop needs no slot");
+        assert_eq!(stores, 0);
+    }
+}
