@@ -30,6 +30,7 @@ use crate::ops::control::Control;
 use crate::ops::{self, AttrValue, Attrs, Known, Op, Operand, Schema};
 use crate::sym::{Dim, SymTable};
 use crate::tensor::{ConstData, ElemType, TensorType};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -57,13 +58,15 @@ pub(super) fn expand(
     }
 }
 
-/// A builder of nodes that replace another one.
+/// A builder of nodes that replace another one. The first failure is kept and reported by [`Make::finish`], so
+/// that an expansion reads as the list of its nodes; values made after a failure stand for nothing.
 struct Make<'a> {
     g: &'a mut Graph,
     origin: Origin,
     /// Prefix of the names of new values.
     prefix: String,
     made: Vec<Node>,
+    failure: OnceCell<Failure>,
 }
 
 /// A node with its results' data.
@@ -113,7 +116,37 @@ impl<'a> Make<'a> {
         let node = &g.nodes[n];
         let prefix =
             node.outputs.iter().flatten().next().map(|v| g.values[*v].name.clone()).unwrap_or_default();
-        Make { origin: node.origin.clone(), prefix, g, made: vec![] }
+        let origin = node.origin.clone();
+        Make::within(g, origin, prefix)
+    }
+    /// A builder of nodes of a graph that its caller completes.
+    fn within(g: &'a mut Graph, origin: Origin, prefix: String) -> Make<'a> {
+        Make { g, origin, prefix, made: vec![], failure: OnceCell::new() }
+    }
+    /// The nodes, unless one could not be made.
+    fn finish(self) -> Result<Vec<Node>> {
+        self.failure.into_inner().map_or(Ok(self.made), Err)
+    }
+    /// The failure of one step, or the first one that was kept, which comes before it.
+    fn check<T>(&mut self, step: Result<T>) -> Result<T> {
+        self.failure.take().map_or(step, Err)
+    }
+    /// Keeps a failure, if it is the first one.
+    fn fail(&self, e: impl Into<Failure>) {
+        // An error here says that there is an earlier failure.
+        let _ = self.failure.set(e.into());
+    }
+    /// Substitutes for the results of a node that failed.
+    fn failed(&self, e: Failure, outputs: usize) -> Vec<Value> {
+        self.fail(e);
+        vec![Value::from_u32(0); outputs]
+    }
+    /// The value, or a substitute for one that is missing, which is a failure.
+    fn need(&self, v: Option<Value>, otherwise: impl FnOnce() -> Failure) -> Value {
+        v.unwrap_or_else(|| {
+            self.fail(otherwise());
+            Value::from_u32(0)
+        })
     }
     fn value(&mut self, name: String, def: Def) -> Value {
         stand_in(self.g, name, def)
@@ -125,12 +158,12 @@ impl<'a> Make<'a> {
         attrs: Vec<(&str, AttrValue)>,
         inputs: Vec<Option<Value>>,
         outputs: usize,
-    ) -> Result<Vec<Value>> {
+    ) -> Vec<Value> {
         let attrs = attrs.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
         self.add(name, NodeSpec::new(inputs, outputs).attrs(attrs))
     }
     /// As [`Make::node`], with subgraphs.
-    fn add(&mut self, name: &str, spec: NodeSpec) -> Result<Vec<Value>> {
+    fn add(&mut self, name: &str, spec: NodeSpec) -> Vec<Value> {
         self.newest("", name, spec)
     }
     /// Adds a node of a com.microsoft operator.
@@ -140,28 +173,32 @@ impl<'a> Make<'a> {
         attrs: Vec<(String, AttrValue)>,
         inputs: Vec<Option<Value>>,
         outputs: usize,
-    ) -> Result<Vec<Value>> {
+    ) -> Vec<Value> {
         self.newest("com.microsoft", name, NodeSpec::new(inputs, outputs).attrs(attrs))
     }
-    fn newest(&mut self, domain: &str, name: &str, spec: NodeSpec) -> Result<Vec<Value>> {
+    fn newest(&mut self, domain: &str, name: &str, spec: NodeSpec) -> Vec<Value> {
         let newest = ops::schema::newest(domain).unwrap_or(1);
-        let schema = ops::find(domain, name, newest)
-            .map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
-        self.parsed(schema, spec)
+        match ops::find(domain, name, newest) {
+            Ok(schema) => self.parsed(schema, spec),
+            Err(_) => self.failed(Failure::bug("expand", format!("no operator {name}")), spec.outputs),
+        }
     }
     /// Adds a node of a specific version of an operator.
-    fn parsed(&mut self, schema: &'static Schema, spec: NodeSpec) -> Result<Vec<Value>> {
+    fn parsed(&mut self, schema: &'static Schema, spec: NodeSpec) -> Vec<Value> {
         let names = spec.subgraphs.iter().map(|(n, _)| n.clone()).collect();
         let (inputs, attrs) = (spec.inputs.len(), spec.attrs.clone());
         let mut a = Attrs::new(schema, inputs, spec.outputs, self.origin.clone(), attrs, names);
-        let op = ops::parse(&mut a)?;
-        a.finish()?;
-        Ok(self.place(op, schema, spec))
+        match ops::parse(&mut a).and_then(|op| a.finish().map(|()| op)) {
+            Ok(op) => self.place(op, schema, spec),
+            Err(e) => self.failed(e, spec.outputs),
+        }
     }
     /// Adds a node of an operator on the parts of sequences and optionals.
-    fn bundle(&mut self, op: Bundle, inputs: Vec<Option<Value>>, outputs: usize) -> Result<Vec<Value>> {
-        let schema = op.schema()?;
-        Ok(self.place(Op::Bundle(op), schema, NodeSpec::new(inputs, outputs)))
+    fn bundle(&mut self, op: Bundle, inputs: Vec<Option<Value>>, outputs: usize) -> Vec<Value> {
+        match op.schema() {
+            Ok(schema) => self.place(Op::Bundle(op), schema, NodeSpec::new(inputs, outputs)),
+            Err(e) => self.failed(e, outputs),
+        }
     }
     fn place(&mut self, op: Op, schema: &'static Schema, spec: NodeSpec) -> Vec<Value> {
         let NodeSpec { attrs, inputs, outputs, subgraphs } = spec;
@@ -188,12 +225,11 @@ impl<'a> Make<'a> {
         results
     }
     /// Adds a node with one result.
-    fn with(&mut self, name: &str, attrs: Vec<(&str, AttrValue)>, inputs: &[Value]) -> Result<Value> {
-        let made = self.node(name, attrs, inputs.iter().map(|v| Some(*v)).collect(), 1)?;
-        made.first().copied().ok_or_else(|| Failure::bug("expand", "a node without a result"))
+    fn with(&mut self, name: &str, attrs: Vec<(&str, AttrValue)>, inputs: &[Value]) -> Value {
+        self.node(name, attrs, inputs.iter().map(|v| Some(*v)).collect(), 1)[0]
     }
     /// Adds a node with one result and without attributes.
-    fn op(&mut self, name: &str, inputs: &[Value]) -> Result<Value> {
+    fn op(&mut self, name: &str, inputs: &[Value]) -> Value {
         self.with(name, vec![], inputs)
     }
     /// A constant list of integers.
@@ -207,33 +243,42 @@ impl<'a> Make<'a> {
         self.g.add_const(name, Arc::new(ConstData::i64s_shaped(vec![], &[v])))
     }
     /// A constant of a floating-point type.
-    fn number(&mut self, elem: ElemType, v: f64) -> Result<Value> {
+    fn number(&mut self, elem: ElemType, v: f64) -> Value {
         let name = format!("{}.number", self.prefix);
         if elem == ElemType::F64
             && let Some(c) = ConstData::new(elem, vec![], v.to_le_bytes().to_vec())
         {
-            return Ok(self.g.add_const(name, Arc::new(c)));
+            return self.g.add_const(name, Arc::new(c));
         }
         let v = self.g.add_const(name, Arc::new(ConstData::f32s(vec![], &[v as f32])));
         self.cast(v, ElemType::F32, elem)
     }
     /// Adds a conversion unless the types are equal.
-    fn cast(&mut self, v: Value, from: ElemType, to: ElemType) -> Result<Value> {
-        if from == to { Ok(v) } else { self.with("Cast", vec![("to", AttrValue::Int(to as i64))], &[v]) }
+    fn cast(&mut self, v: Value, from: ElemType, to: ElemType) -> Value {
+        if from == to { v } else { self.with("Cast", vec![("to", AttrValue::Int(to as i64))], &[v]) }
     }
     /// The sizes `from..to` of a tensor as a list.
-    fn sizes(&mut self, v: Value, from: i64, to: i64) -> Result<Value> {
+    fn sizes(&mut self, v: Value, from: i64, to: i64) -> Value {
         self.with("Shape", vec![("start", AttrValue::Int(from)), ("end", AttrValue::Int(to))], &[v])
     }
     /// Replaces the definition of `old`, a result of the replaced node, by `new`.
-    fn define(&mut self, old: Value, new: Value) -> Result<()> {
-        let v = self.op("Identity", &[new])?;
-        if let Def::Node(n, _) = self.g.values[v].def {
+    fn define(&mut self, old: Value, new: Value) {
+        let v = self.op("Identity", &[new]);
+        if self.failure.get().is_none()
+            && let Def::Node(n, _) = self.g.values[v].def
+        {
             self.g.nodes[n].outputs = vec![Some(old)];
             self.g.values[old].def = Def::Node(n, 0);
             self.g.values[v].def = Def::Unused;
         }
-        Ok(())
+    }
+    /// As [`Make::define`], for several results, as far as they are used.
+    fn define_all(&mut self, old: &[Option<Value>], new: Vec<Value>) {
+        for (old, new) in old.iter().zip(new) {
+            if let Some(old) = old {
+                self.define(*old, new);
+            }
+        }
     }
     /// Adds a copy of a node. `map` gives the operands in this graph and receives the results; operands that
     /// it does not contain are values of this graph.
@@ -276,16 +321,25 @@ impl<'a> Make<'a> {
         }
         sub.outputs.iter().filter_map(|v| map.get(v).copied()).collect()
     }
+    /// The type of a tensor. Fails after a failure as well, so that no type is read of its substitutes.
     fn tensor(&self, v: Value) -> Result<&TensorType> {
         let d = &self.g.values[v];
         d.ty.as_ref()
             .and_then(|t| t.as_tensor())
+            .filter(|_| self.failure.get().is_none())
             .ok_or_else(|| Failure::bug("expand", format!("\"{}\" is no tensor with a type", d.name)))
     }
     fn dims(&self, v: Value) -> Result<Vec<Dim>> {
         Ok(self.tensor(v)?.dims.clone())
     }
-    fn elem(&self, v: Value) -> Result<ElemType> {
-        Ok(self.tensor(v)?.elem)
+    fn elem(&self, v: Value) -> ElemType {
+        self.typed(v).map_or(ElemType::F32, |t| t.elem)
+    }
+    /// The sizes of a tensor, if all are known.
+    fn known_dims(&self, v: Value) -> Option<Vec<i64>> {
+        self.typed(v)?.dims.iter().map(|d| d.as_const()).collect()
+    }
+    fn typed(&self, v: Value) -> Option<&TensorType> {
+        self.tensor(v).map_err(|e| self.fail(e)).ok()
     }
 }

@@ -38,21 +38,13 @@ pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
         inputs.push(v);
     }
     let length = if lengths.is_some() { inputs.pop() } else { None };
-    let mut make = Make {
-        g: &mut body,
-        origin: node.origin.clone(),
-        prefix: format!("{}.batch", inner.name),
-        made: vec![],
-    };
+    let mut make = Make::within(&mut body, node.origin.clone(), format!("{}.batch", inner.name));
     let outputs = inner.outputs.len();
     let (zero, one, whole) = (make.ints(&[0]), make.ints(&[1]), inputs.get(states).copied());
-    let length = match length {
-        Some(l) => Some(make.op("Reshape", &[l, one])?),
-        None => None,
-    };
+    let length = length.map(|l| make.op("Reshape", &[l, one]));
     if let Some(l) = length {
         for v in &mut inputs[states..] {
-            *v = make.op("Slice", &[*v, zero, l, zero])?;
+            *v = make.op("Slice", &[*v, zero, l, zero]);
         }
     }
     let directions: Vec<i64> =
@@ -64,31 +56,26 @@ pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
     let mut results = make.add(
         "Scan",
         NodeSpec::new(inputs.into_iter().map(Some).collect(), outputs).attrs(attrs).graph("body", inner),
-    )?;
+    );
     if let (Some(l), Some(x)) = (length, whole) {
         for v in &mut results[states..] {
-            let total = make.sizes(x, 0, 1)?;
-            let rest = make.op("Sub", &[total, l])?;
-            let pads = make.with("Concat", vec![("axis", AttrValue::Int(0))], &[zero, rest])?;
-            let padded = make.node("Pad", vec![], vec![Some(*v), Some(pads), None, Some(zero)], 1)?[0];
-            let others = make.with("Shape", vec![("start", AttrValue::Int(1))], &[padded])?;
-            let shape = make.with("Concat", vec![("axis", AttrValue::Int(0))], &[total, others])?;
-            *v = make.op("Reshape", &[padded, shape])?;
+            let total = make.sizes(x, 0, 1);
+            let rest = make.op("Sub", &[total, l]);
+            let pads = make.with("Concat", vec![("axis", AttrValue::Int(0))], &[zero, rest]);
+            let padded = make.node("Pad", vec![], vec![Some(*v), Some(pads), None, Some(zero)], 1)[0];
+            let others = make.with("Shape", vec![("start", AttrValue::Int(1))], &[padded]);
+            let shape = make.with("Concat", vec![("axis", AttrValue::Int(0))], &[total, others]);
+            *v = make.op("Reshape", &[padded, shape]);
         }
     }
-    let made = make.made;
-    body.order = made;
+    body.order = make.finish()?;
     body.output_names = results.iter().map(|v| body.values[*v].name.clone()).collect();
     body.outputs = results;
 
     let mut make = Make::at(g, n);
     let all: Vec<Option<Value>> = operands.iter().copied().chain(lengths).map(Some).collect();
     let attrs = vec![("num_scan_inputs".to_owned(), AttrValue::Int(all.len() as i64))];
-    let results = make.add("Scan", NodeSpec::new(all, outputs).attrs(attrs).graph("body", body))?;
-    for (old, new) in node.outputs.iter().zip(results) {
-        if let Some(old) = old {
-            make.define(*old, new)?;
-        }
-    }
-    Ok(make.made)
+    let results = make.add("Scan", NodeSpec::new(all, outputs).attrs(attrs).graph("body", body));
+    make.define_all(&node.outputs, results);
+    make.finish()
 }

@@ -49,15 +49,12 @@ fn branch(g: &mut Graph, n: Node, truth: bool, cond: Option<Value>) -> Result<Ve
     for (old, new) in node.outputs.iter().zip(results) {
         let Some(old) = old else { continue };
         let new = match cond {
-            Some(cond) => {
-                let made = make.bundle(Bundle::Require { truth }, vec![Some(cond), Some(new)], 1)?;
-                made.first().copied().ok_or_else(|| Failure::bug("branches", "a node without a result"))?
-            }
+            Some(cond) => make.bundle(Bundle::Require { truth }, vec![Some(cond), Some(new)], 1)[0],
             None => new,
         };
-        make.define(*old, new)?;
+        make.define(*old, new);
     }
-    Ok(make.made)
+    make.finish()
 }
 
 /// Results of the model among the uneven results of the If node `n` become optionals that are present; each
@@ -77,9 +74,9 @@ pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize
             let Some(x) = sub.outputs.get(*k).copied() else {
                 return Err(Failure::bug("branches", "a branch without a result"));
             };
-            let mut make = Make { g: sub, origin: origin.clone(), prefix: name.clone(), made: vec![] };
-            let parts = make.bundle(Bundle::Pack { elem: None, rank: 0, like: 0 }, vec![Some(x)], 2)?;
-            let made = make.made;
+            let mut make = Make::within(sub, origin.clone(), name.clone());
+            let parts = make.bundle(Bundle::Pack { elem: None, rank: 0, like: 0 }, vec![Some(x)], 2);
+            let made = make.finish()?;
             sub.order.extend(made);
             for v in parts {
                 sub.outputs.push(v);
@@ -111,11 +108,11 @@ fn publish(g: &mut Graph, n: Node, name: &str, parts: &[Value]) -> Result<Value>
     let last = g.order.iter().copied().find(|n| matches!(g.nodes[*n].op, Op::Bundle(Bundle::Publish(_))));
     let Some(last) = last else {
         let origin = g.nodes[n].origin.clone();
-        let mut make = Make { g, origin, prefix: name.to_owned(), made: vec![] };
-        let made = make.bundle(Bundle::Publish(vec![form]), inputs.collect(), 1)?;
-        let node = make.made;
-        g.order.extend(node);
-        return made.first().copied().ok_or_else(|| Failure::bug("branches", "a node without a result"));
+        let mut make = Make::within(g, origin, name.to_owned());
+        let published = make.bundle(Bundle::Publish(vec![form]), inputs.collect(), 1)[0];
+        let made = make.finish()?;
+        g.order.extend(made);
+        return Ok(published);
     };
     let k = g.nodes[last].outputs.len();
     let v = stand_in(g, format!("{name}.described"), Def::Node(last, k as u32));
@@ -212,7 +209,7 @@ pub(in crate::passes::graph) fn sink(g: &mut Graph, n: Node, at: usize, uneven: 
             map.insert(v, inner);
         }
         let origin = g.nodes[n].origin.clone();
-        let mut make = Make { g: sub, origin, prefix: String::new(), made: vec![] };
+        let mut make = Make::within(sub, origin, String::new());
         for m in &moved {
             make.paste(Piece::new(g, *m), &mut map);
         }

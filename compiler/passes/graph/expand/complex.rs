@@ -30,71 +30,66 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
     };
     let results = match node.schema.name {
         "NonZero" => {
-            let flags = parts(&mut make, x)?
+            let flags = parts(&mut make, x)
                 .map(|p| make.with("Cast", vec![("to", AttrValue::Int(ElemType::Bool as i64))], &[p]));
             let [re, im] = flags;
-            let any = make.op("Or", &[re?, im?])?;
-            vec![make.op("NonZero", &[any])?]
+            let any = make.op("Or", &[re, im]);
+            vec![make.op("NonZero", &[any])]
         }
-        "Unique" => unique(&mut make, &node, x)?,
-        _ => vec![either(&mut make, &node, x)?],
+        "Unique" => unique(&mut make, &node, x),
+        _ => vec![either(&mut make, &node, x)],
     };
-    for (old, new) in node.outputs.iter().zip(results) {
-        if let Some(old) = old {
-            make.define(*old, new)?;
-        }
-    }
-    Ok(make.made)
+    make.define_all(&node.outputs, results);
+    make.finish()
 }
 
 /// A view of complex numbers as pairs, or of pairs as complex numbers.
-fn view(make: &mut Make, of: Complex, x: Value) -> Result<Value> {
-    let made = make.place(Op::Complex(of), of.schema(), NodeSpec::new(vec![Some(x)], 1));
-    made.first().copied().ok_or_else(|| Failure::bug("complex", "a node without a result"))
+fn view(make: &mut Make, of: Complex, x: Value) -> Value {
+    make.place(Op::Complex(of), of.schema(), NodeSpec::new(vec![Some(x)], 1))[0]
 }
 
 /// Real and imaginary parts.
-fn parts(make: &mut Make, x: Value) -> Result<[Value; 2]> {
-    let pairs = view(make, Complex::Parts, x)?;
+fn parts(make: &mut Make, x: Value) -> [Value; 2] {
+    let pairs = view(make, Complex::Parts, x);
     let mut part = |i| {
         let i = make.integer(i);
         make.with("Gather", vec![("axis", AttrValue::Int(-1))], &[pairs, i])
     };
-    Ok([part(0)?, part(1)?])
+    [part(0), part(1)]
 }
 
 /// The operator applied to the real and to the imaginary parts. A value for positions without an element is
 /// added to the real part only.
-fn either(make: &mut Make, node: &NodeData, x: Value) -> Result<Value> {
+fn either(make: &mut Make, node: &NodeData, x: Value) -> Value {
     let mut pair = vec![];
     let last = make.ints(&[-1]);
-    for (i, part) in parts(make, x)?.into_iter().enumerate() {
+    for (i, part) in parts(make, x).into_iter().enumerate() {
         let mut inputs = node.inputs.clone();
         inputs[0] = Some(part);
         let attrs =
             node.attrs.iter().filter(|(name, _)| i == 0 || name != "extrapolation_value").cloned().collect();
-        let y = make.parsed(node.schema, NodeSpec::new(inputs, 1).attrs(attrs))?;
-        pair.push(make.op("Unsqueeze", &[y[0], last])?);
+        let y = make.parsed(node.schema, NodeSpec::new(inputs, 1).attrs(attrs));
+        pair.push(make.op("Unsqueeze", &[y[0], last]));
     }
-    let pairs = make.with("Concat", vec![("axis", AttrValue::Int(-1))], &pair)?;
+    let pairs = make.with("Concat", vec![("axis", AttrValue::Int(-1))], &pair);
     view(make, Complex::Join, pairs)
 }
 
 /// Slices along an axis, or pairs if there is none, are ordered element by element.
-fn unique(make: &mut Make, node: &NodeData, x: Value) -> Result<Vec<Value>> {
+fn unique(make: &mut Make, node: &NodeData, x: Value) -> Vec<Value> {
     let attr = |name: &str| node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
-    let mut pairs = view(make, Complex::Parts, x)?;
+    let mut pairs = view(make, Complex::Parts, x);
     let axis = match attr("axis") {
         Some(AttrValue::Int(a)) => a - i64::from(a < 0),
         _ => {
             let rows = make.ints(&[-1, 2]);
-            pairs = make.op("Reshape", &[pairs, rows])?;
+            pairs = make.op("Reshape", &[pairs, rows]);
             0
         }
     };
     let mut attrs = vec![("axis", AttrValue::Int(axis))];
     attrs.extend(attr("sorted").map(|v| ("sorted", v)));
-    let mut results = make.node("Unique", attrs, vec![Some(pairs)], 4)?;
-    results[0] = view(make, Complex::Join, results[0])?;
-    Ok(results)
+    let mut results = make.node("Unique", attrs, vec![Some(pairs)], 4);
+    results[0] = view(make, Complex::Join, results[0]);
+    results
 }

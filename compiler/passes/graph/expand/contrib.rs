@@ -32,62 +32,62 @@ const EXPANSIONS: &[(&str, Expansion)] = &[
     ("BiasSoftmax", One(|c| c.bias_softmax())),
     ("BitmaskBiasDropout", All(|c| c.unmasked())),
     ("BitmaskDropout", All(|c| c.unmasked())),
-    ("BranchwiseRMSNorm", One(|c| c.branchwise_rms_norm())),
+    ("BranchwiseRMSNorm", One(|c| Ok(c.branchwise_rms_norm()))),
     ("CausalConvWithState", All(|c| c.causal_conv())),
     ("CDist", One(|c| c.cdist())),
     ("ComplexMul", One(|c| c.complex_mul())),
     ("ComplexMulConj", One(|c| c.complex_mul())),
     ("ConvTransposeWithDynamicPads", One(|c| c.conv_transpose())),
     ("DecoderMaskedMultiHeadAttention", All(|c| c.decoder_attention())),
-    ("DequantizeLinear", One(|c| c.quantization())),
+    ("DequantizeLinear", One(|c| Ok(c.quantization()))),
     ("EngramGate", All(|c| c.engram())),
-    ("ExpandDims", One(|c| c.expand_dims())),
+    ("ExpandDims", One(|c| Ok(c.expand_dims()))),
     ("FusedMatMulActivation", One(|c| c.matmul_activation())),
-    ("GatedAdd", One(|c| c.gated_add())),
-    ("GatedRelativePositionBias", One(|c| c.gated_bias())),
+    ("GatedAdd", One(|c| Ok(c.gated_add()))),
+    ("GatedRelativePositionBias", One(|c| Ok(c.gated_bias()))),
     ("GatedRMSNorm", One(|c| c.gated_rms_norm())),
-    ("GatherND", One(|c| c.gather_nd())),
-    ("GemmaRotaryEmbedding", All(|c| c.gemma_rotary())),
-    ("GemmFastGelu", One(|c| c.gemm_fast_gelu())),
-    ("GridSample", One(|c| c.grid_sample())),
+    ("GatherND", One(|c| Ok(c.gather_nd()))),
+    ("GemmaRotaryEmbedding", All(|c| Ok(c.gemma_rotary()))),
+    ("GemmFastGelu", One(|c| Ok(c.gemm_fast_gelu()))),
+    ("GridSample", One(|c| Ok(c.grid_sample()))),
     ("GroupNorm", All(|c| c.group_norm())),
     ("HyperConnectionPostMix", One(|c| c.post_mix())),
     ("HyperConnectionPreMix", One(|c| c.pre_mix())),
     ("Irfft", One(|c| c.real_transform())),
     ("IsAllFinite", One(|c| c.is_all_finite())),
-    ("LinearAttentionGate", All(|c| c.linear_attention_gate())),
-    ("LongformerAttention", One(|c| c.longformer())),
+    ("LinearAttentionGate", All(|c| Ok(c.linear_attention_gate()))),
+    ("LongformerAttention", One(|c| Ok(c.longformer()))),
     ("MatMulInteger16", One(|c| c.matmul_integer16())),
     ("MatMulNBitsMlp", All(|c| c.projections())),
     ("MatMulNBitsQkv", All(|c| c.projections())),
     ("MoE", One(|c| c.experts())),
     ("MRotaryEmbedding", One(|c| c.rotary_of_three())),
-    ("MulInteger", One(|c| c.mul_integer())),
+    ("MulInteger", One(|c| Ok(c.mul_integer()))),
     ("NhwcMaxPool", One(|c| c.nhwc_max_pool())),
     ("PackedAttention", One(|c| c.packed_self_attention())),
-    ("PackedMultiHeadAttention", One(|c| c.packed_multi_head_attention())),
-    ("Pad", One(|c| c.pad())),
-    ("QAttention", All(|c| c.quantized_attention())),
-    ("QEmbedLayerNormalization", All(|c| c.quantized_embedding())),
+    ("PackedMultiHeadAttention", One(|c| Ok(c.packed_multi_head_attention()))),
+    ("Pad", One(|c| Ok(c.pad()))),
+    ("QAttention", All(|c| Ok(c.quantized_attention()))),
+    ("QEmbedLayerNormalization", All(|c| Ok(c.quantized_embedding()))),
     ("QLinearConv", One(|c| c.conv_of_quantized())),
-    ("QLinearReduceMean", One(|c| c.reduce_mean_of_quantized())),
-    ("QLinearWhere", One(|c| c.where_of_quantized())),
+    ("QLinearReduceMean", One(|c| Ok(c.reduce_mean_of_quantized()))),
+    ("QLinearWhere", One(|c| Ok(c.where_of_quantized()))),
     ("QMoE", One(|c| c.experts())),
-    ("QuantizeLinear", One(|c| c.quantization())),
-    ("Range", One(|c| c.range())),
-    ("ReduceSumInteger", One(|c| c.reduce_sum_integer())),
+    ("QuantizeLinear", One(|c| Ok(c.quantization()))),
+    ("Range", One(|c| Ok(c.range()))),
+    ("ReduceSumInteger", One(|c| Ok(c.reduce_sum_integer()))),
     ("RelativePositionBias", One(|c| c.relative_bias())),
-    ("RemovePadding", All(|c| c.remove_padding())),
-    ("RestorePadding", One(|c| c.restore_padding())),
+    ("RemovePadding", All(|c| Ok(c.remove_padding()))),
+    ("RestorePadding", One(|c| Ok(c.restore_padding()))),
     ("Rfft", One(|c| c.real_transform())),
-    ("SampleOp", One(|c| c.x(0))),
-    ("ScaledSiLU", One(|c| c.scaled_silu())),
+    ("SampleOp", One(|c| Ok(c.x(0)))),
+    ("ScaledSiLU", One(|c| Ok(c.scaled_silu()))),
     ("SkipGroupNorm", All(|c| c.group_norm())),
     ("SparseAttention", All(|c| c.sparse_attention())),
-    ("TorchEmbedding", One(|c| c.embedding())),
-    ("Trilu", One(|c| c.trilu())),
+    ("TorchEmbedding", One(|c| Ok(c.embedding()))),
+    ("Trilu", One(|c| Ok(c.trilu()))),
     ("UnfoldTensor", One(|c| c.unfold())),
-    ("Unique", All(|c| c.unique())),
+    ("Unique", All(|c| Ok(c.unique()))),
 ];
 
 pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Result<Vec<Node>> {
@@ -97,17 +97,17 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
         return Err(Failure::bug("contrib", format!("{} has no expansion", node.schema.name)));
     };
     let results = match expansion {
-        One(f) => vec![Some(f(&mut cx)?)],
-        All(f) => f(&mut cx)?,
+        One(f) => f(&mut cx).map(|v| vec![Some(v)]),
+        All(f) => f(&mut cx),
     };
-    for (old, new) in node.outputs.iter().zip(results) {
+    for (old, new) in node.outputs.iter().zip(cx.make.check(results)?) {
         match (old, new) {
-            (Some(old), Some(new)) => cx.make.define(*old, new)?,
+            (Some(old), Some(new)) => cx.make.define(*old, new),
             (Some(_), None) => return cx.refuse("a result beside the first is used"),
             _ => {}
         }
     }
-    Ok(cx.make.made)
+    cx.make.finish()
 }
 
 struct Contrib<'a> {
@@ -125,9 +125,9 @@ impl Contrib<'_> {
     fn given(&self, i: usize) -> Option<Value> {
         self.node.inputs.get(i).copied().flatten()
     }
-    fn x(&self, i: usize) -> Result<Value> {
-        self.given(i)
-            .ok_or_else(|| Failure::bug("contrib", format!("{} without operand {i}", self.node.schema.name)))
+    fn x(&self, i: usize) -> Value {
+        let missing = || Failure::bug("contrib", format!("{} without operand {i}", self.node.schema.name));
+        self.make.need(self.given(i), missing)
     }
     fn attr(&self, name: &str) -> Option<&AttrValue> {
         self.node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
@@ -159,36 +159,31 @@ impl Contrib<'_> {
         self.node.attrs.iter().filter(|(n, _)| names.contains(&n.as_str())).cloned().collect()
     }
     /// Another com.microsoft operator with as many results.
-    fn all_of(
-        &mut self,
-        name: &str,
-        attrs: Vec<(String, AttrValue)>,
-        inputs: Vec<Option<Value>>,
-    ) -> Result<Outputs> {
-        let results = self.make.contrib(name, attrs, inputs, self.node.outputs.len())?;
-        Ok(results.into_iter().map(Some).collect())
+    fn all_of(&mut self, name: &str, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>) -> Outputs {
+        let results = self.make.contrib(name, attrs, inputs, self.node.outputs.len());
+        results.into_iter().map(Some).collect()
     }
-    fn op(&mut self, name: &str, inputs: &[Value]) -> Result<Value> {
+    fn op(&mut self, name: &str, inputs: &[Value]) -> Value {
         self.make.op(name, inputs)
     }
     fn rank(&self, v: Value) -> Result<usize> {
         Ok(self.make.dims(v)?.len())
     }
-    fn cast(&mut self, v: Value, to: ElemType) -> Result<Value> {
-        let from = self.make.elem(v)?;
+    fn cast(&mut self, v: Value, to: ElemType) -> Value {
+        let from = self.make.elem(v);
         self.make.cast(v, from, to)
     }
-    fn permuted(&mut self, v: Value, perm: Vec<i64>) -> Result<Value> {
+    fn permuted(&mut self, v: Value, perm: Vec<i64>) -> Value {
         self.make.with("Transpose", vec![("perm", AttrValue::Ints(perm))], &[v])
     }
     /// Converts images with the channels last to ONNX's order, and back.
-    fn channels_first(&mut self, v: Value, rank: usize) -> Result<Value> {
+    fn channels_first(&mut self, v: Value, rank: usize) -> Value {
         self.permuted(v, [0, rank as i64 - 1].into_iter().chain(1..rank as i64 - 1).collect())
     }
-    fn channels_last(&mut self, v: Value, rank: usize) -> Result<Value> {
+    fn channels_last(&mut self, v: Value, rank: usize) -> Value {
         self.permuted(v, std::iter::once(0).chain(2..rank as i64).chain([1]).collect())
     }
-    fn axes_of(&mut self, v: Value, name: &str, axes: &[i64]) -> Result<Value> {
+    fn axes_of(&mut self, v: Value, name: &str, axes: &[i64]) -> Value {
         let axes = self.make.ints(axes);
         self.op(name, &[v, axes])
     }

@@ -1,11 +1,9 @@
 //! Formulas: values with arithmetic operators, each of which adds a node.
 //!
 //! `f.term(x) * (1.0 - f.term(y))` adds a Sub and a Mul, in the order in which Rust evaluates the operands.
-//! Numbers have the type that the formula was made with. A failure is kept until [`Formula::finish`]; nothing
-//! is added after it.
+//! Numbers have the type that the formula was made with.
 
 use super::Make;
-use crate::diag::{Failure, Result};
 use crate::graph::Value;
 use crate::tensor::ElemType;
 use std::cell::RefCell;
@@ -22,39 +20,27 @@ trait Build {
 pub(super) struct Formula<'m, 'g> {
     /// The type of numbers.
     elem: ElemType,
-    make: RefCell<(&'m mut Make<'g>, Option<Failure>)>,
+    make: RefCell<&'m mut Make<'g>>,
 }
 
 impl<'m, 'g> Formula<'m, 'g> {
     pub(super) fn new(make: &'m mut Make<'g>, elem: ElemType) -> Self {
-        Formula { elem, make: RefCell::new((make, None)) }
+        Formula { elem, make: RefCell::new(make) }
     }
     pub(super) fn term(&self, v: Value) -> Term<'_> {
         Term { of: self, v }
-    }
-    /// The value of a term, if nothing failed.
-    pub(super) fn finish(&self, t: Term<'_>) -> Result<Value> {
-        self.make.borrow_mut().1.take().map_or(Ok(t.v), Err)
-    }
-    fn add(&self, node: impl FnOnce(&mut Make<'g>) -> Result<Value>) -> Value {
-        let (make, failure) = &mut *self.make.borrow_mut();
-        let made = if failure.is_none() { node(make) } else { Ok(Value::from_u32(0)) };
-        made.unwrap_or_else(|e| {
-            *failure = Some(e);
-            Value::from_u32(0)
-        })
     }
 }
 
 impl Build for Formula<'_, '_> {
     fn op(&self, name: &str, inputs: &[Value]) -> Value {
-        self.add(|m| m.op(name, inputs))
+        self.make.borrow_mut().op(name, inputs)
     }
     fn number(&self, v: f64) -> Value {
-        self.add(|m| m.number(self.elem, v))
+        self.make.borrow_mut().number(self.elem, v)
     }
     fn cast(&self, v: Value, from: ElemType, to: ElemType) -> Value {
-        self.add(|m| m.cast(v, from, to))
+        self.make.borrow_mut().cast(v, from, to)
     }
 }
 
@@ -62,7 +48,7 @@ impl Build for Formula<'_, '_> {
 #[derive(Clone, Copy)]
 pub(super) struct Term<'f> {
     of: &'f dyn Build,
-    v: Value,
+    pub(super) v: Value,
 }
 
 /// A term, or a number in place of one.

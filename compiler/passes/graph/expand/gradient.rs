@@ -67,7 +67,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
     let pieces: Vec<NodeData> = cone.iter().map(|m| g.nodes[*m].clone()).collect();
     let mut back = Back { make: Make::at(g, n), syms, node: node.clone(), dy: vec![], wants: vec![] };
     let mut adjoint: HashMap<Value, Value> = HashMap::new();
-    let seed = back.filled(*y, 1.0)?;
+    let seed = back.filled(*y, 1.0);
     adjoint.insert(*y, seed);
     for d in pieces.into_iter().rev() {
         let wants: Vec<bool> = d.inputs.iter().map(|v| v.is_some_and(|v| active.contains(&v))).collect();
@@ -85,7 +85,8 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
         back.node = d;
         back.dy = dy;
         back.wants = wants.clone();
-        let parts = if domain.is_empty() && !through { back.contributions()? } else { None };
+        let parts = if domain.is_empty() && !through { back.contributions() } else { Ok(None) };
+        let parts = back.make.check(parts)?;
         let Some(parts) = parts else {
             let shown = if domain.is_empty() { name.to_owned() } else { format!("{domain}.{name}") };
             return fail(codes::OP_FEATURE, format!("the gradient of {shown} is not supported"))
@@ -99,7 +100,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
         for ((v, part), _) in inputs.into_iter().zip(parts).zip(wants).filter(|(_, w)| *w) {
             if let (Some(v), Some(part)) = (v, part) {
                 let sum = match adjoint.get(&v) {
-                    Some(before) => back.make.op("Add", &[*before, part])?,
+                    Some(before) => back.make.op("Add", &[*before, part]),
                     None => part,
                 };
                 adjoint.insert(v, sum);
@@ -110,11 +111,11 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
         let Some(out) = out else { continue };
         let v = match adjoint.get(x) {
             Some(v) => *v,
-            None => back.filled(*x, 0.0)?,
+            None => back.filled(*x, 0.0),
         };
-        back.make.define(*out, v)?;
+        back.make.define(*out, v);
     }
-    Ok(back.make.made)
+    back.make.finish()
 }
 
 /// The nodes that compute `y` from the values of the boundary, in order.
@@ -186,21 +187,21 @@ use Rule::{All, One};
 const RULES: &[(&str, Rule)] = &[
     ("AveragePool", One(|b| b.average_pool())),
     ("BatchNormalization", All(|b| b.batch_norm())),
-    ("Cast", One(|b| b.cast_back())),
+    ("Cast", One(|b| Ok(b.cast_back()))),
     ("Compress", One(|b| b.picked(0))),
     ("Concat", All(|b| b.concatenated())),
     ("Conv", All(|b| b.conv())),
-    ("CumSum", One(|b| b.summed_back())),
+    ("CumSum", One(|b| Ok(b.summed_back()))),
     ("DepthToSpace", One(|b| b.picked(0))),
     ("Dropout", One(|b| b.dropout())),
     ("Expand", One(|b| b.expanded())),
-    ("Flatten", One(|b| b.reshaped())),
+    ("Flatten", One(|b| Ok(b.reshaped()))),
     ("Gather", One(|b| b.picked(0))),
     ("GatherElements", One(|b| b.picked(0))),
     ("GatherND", One(|b| b.picked(0))),
     ("Gemm", All(|b| b.gemm())),
-    ("GlobalAveragePool", One(|b| b.global_average())),
-    ("Identity", One(|b| b.d())),
+    ("GlobalAveragePool", One(|b| Ok(b.global_average()))),
+    ("Identity", One(|b| Ok(b.d()))),
     ("LayerNormalization", All(|b| b.layer_norm())),
     ("LogSoftmax", One(|b| b.softmax())),
     ("MatMul", All(|b| b.matmul())),
@@ -219,18 +220,18 @@ const RULES: &[(&str, Rule)] = &[
     ("ReduceProd", One(|b| b.error("a product of all has no simple one").fail())),
     ("ReduceSum", One(|b| b.reduced())),
     ("ReduceSumSquare", One(|b| b.reduced())),
-    ("Reshape", One(|b| b.reshaped())),
+    ("Reshape", One(|b| Ok(b.reshaped()))),
     ("ReverseSequence", One(|b| b.picked(0))),
     ("Slice", One(|b| b.picked(0))),
     ("Softmax", One(|b| b.softmax())),
     ("SoftmaxCrossEntropyLoss", All(|b| b.loss())),
     ("SpaceToDepth", One(|b| b.picked(0))),
-    ("Split", One(|b| b.joined())),
-    ("Squeeze", One(|b| b.reshaped())),
+    ("Split", One(|b| Ok(b.joined()))),
+    ("Squeeze", One(|b| Ok(b.reshaped()))),
     ("Tile", One(|b| b.picked(0))),
     ("Transpose", One(|b| b.transposed_back())),
-    ("Trilu", One(|b| b.triangle())),
-    ("Unsqueeze", One(|b| b.reshaped())),
+    ("Trilu", One(|b| Ok(b.triangle()))),
+    ("Unsqueeze", One(|b| Ok(b.reshaped()))),
 ];
 
 impl Back<'_, '_> {
@@ -267,29 +268,21 @@ impl Back<'_, '_> {
         self.wants.get(i).copied().unwrap_or(false)
     }
     /// Operand `i`.
-    fn x(&self, i: usize) -> Result<Value> {
-        self.node
-            .inputs
-            .get(i)
-            .copied()
-            .flatten()
-            .ok_or_else(|| Failure::bug("gradient", format!("{} without operand {i}", self.name())))
+    fn x(&self, i: usize) -> Value {
+        let missing = || Failure::bug("gradient", format!("{} without operand {i}", self.name()));
+        self.make.need(self.node.inputs.get(i).copied().flatten(), missing)
     }
     /// Result `k`.
-    fn y(&self, k: usize) -> Result<Value> {
-        self.node
-            .outputs
-            .get(k)
-            .copied()
-            .flatten()
-            .ok_or_else(|| Failure::bug("gradient", format!("{} without result {k}", self.name())))
+    fn y(&self, k: usize) -> Value {
+        let missing = || Failure::bug("gradient", format!("{} without result {k}", self.name()));
+        self.make.need(self.node.outputs.get(k).copied().flatten(), missing)
     }
     /// The adjoint of the first result, which must be the only result with an adjoint.
-    fn d(&self) -> Result<Value> {
+    fn d(&self) -> Value {
         if self.dy.iter().skip(1).any(|v| v.is_some()) {
-            return self.error("a result beside the first is used").fail();
+            self.make.fail(self.error("a result beside the first is used"));
         }
-        self.dy.first().copied().flatten().ok_or_else(|| Failure::bug("gradient", "no adjoint"))
+        self.make.need(self.dy.first().copied().flatten(), || Failure::bug("gradient", "no adjoint"))
     }
     fn attr(&self, name: &str) -> Option<&AttrValue> {
         self.node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
@@ -328,46 +321,45 @@ impl Back<'_, '_> {
         }
     }
     /// The shape of a value as a list.
-    fn shape(&mut self, v: Value) -> Result<Value> {
-        let known: Option<Vec<i64>> = self.make.dims(v)?.iter().map(|d| d.as_const()).collect();
-        match known {
-            Some(dims) => Ok(self.make.ints(&dims)),
+    fn shape(&mut self, v: Value) -> Value {
+        match self.make.known_dims(v) {
+            Some(dims) => self.make.ints(&dims),
             None => self.make.op("Shape", &[v]),
         }
     }
     /// A number of the type of `like`.
-    fn number(&mut self, like: Value, v: f64) -> Result<Value> {
-        let elem = self.make.elem(like)?;
+    fn number(&mut self, like: Value, v: f64) -> Value {
+        let elem = self.make.elem(like);
         self.make.number(elem, v)
     }
     /// A tensor with the type and shape of `like`, filled with one number.
-    fn filled(&mut self, like: Value, v: f64) -> Result<Value> {
-        let (c, shape) = (self.number(like, v)?, self.shape(like)?);
+    fn filled(&mut self, like: Value, v: f64) -> Value {
+        let (c, shape) = (self.number(like, v), self.shape(like));
         self.make.op("Expand", &[c, shape])
     }
-    fn op(&mut self, name: &str, inputs: &[Value]) -> Result<Value> {
+    fn op(&mut self, name: &str, inputs: &[Value]) -> Value {
         self.make.op(name, inputs)
     }
-    fn mul(&mut self, a: Value, b: Value) -> Result<Value> {
+    fn mul(&mut self, a: Value, b: Value) -> Value {
         self.op("Mul", &[a, b])
     }
     /// `v` times a number.
-    fn scaled(&mut self, v: Value, like: Value, by: f64) -> Result<Value> {
+    fn scaled(&mut self, v: Value, like: Value, by: f64) -> Value {
         if by == 1.0 {
-            return Ok(v);
+            return v;
         }
-        let c = self.number(like, by)?;
+        let c = self.number(like, by);
         self.mul(v, c)
     }
     /// `a` where a condition is true, else 0.
-    fn where_or_zero(&mut self, cond: Value, a: Value, like: Value) -> Result<Value> {
-        let zero = self.number(like, 0.0)?;
+    fn where_or_zero(&mut self, cond: Value, a: Value, like: Value) -> Value {
+        let zero = self.number(like, 0.0);
         self.op("Where", &[cond, a, zero])
     }
     /// A sum over dimensions, which are kept with size 1.
-    fn summed(&mut self, v: Value, axes: &[i64]) -> Result<Value> {
+    fn summed(&mut self, v: Value, axes: &[i64]) -> Value {
         if axes.is_empty() {
-            return Ok(v);
+            return v;
         }
         let axes = self.make.ints(axes);
         self.op("ReduceSum", &[v, axes])
@@ -391,16 +383,16 @@ impl Back<'_, '_> {
                 }
             }
         }
-        let d = self.summed(d, &axes)?;
+        let d = self.summed(d, &axes);
         if extra == 0 {
             return Ok(d);
         }
-        let shape = self.shape(x)?;
-        self.op("Reshape", &[d, shape])
+        let shape = self.shape(x);
+        Ok(self.op("Reshape", &[d, shape]))
     }
     /// As [`Back::narrowed`], for an adjoint with the shape of the first result.
     fn narrowed_from_result(&mut self, d: Value, x: Value) -> Result<Value> {
-        let from = self.make.dims(self.y(0)?)?;
+        let from = self.make.dims(self.y(0))?;
         self.narrowed(d, &from, x)
     }
 }

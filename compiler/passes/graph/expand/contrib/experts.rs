@@ -49,68 +49,66 @@ impl Contrib<'_> {
         {
             return self.refuse("weights that are not integers of whole tensors");
         }
-        let (x, router) = (self.x(0)?, self.x(1)?);
-        let elem = self.make.elem(x)?;
+        let (x, router) = (self.x(0), self.x(1));
+        let elem = self.make.elem(x);
         let experts = match self.make.dims(router)?.last().and_then(|d| d.as_const()) {
             Some(n) if (1..=MOST).contains(&n) => n,
             _ => return self.refuse("a number of experts that only run time knows, or of more than 1024"),
         };
         let (shape, width, all) =
-            (self.op("Shape", &[x])?, self.make.sizes(x, -1, i64::MAX)?, self.make.ints(&[-1]));
-        let rows = self.concat(&[all, width])?;
-        let mut x = self.op("Reshape", &[x, rows])?;
+            (self.op("Shape", &[x]), self.make.sizes(x, -1, i64::MAX), self.make.ints(&[-1]));
+        let rows = self.concat(&[all, width]);
+        let mut x = self.op("Reshape", &[x, rows]);
         if self.node.schema.name == "QMoE" {
-            x = self.make.cast(x, elem, ElemType::F32)?;
+            x = self.make.cast(x, elem, ElemType::F32);
         }
-        let routes = self.routes(router)?;
-        let (size, zero) = (self.op("Shape", &[x])?, self.make.number(ElemType::F32, 0.0)?);
-        let mut sum = self.op("Expand", &[zero, size])?;
+        let routes = self.routes(router);
+        let (size, zero) = (self.op("Shape", &[x]), self.make.number(ElemType::F32, 0.0));
+        let mut sum = self.op("Expand", &[zero, size]);
         for e in 0..experts {
             let number = self.make.integer(e);
-            let share = self.make.with("Gather", vec![("axis", AttrValue::Int(1))], &[routes, number])?;
-            let own = self.op("NonZero", &[share])?;
-            let own = self.op("Reshape", &[own, all])?;
-            let (share, v) = (self.op("Gather", &[share, own])?, self.op("Gather", &[x, own])?);
+            let share = self.make.with("Gather", vec![("axis", AttrValue::Int(1))], &[routes, number]);
+            let own = self.op("NonZero", &[share]);
+            let own = self.op("Reshape", &[own, all]);
+            let (share, v) = (self.op("Gather", &[share, own]), self.op("Gather", &[x, own]));
             let v = self.expert(v, (e, number))?;
-            let v =
-                if self.node.schema.name == "QMoE" { v } else { self.make.cast(v, elem, ElemType::F32)? };
-            let (share, own) =
-                (self.axes_of(share, "Unsqueeze", &[1])?, self.axes_of(own, "Unsqueeze", &[1])?);
-            let v = self.op("Mul", &[v, share])?;
+            let v = if self.node.schema.name == "QMoE" { v } else { self.make.cast(v, elem, ElemType::F32) };
+            let (share, own) = (self.axes_of(share, "Unsqueeze", &[1]), self.axes_of(own, "Unsqueeze", &[1]));
+            let v = self.op("Mul", &[v, share]);
             sum = self.make.with(
                 "ScatterND",
                 vec![("reduction", AttrValue::String("add".into()))],
                 &[sum, own, v],
-            )?;
+            );
         }
-        let y = self.make.cast(sum, ElemType::F32, elem)?;
-        self.op("Reshape", &[y, shape])
+        let y = self.make.cast(sum, ElemType::F32, elem);
+        Ok(self.op("Reshape", &[y, shape]))
     }
     /// The weight of each expert in each row; 0 for experts that are not selected.
-    fn routes(&mut self, router: Value) -> Result<Value> {
+    fn routes(&mut self, router: Value) -> Value {
         let (k, axis) = (self.int("k", 1), AttrValue::Int(-1));
-        let scores = self.cast(router, ElemType::F32)?;
-        let shares = self.make.with("Softmax", vec![("axis", axis.clone())], &[scores])?;
+        let scores = self.cast(router, ElemType::F32);
+        let shares = self.make.with("Softmax", vec![("axis", axis.clone())], &[scores]);
         let k = self.make.ints(&[k]);
-        let top = self.make.node("TopK", vec![("axis", axis.clone())], vec![Some(shares), Some(k)], 2)?;
+        let top = self.make.node("TopK", vec![("axis", axis.clone())], vec![Some(shares), Some(k)], 2);
         let (mut share, which) = (top[0], top[1]);
         let mut normalized = self.int("normalize_routing_weights", 0) != 0;
         if self.node.schema.name == "QMoE" {
             match self.given(14) {
                 Some(w) => {
-                    let w = self.cast(w, ElemType::F32)?;
-                    share = self.make.with("GatherElements", vec![("axis", axis.clone())], &[w, which])?;
+                    let w = self.cast(w, ElemType::F32);
+                    share = self.make.with("GatherElements", vec![("axis", axis.clone())], &[w, which]);
                 }
                 // The weights of the selected experts are normalized, whatever the attribute says.
                 None => normalized = true,
             }
         }
         if normalized {
-            let total = self.axes_of(share, "ReduceSum", &[-1])?;
-            share = self.op("Div", &[share, total])?;
+            let total = self.axes_of(share, "ReduceSum", &[-1]);
+            share = self.op("Div", &[share, total]);
         }
-        let (size, zero) = (self.op("Shape", &[scores])?, self.make.number(ElemType::F32, 0.0)?);
-        let none = self.op("Expand", &[zero, size])?;
+        let (size, zero) = (self.op("Shape", &[scores]), self.make.number(ElemType::F32, 0.0));
+        let none = self.op("Expand", &[zero, size]);
         self.make.with("ScatterElements", vec![("axis", axis)], &[none, which, share])
     }
     fn expert(&mut self, x: Value, e: (i64, Value)) -> Result<Value> {
@@ -126,7 +124,7 @@ impl Contrib<'_> {
                     let from = self.make.ints(&[from]);
                     self.op("Slice", &[v, from, end, axis, step])
                 };
-                (every(0)?, Some(every(1)?))
+                (every(0), Some(every(1)))
             }
             ("swiglu", 2) => {
                 let halves = self.make.node(
@@ -134,7 +132,7 @@ impl Contrib<'_> {
                     vec![("axis", AttrValue::Int(-1)), ("num_outputs", AttrValue::Int(2))],
                     vec![Some(v)],
                     2,
-                )?;
+                );
                 (halves[0], Some(halves[1]))
             }
             _ if self.given(third.weights).is_some() => (v, Some(self.dense(x, e, third)?)),
@@ -142,11 +140,11 @@ impl Contrib<'_> {
         };
         let v = match (activation.as_str(), other) {
             ("swiglu", None) => return self.refuse("swiglu without a third layer"),
-            ("swiglu", Some(other)) => self.swiglu(gate, other)?,
+            ("swiglu", Some(other)) => self.swiglu(gate, other),
             (name, other) => {
                 let v = self.activated(gate, name)?;
                 match other {
-                    Some(o) => self.op("Mul", &[v, o])?,
+                    Some(o) => self.op("Mul", &[v, o]),
                     None => v,
                 }
             }
@@ -154,15 +152,15 @@ impl Contrib<'_> {
         self.dense(v, e, self.layer(2))
     }
     pub(super) fn activated(&mut self, v: Value, name: &str) -> Result<Value> {
-        match name {
+        Ok(match name {
             "relu" => self.op("Relu", &[v]),
             "gelu" => self.make.with("Gelu", vec![("approximate", AttrValue::String("tanh".into()))], &[v]),
             "silu" | "swish" => self.gate(v, true),
-            "identity" => Ok(v),
-            _ => self.refuse("its activation"),
-        }
+            "identity" => v,
+            _ => return self.refuse("its activation"),
+        })
     }
-    fn swiglu(&mut self, gate: Value, other: Value) -> Result<Value> {
+    fn swiglu(&mut self, gate: Value, other: Value) -> Value {
         let (alpha, beta, limit) = (
             self.float("activation_alpha", 1.0),
             self.float("activation_beta", 0.0),
@@ -170,47 +168,47 @@ impl Contrib<'_> {
         );
         let elem = match self.node.schema.name {
             "QMoE" => ElemType::F32,
-            _ => self.make.elem(self.x(0)?)?,
+            _ => self.make.elem(self.x(0)),
         };
         let number = |s: &mut Self, v: f32| s.make.number(elem, f64::from(v));
         let (mut gate, mut other) = (gate, other);
         if limit.is_finite() {
-            let (high, low) = (number(self, limit)?, number(self, -limit)?);
-            gate = self.op("Min", &[gate, high])?;
-            other = self.op("Clip", &[other, low, high])?;
+            let (high, low) = (number(self, limit), number(self, -limit));
+            gate = self.op("Min", &[gate, high]);
+            other = self.op("Clip", &[other, low, high]);
         }
-        let (alpha, beta) = (number(self, alpha)?, number(self, beta)?);
-        let s = self.op("Mul", &[gate, alpha])?;
-        let s = self.op("Sigmoid", &[s])?;
-        let v = self.op("Mul", &[gate, s])?;
-        let other = self.op("Add", &[other, beta])?;
+        let (alpha, beta) = (number(self, alpha), number(self, beta));
+        let s = self.op("Mul", &[gate, alpha]);
+        let s = self.op("Sigmoid", &[s]);
+        let v = self.op("Mul", &[gate, s]);
+        let other = self.op("Add", &[other, beta]);
         self.op("Mul", &[v, other])
     }
     /// A layer of expert `e`, whose number is a value of the graph, too.
     fn dense(&mut self, x: Value, (e, number): (i64, Value), layer: Layer) -> Result<Value> {
-        let of = |s: &mut Self, i: usize| -> Result<Option<Value>> {
-            let Some(v) = s.given(i) else { return Ok(None) };
+        let of = |s: &mut Self, i: usize| -> Option<Value> {
+            let v = s.given(i)?;
             if let Some(Known::Const(c)) = s.operands.get(i).and_then(|o| o.as_ref()).map(|o| &o.known)
                 && let Some(own) = c.member(e)
             {
                 let name = format!("{}.{e}", s.make.g.values[v].name);
-                return Ok(Some(s.make.g.add_const(name, Arc::new(own))));
+                return Some(s.make.g.add_const(name, Arc::new(own)));
             }
-            s.op("Gather", &[v, number]).map(Some)
+            Some(s.op("Gather", &[v, number]))
         };
-        let bias = of(self, layer.bias)?;
-        let Some(w) = of(self, layer.weights)? else { return self.refuse("a layer without weights") };
+        let bias = of(self, layer.bias);
+        let Some(w) = of(self, layer.weights) else { return self.refuse("a layer without weights") };
         let (Some(scales_at), Some(zeros_at)) = (layer.scales, layer.zeros) else {
             return Ok(self.make.node(
                 "Gemm",
                 vec![("transB", AttrValue::Int(1))],
                 vec![Some(x), Some(w), bias],
                 1,
-            )?[0]);
+            )[0]);
         };
         // Quantized weights: [columns, bytes].
         let known =
-            self.make.dims(self.x(layer.weights)?)?.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>();
+            self.make.dims(self.x(layer.weights))?.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>();
         let (Some(&[_, columns, bytes]), true) = (known.as_deref(), matches!(layer.bits, 2 | 4 | 8)) else {
             return self.refuse(
                 "weights of sizes that only run time knows, or of other numbers of bits than 2, 4 or 8",
@@ -218,12 +216,12 @@ impl Contrib<'_> {
         };
         let depth = bytes * 8 / layer.bits;
         let size = self.int("block_size", 0);
-        let (Some(mut scales), mut zeros) = (of(self, scales_at)?, of(self, zeros_at)?) else {
+        let (Some(mut scales), mut zeros) = (of(self, scales_at), of(self, zeros_at)) else {
             return self.refuse("weights without scales");
         };
         scales = {
-            let from = self.make.elem(self.x(scales_at)?)?;
-            self.make.cast(scales, from, ElemType::F32)?
+            let from = self.make.elem(self.x(scales_at));
+            self.make.cast(scales, from, ElemType::F32)
         };
         let block = if size > 0 { size } else { 1 << depth.trailing_zeros().min(10) };
         if block < 16 || depth % block != 0 {
@@ -233,16 +231,16 @@ impl Contrib<'_> {
             // One scale per column is repeated for all of its blocks. Zero points are packed consecutively.
             let (blocks, column) = (self.make.ints(&[columns, depth / block]), self.make.ints(&[columns, 1]));
             let spread = |s: &mut Self, v: Value| {
-                let v = s.op("Reshape", &[v, column])?;
+                let v = s.op("Reshape", &[v, column]);
                 s.op("Expand", &[v, blocks])
             };
-            scales = spread(self, scales)?;
+            scales = spread(self, scales);
             if let Some(z) = zeros {
                 let z = self.fields(z, layer.bits)?;
                 let (from, to) = (self.make.ints(&[0]), self.make.ints(&[columns]));
-                let z = self.op("Slice", &[z, from, to])?;
-                let z = self.make.cast(z, ElemType::U8, ElemType::F32)?;
-                zeros = Some(spread(self, z)?);
+                let z = self.op("Slice", &[z, from, to]);
+                let z = self.make.cast(z, ElemType::U8, ElemType::F32);
+                zeros = Some(spread(self, z));
             }
         }
         let level = self.int("accuracy_level", 0);
@@ -251,16 +249,16 @@ impl Contrib<'_> {
             .map(|(n, v)| (n.to_owned(), AttrValue::Int(v)))
             .collect::<Vec<_>>();
         if let Some(b) = bias {
-            let from = self.make.elem(self.x(layer.bias)?)?;
-            let b = self.make.cast(b, from, ElemType::F32)?;
+            let from = self.make.elem(self.x(layer.bias));
+            let b = self.make.cast(b, from, ElemType::F32);
             return Ok(self.make.contrib(
                 "MatMulNBits",
                 attrs,
                 vec![Some(x), Some(w), Some(scales), zeros, None, Some(b)],
                 1,
-            )?[0]);
+            )[0]);
         }
-        Ok(self.make.contrib("MatMulNBits", attrs, vec![Some(x), Some(w), Some(scales), zeros], 1)?[0])
+        Ok(self.make.contrib("MatMulNBits", attrs, vec![Some(x), Some(w), Some(scales), zeros], 1)[0])
     }
     /// The values of `bits` bits packed into the bytes of a vector, lowest bits first.
     fn fields(&mut self, v: Value, bits: i64) -> Result<Value> {
@@ -273,11 +271,11 @@ impl Contrib<'_> {
                 "BitShift",
                 vec![("direction", AttrValue::String("RIGHT".into()))],
                 &[v, shift],
-            )?;
-            let part = self.op("BitwiseAnd", &[part, mask])?;
-            parts.push(self.op("Unsqueeze", &[part, last])?);
+            );
+            let part = self.op("BitwiseAnd", &[part, mask]);
+            parts.push(self.op("Unsqueeze", &[part, last]));
         }
-        let all = self.make.with("Concat", vec![("axis", AttrValue::Int(-1))], &parts)?;
-        self.op("Reshape", &[all, last])
+        let all = self.make.with("Concat", vec![("axis", AttrValue::Int(-1))], &parts);
+        Ok(self.op("Reshape", &[all, last]))
     }
 }

@@ -9,17 +9,17 @@ use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 impl Back<'_, '_> {
-    pub(super) fn global_average(&mut self) -> Result<Value> {
-        let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
+    pub(super) fn global_average(&mut self) -> Value {
+        let (d, x, y) = (self.d(), self.x(0), self.y(0));
         self.averaged(d, x, y)
     }
     /// The adjoint of the elements `x` whose means are `y`.
-    pub(super) fn averaged(&mut self, d: Value, x: Value, y: Value) -> Result<Value> {
-        let (all, left) = (self.op("Size", &[x])?, self.op("Size", &[y])?);
-        let n = self.op("Div", &[all, left])?;
-        let elem = self.make.elem(x)?;
-        let n = self.make.cast(n, ElemType::I64, elem)?;
-        let (d, shape) = (self.op("Div", &[d, n])?, self.shape(x)?);
+    pub(super) fn averaged(&mut self, d: Value, x: Value, y: Value) -> Value {
+        let (all, left) = (self.op("Size", &[x]), self.op("Size", &[y]));
+        let n = self.op("Div", &[all, left]);
+        let elem = self.make.elem(x);
+        let n = self.make.cast(n, ElemType::I64, elem);
+        let (d, shape) = (self.op("Div", &[d, n]), self.shape(x));
         self.op("Expand", &[d, shape])
     }
     pub(super) fn dropout(&mut self) -> Result<Value> {
@@ -31,36 +31,36 @@ impl Back<'_, '_> {
         if training {
             return self.error("it draws at random").fail();
         }
-        self.d()
+        Ok(self.d())
     }
-    fn permuted(&mut self, v: Value, perm: Vec<i64>) -> Result<Value> {
+    fn permuted(&mut self, v: Value, perm: Vec<i64>) -> Value {
         self.make.with("Transpose", vec![("perm", AttrValue::Ints(perm))], &[v])
     }
     /// Transposes the last two of `rank` dimensions.
-    fn turned(&mut self, v: Value, rank: usize) -> Result<Value> {
+    fn turned(&mut self, v: Value, rank: usize) -> Value {
         let mut perm: Vec<i64> = (0..rank as i64).collect();
         perm.swap(rank - 1, rank - 2);
         self.permuted(v, perm)
     }
-    fn unsqueezed(&mut self, v: Value, axes: &[i64]) -> Result<Value> {
+    fn unsqueezed(&mut self, v: Value, axes: &[i64]) -> Value {
         let axes = self.make.ints(axes);
         self.op("Unsqueeze", &[v, axes])
     }
     pub(super) fn matmul(&mut self) -> Result<Parts> {
-        let (mut d, a, b) = (self.d()?, self.x(0)?, self.x(1)?);
-        let (mut da, mut db, out) = (self.make.dims(a)?, self.make.dims(b)?, self.make.dims(self.y(0)?)?);
+        let (mut d, a, b) = (self.d(), self.x(0), self.x(1));
+        let (mut da, mut db, out) = (self.make.dims(a)?, self.make.dims(b)?, self.make.dims(self.y(0))?);
         let (mut wide_a, mut wide_b, mut dd) = (a, b, out);
         // A vector is treated as a matrix of one row or column.
         if db.len() == 1 {
-            wide_b = self.unsqueezed(b, &[1])?;
+            wide_b = self.unsqueezed(b, &[1]);
             db.push(Dim::constant(1));
-            d = self.unsqueezed(d, &[-1])?;
+            d = self.unsqueezed(d, &[-1]);
             dd.push(Dim::constant(1));
         }
         if da.len() == 1 {
-            wide_a = self.unsqueezed(a, &[0])?;
+            wide_a = self.unsqueezed(a, &[0]);
             da.insert(0, Dim::constant(1));
-            d = self.unsqueezed(d, &[-2])?;
+            d = self.unsqueezed(d, &[-2]);
             dd.insert(dd.len() - 1, Dim::constant(1));
         }
         let mut parts = vec![None, None];
@@ -70,11 +70,11 @@ impl Back<'_, '_> {
                 continue;
             }
             let v = if i == 0 {
-                let t = self.turned(wide_b, db.len())?;
-                self.op("MatMul", &[d, t])?
+                let t = self.turned(wide_b, db.len());
+                self.op("MatMul", &[d, t])
             } else {
-                let t = self.turned(wide_a, da.len())?;
-                self.op("MatMul", &[t, d])?
+                let t = self.turned(wide_a, da.len());
+                self.op("MatMul", &[t, d])
             };
             let from: Vec<Dim> = batch.iter().chain(&own[own.len() - 2..]).copied().collect();
             // The widened operand has the sizes of `own`; the operand itself may have one dimension less.
@@ -92,41 +92,40 @@ impl Back<'_, '_> {
                     }
                 }
             }
-            let v = self.summed(v, &axes)?;
-            let shape = self.shape(x)?;
-            parts[i] =
-                Some(self.make.with("Reshape", vec![("allowzero", AttrValue::Int(1))], &[v, shape])?);
+            let v = self.summed(v, &axes);
+            let shape = self.shape(x);
+            parts[i] = Some(self.make.with("Reshape", vec![("allowzero", AttrValue::Int(1))], &[v, shape]));
         }
         Ok(parts)
     }
     pub(super) fn gemm(&mut self) -> Result<Parts> {
-        let (d, a, b, y) = (self.d()?, self.x(0)?, self.x(1)?, self.y(0)?);
+        let (d, a, b, y) = (self.d(), self.x(0), self.x(1), self.y(0));
         let (alpha, beta) = (self.float("alpha", 1.0), self.float("beta", 1.0));
         let (ta, tb) = (self.int("transA", 0), self.int("transB", 0));
         if self.int("broadcast", 0) != 0 {
             return self.error("it broadcasts as the first versions did").fail();
         }
         let mut parts = vec![None, None, None];
-        let scaled = self.scaled(d, y, alpha)?;
+        let scaled = self.scaled(d, y, alpha);
         let product = |s: &mut Self, l: Value, r: Value, tl: i64, tr: i64| {
             s.make.with("Gemm", vec![("transA", AttrValue::Int(tl)), ("transB", AttrValue::Int(tr))], &[l, r])
         };
         if self.wants(0) {
             parts[0] = Some(if ta == 0 {
-                product(self, scaled, b, 0, 1 - tb)?
+                product(self, scaled, b, 0, 1 - tb)
             } else {
-                product(self, b, scaled, tb, 1)?
+                product(self, b, scaled, tb, 1)
             });
         }
         if self.wants(1) {
             parts[1] = Some(if tb == 0 {
-                product(self, a, scaled, 1 - ta, 0)?
+                product(self, a, scaled, 1 - ta, 0)
             } else {
-                product(self, scaled, a, 1, ta)?
+                product(self, scaled, a, 1, ta)
             });
         }
         if self.wants(2) {
-            let (c, v) = (self.x(2)?, self.scaled(d, y, beta)?);
+            let (c, v) = (self.x(2), self.scaled(d, y, beta));
             parts[2] = Some(self.narrowed_from_result(v, c)?);
         }
         Ok(parts)
@@ -172,10 +171,10 @@ impl Back<'_, '_> {
             ("group", AttrValue::Int(group)),
             ("output_padding", AttrValue::Ints(more)),
         ];
-        self.make.with("ConvTranspose", attrs, &[d, w])
+        Ok(self.make.with("ConvTranspose", attrs, &[d, w]))
     }
     pub(super) fn conv(&mut self) -> Result<Parts> {
-        let (d, x, w, y) = (self.d()?, self.x(0)?, self.x(1)?, self.y(0)?);
+        let (d, x, w, y) = (self.d(), self.x(0), self.x(1), self.y(0));
         let (dx, dw, out) = (self.make.dims(x)?, self.make.dims(w)?, self.make.dims(y)?);
         let n = dx.len() - 2;
         let (strides, dilations, pads) = self.window(n)?;
@@ -203,17 +202,16 @@ impl Back<'_, '_> {
                     .collect::<Vec<i64>>()
             };
             let (batch, groups, rest) =
-                (self.make.sizes(x, 0, 1)?, self.make.ints(&[group]), self.make.ints(&[-1]));
-            let size = self.make.sizes(x, 2, n as i64 + 2)?;
+                (self.make.sizes(x, 0, 1), self.make.ints(&[group]), self.make.ints(&[-1]));
+            let size = self.make.sizes(x, 2, n as i64 + 2);
             let shape =
-                self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[batch, groups, rest, size])?;
-            let images = self.op("Reshape", &[x, shape])?;
-            let images = self.permuted(images, order(&[2, 1, 0]))?;
-            let channels = self.make.sizes(w, 1, 2)?;
-            let shape =
-                self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[channels, rest, size])?;
-            let images = self.op("Reshape", &[images, shape])?;
-            let filters = self.permuted(d, order(&[1, 0]))?;
+                self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[batch, groups, rest, size]);
+            let images = self.op("Reshape", &[x, shape]);
+            let images = self.permuted(images, order(&[2, 1, 0]));
+            let channels = self.make.sizes(w, 1, 2);
+            let shape = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[channels, rest, size]);
+            let images = self.op("Reshape", &[images, shape]);
+            let filters = self.permuted(d, order(&[1, 0]));
             let list = |v: &[i64]| AttrValue::Ints(v.to_vec());
             let attrs = vec![
                 ("strides", list(&dilations)),
@@ -221,35 +219,35 @@ impl Back<'_, '_> {
                 ("pads", list(&pads)),
                 ("group", AttrValue::Int(group)),
             ];
-            let v = self.make.with("Conv", attrs, &[images, filters])?;
-            let v = self.permuted(v, order(&[1, 0]))?;
+            let v = self.make.with("Conv", attrs, &[images, filters]);
+            let v = self.permuted(v, order(&[1, 0]));
             // If the strides do not divide the range, it slides too far.
             let (starts, axes, ends) =
-                (self.make.ints(&vec![0; n]), self.make.ints(&spatial), self.make.sizes(w, 2, n as i64 + 2)?);
-            parts[1] = Some(self.op("Slice", &[v, starts, ends, axes])?);
+                (self.make.ints(&vec![0; n]), self.make.ints(&spatial), self.make.sizes(w, 2, n as i64 + 2));
+            parts[1] = Some(self.op("Slice", &[v, starts, ends, axes]));
         }
         if self.wants(2) {
             let axes: Vec<i64> = (0..n as i64 + 2).filter(|a| *a != 1).collect();
-            let (v, b) = (self.summed(d, &axes)?, self.x(2)?);
-            let shape = self.shape(b)?;
-            parts[2] = Some(self.op("Reshape", &[v, shape])?);
+            let (v, b) = (self.summed(d, &axes), self.x(2));
+            let shape = self.shape(b);
+            parts[2] = Some(self.op("Reshape", &[v, shape]));
         }
         Ok(parts)
     }
     pub(super) fn max_pool(&mut self) -> Result<Value> {
-        let (d, x) = (self.d()?, self.x(0)?);
+        let (d, x) = (self.d(), self.x(0));
         if self.int("storage_order", 0) != 0 {
             return self.error("storage_order is 1").fail();
         }
         let kept = ["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"];
         let attrs: Vec<(String, AttrValue)> =
             self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-        let made = self.make.add("MaxPool", NodeSpec::new(vec![Some(x)], 2).attrs(attrs))?;
-        let (shape, flat) = (self.shape(x)?, self.make.ints(&[-1]));
-        self.scattered(d, made[1], x, flat, shape)
+        let made = self.make.add("MaxPool", NodeSpec::new(vec![Some(x)], 2).attrs(attrs));
+        let (shape, flat) = (self.shape(x), self.make.ints(&[-1]));
+        Ok(self.scattered(d, made[1], x, flat, shape))
     }
     pub(super) fn average_pool(&mut self) -> Result<Value> {
-        let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
+        let (d, x, y) = (self.d(), self.x(0), self.y(0));
         let (dims, out) = (self.make.dims(x)?, self.make.dims(y)?);
         let n = dims.len() - 2;
         let (strides, dilations, pads) = self.window(n)?;
@@ -262,53 +260,53 @@ impl Back<'_, '_> {
         }
         // One filter of equal weights for every channel, with channels as images of one channel.
         let (one, flat) = (self.make.ints(&[1]), self.make.ints(&[-1]));
-        let size = self.make.sizes(y, 2, n as i64 + 2)?;
-        let shape = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[flat, one, size])?;
-        let d = self.op("Reshape", &[d, shape])?;
-        let weight = self.number(x, 1.0 / kernel.iter().product::<i64>() as f64)?;
+        let size = self.make.sizes(y, 2, n as i64 + 2);
+        let shape = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[flat, one, size]);
+        let d = self.op("Reshape", &[d, shape]);
+        let weight = self.number(x, 1.0 / kernel.iter().product::<i64>() as f64);
         let shape: Vec<i64> = [1, 1].into_iter().chain(kernel.iter().copied()).collect();
         let (shape, sizes) =
             (self.make.ints(&shape), kernel.iter().map(|k| Dim::constant(*k)).collect::<Vec<Dim>>());
-        let w = self.op("Expand", &[weight, shape])?;
+        let w = self.op("Expand", &[weight, shape]);
         let v = self.transposed(d, w, &out[2..], &dims[2..], &sizes, 1, (&strides, &dilations, &pads))?;
-        let shape = self.shape(x)?;
-        self.op("Reshape", &[v, shape])
+        let shape = self.shape(x);
+        Ok(self.op("Reshape", &[v, shape]))
     }
-    fn mean(&mut self, v: Value, axes: &[i64]) -> Result<Value> {
+    fn mean(&mut self, v: Value, axes: &[i64]) -> Value {
         let axes = self.make.ints(axes);
         self.op("ReduceMean", &[v, axes])
     }
     pub(super) fn layer_norm(&mut self) -> Result<Parts> {
-        let (d, x, scale) = (self.d()?, self.x(0)?, self.x(1)?);
+        let (d, x, scale) = (self.d(), self.x(0), self.x(1));
         let dims = self.make.dims(x)?;
         let rank = dims.len() as i64;
         let axis = self.int("axis", -1);
         let axes: Vec<i64> = (if axis < 0 { axis + rank } else { axis }..rank).collect();
         let eps = self.float("epsilon", f64::from(1e-5_f32));
-        let mean = self.mean(x, &axes)?;
-        let centred = self.op("Sub", &[x, mean])?;
-        let square = self.mul(centred, centred)?;
-        let variance = self.mean(square, &axes)?;
-        let eps = self.number(x, eps)?;
-        let variance = self.op("Add", &[variance, eps])?;
-        let root = self.op("Sqrt", &[variance])?;
-        let normal = self.op("Div", &[centred, root])?;
+        let mean = self.mean(x, &axes);
+        let centred = self.op("Sub", &[x, mean]);
+        let square = self.mul(centred, centred);
+        let variance = self.mean(square, &axes);
+        let eps = self.number(x, eps);
+        let variance = self.op("Add", &[variance, eps]);
+        let root = self.op("Sqrt", &[variance]);
+        let normal = self.op("Div", &[centred, root]);
         let mut parts = vec![None, None, None];
         if self.wants(0) {
-            let g = self.mul(d, scale)?;
-            let both = self.mul(g, normal)?;
-            let (level, slope) = (self.mean(g, &axes)?, self.mean(both, &axes)?);
-            let slope = self.mul(normal, slope)?;
-            let v = self.op("Sub", &[g, level])?;
-            let v = self.op("Sub", &[v, slope])?;
-            parts[0] = Some(self.op("Div", &[v, root])?);
+            let g = self.mul(d, scale);
+            let both = self.mul(g, normal);
+            let (level, slope) = (self.mean(g, &axes), self.mean(both, &axes));
+            let slope = self.mul(normal, slope);
+            let v = self.op("Sub", &[g, level]);
+            let v = self.op("Sub", &[v, slope]);
+            parts[0] = Some(self.op("Div", &[v, root]));
         }
         if self.wants(1) {
-            let v = self.mul(d, normal)?;
+            let v = self.mul(d, normal);
             parts[1] = Some(self.narrowed(v, &dims, scale)?);
         }
         if self.wants(2) {
-            let b = self.x(2)?;
+            let b = self.x(2);
             parts[2] = Some(self.narrowed(d, &dims, b)?);
         }
         Ok(parts)
@@ -322,32 +320,32 @@ impl Back<'_, '_> {
         {
             return self.error("only that of inference is, and not by mean and variance").fail();
         }
-        let (d, x) = (self.d()?, self.x(0)?);
+        let (d, x) = (self.d(), self.x(0));
         let rank = self.make.dims(x)?.len() as i64;
         let behind: Vec<i64> = (1..rank - 1).collect();
         let others: Vec<i64> = (0..rank).filter(|a| *a != 1).collect();
         let eps = self.float("epsilon", f64::from(1e-5_f32));
-        let column = |s: &mut Self, i: usize| -> Result<Value> {
-            let v = s.x(i)?;
-            if behind.is_empty() { Ok(v) } else { s.unsqueezed(v, &behind) }
+        let column = |s: &mut Self, i: usize| -> Value {
+            let v = s.x(i);
+            if behind.is_empty() { v } else { s.unsqueezed(v, &behind) }
         };
-        let (scale, mean, variance) = (column(self, 1)?, column(self, 3)?, column(self, 4)?);
-        let eps = self.number(x, eps)?;
-        let variance = self.op("Add", &[variance, eps])?;
-        let root = self.op("Sqrt", &[variance])?;
+        let (scale, mean, variance) = (column(self, 1), column(self, 3), column(self, 4));
+        let eps = self.number(x, eps);
+        let variance = self.op("Add", &[variance, eps]);
+        let root = self.op("Sqrt", &[variance]);
         let mut parts = vec![None; 5];
         if self.wants(0) {
-            let v = self.mul(d, scale)?;
-            parts[0] = Some(self.op("Div", &[v, root])?);
+            let v = self.mul(d, scale);
+            parts[0] = Some(self.op("Div", &[v, root]));
         }
-        let centred = self.op("Sub", &[x, mean])?;
-        let normal = self.op("Div", &[centred, root])?;
-        let both = self.mul(d, normal)?;
+        let centred = self.op("Sub", &[x, mean]);
+        let normal = self.op("Div", &[centred, root]);
+        let both = self.mul(d, normal);
         for (i, v) in [(1, both), (2, d)] {
             if self.wants(i) {
-                let (sum, own) = (self.summed(v, &others)?, self.x(i)?);
-                let shape = self.shape(own)?;
-                parts[i] = Some(self.op("Reshape", &[sum, shape])?);
+                let (sum, own) = (self.summed(v, &others), self.x(i));
+                let shape = self.shape(own);
+                parts[i] = Some(self.op("Reshape", &[sum, shape]));
             }
         }
         Ok(parts)
@@ -357,70 +355,70 @@ impl Back<'_, '_> {
         if self.wants(2) {
             return self.error("the weights depend on xs").fail();
         }
-        let (x, labels) = (self.x(0)?, self.x(1)?);
+        let (x, labels) = (self.x(0), self.x(1));
         let rank = self.make.dims(x)?.len() as i64;
         let cross = self.name() == "SoftmaxCrossEntropyLoss";
         let d = self.dy.first().copied().flatten();
         let mut total = None;
         if let Some(d) = d {
-            let elem = self.make.elem(x)?;
-            let of = self.make.elem(labels)?;
+            let elem = self.make.elem(x);
+            let of = self.make.elem(labels);
             let mut class = labels;
-            let mut weight = self.filled_like_labels(labels, x)?;
+            let mut weight = self.filled_like_labels(labels, x);
             if let Some(AttrValue::Int(skip)) = self.attr("ignore_index").cloned() {
                 let skip = self.make.integer(skip);
-                let skip = self.make.cast(skip, ElemType::I64, of)?;
-                let ignored = self.op("Equal", &[labels, skip])?;
+                let skip = self.make.cast(skip, ElemType::I64, of);
+                let ignored = self.op("Equal", &[labels, skip]);
                 let zero = self.make.integer(0);
-                let zero = self.make.cast(zero, ElemType::I64, of)?;
-                class = self.op("Where", &[ignored, zero, labels])?;
-                let counted = self.op("Not", &[ignored])?;
-                weight = self.make.cast(counted, ElemType::Bool, elem)?;
+                let zero = self.make.cast(zero, ElemType::I64, of);
+                class = self.op("Where", &[ignored, zero, labels]);
+                let counted = self.op("Not", &[ignored]);
+                weight = self.make.cast(counted, ElemType::Bool, elem);
             }
             if self.has(2) {
-                let w = self.x(2)?;
-                let own = self.op("Gather", &[w, class])?;
-                weight = self.mul(weight, own)?;
+                let w = self.x(2);
+                let own = self.op("Gather", &[w, class]);
+                weight = self.mul(weight, own);
             }
-            let pair = [self.number(x, 0.0)?, self.number(x, 1.0)?];
+            let pair = [self.number(x, 0.0), self.number(x, 1.0)];
             let mut both = vec![];
             for v in pair {
-                both.push(self.unsqueezed(v, &[0])?);
+                both.push(self.unsqueezed(v, &[0]));
             }
-            let values = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &both)?;
-            let depth = self.make.sizes(x, 1, 2)?;
-            let hot = self.make.with("OneHot", vec![("axis", AttrValue::Int(1))], &[class, depth, values])?;
+            let values = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &both);
+            let depth = self.make.sizes(x, 1, 2);
+            let hot = self.make.with("OneHot", vec![("axis", AttrValue::Int(1))], &[class, depth, values]);
             let rest = if cross {
-                let p = self.make.with("Softmax", vec![("axis", AttrValue::Int(1))], &[x])?;
-                self.op("Sub", &[p, hot])?
+                let p = self.make.with("Softmax", vec![("axis", AttrValue::Int(1))], &[x]);
+                self.op("Sub", &[p, hot])
             } else {
-                self.op("Neg", &[hot])?
+                self.op("Neg", &[hot])
             };
-            let mut each = self.mul(weight, d)?;
+            let mut each = self.mul(weight, d);
             if self.text("reduction", "mean") == "mean" {
                 let axes: Vec<i64> = (0..rank - 1).collect();
-                let sum = self.summed(weight, &axes)?;
-                each = self.op("Div", &[each, sum])?;
+                let sum = self.summed(weight, &axes);
+                each = self.op("Div", &[each, sum]);
             }
-            let each = self.unsqueezed(each, &[1])?;
-            total = Some(self.mul(rest, each)?);
+            let each = self.unsqueezed(each, &[1]);
+            total = Some(self.mul(rest, each));
         }
         // The second result is the logarithm of the probabilities.
         if let Some(d) = self.dy.get(1).copied().flatten() {
-            let p = self.make.with("Softmax", vec![("axis", AttrValue::Int(1))], &[x])?;
-            let sum = self.summed(d, &[1])?;
-            let v = self.mul(p, sum)?;
-            let v = self.op("Sub", &[d, v])?;
+            let p = self.make.with("Softmax", vec![("axis", AttrValue::Int(1))], &[x]);
+            let sum = self.summed(d, &[1]);
+            let v = self.mul(p, sum);
+            let v = self.op("Sub", &[d, v]);
             total = Some(match total {
-                Some(t) => self.op("Add", &[t, v])?,
+                Some(t) => self.op("Add", &[t, v]),
                 None => v,
             });
         }
         Ok(vec![total, None, None])
     }
     /// Ones of the type of `x`, one per label.
-    fn filled_like_labels(&mut self, labels: Value, x: Value) -> Result<Value> {
-        let (one, shape) = (self.number(x, 1.0)?, self.shape(labels)?);
+    fn filled_like_labels(&mut self, labels: Value, x: Value) -> Value {
+        let (one, shape) = (self.number(x, 1.0), self.shape(labels));
         self.op("Expand", &[one, shape])
     }
 }

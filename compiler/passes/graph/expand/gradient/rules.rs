@@ -152,7 +152,7 @@ impl Back<'_, '_> {
     pub(super) fn elementwise(&mut self) -> Result<Option<Parts>> {
         let name = self.name();
         if let Some((_, rule)) = UNARY.iter().find(|u| u.0 == name) {
-            return Ok(Some(vec![Some(self.by_rule(*rule)?)]));
+            return Ok(Some(vec![Some(self.by_rule(*rule))]));
         }
         if let Some((_, rules)) = BINARY.iter().find(|b| b.0 == name) {
             return self.binary(*rules).map(Some);
@@ -166,22 +166,22 @@ impl Back<'_, '_> {
                 if self.wants(1) || self.wants(2) {
                     return self.error("its limits depend on xs").fail();
                 }
-                Ok(Some(vec![Some(self.by_rule(|r| r.x.equal(r.y).select(r.d, 0.0))?)]))
+                Ok(Some(vec![Some(self.by_rule(|r| r.x.equal(r.y).select(r.d, 0.0)))]))
             }
             _ => Ok(None),
         }
     }
-    fn by_rule(&mut self, rule: Rule) -> Result<Value> {
-        let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
-        let b = if self.has(1) { self.x(1)? } else { x };
+    fn by_rule(&mut self, rule: Rule) -> Value {
+        let (d, x, y) = (self.d(), self.x(0), self.y(0));
+        let b = if self.has(1) { self.x(1) } else { x };
         self.formula(rule, d, [x, b], y)
     }
     /// The value of a formula; the operands have known types.
-    pub(super) fn formula(&mut self, rule: Rule, d: Value, [x, b]: [Value; 2], y: Value) -> Result<Value> {
-        let types = [self.make.elem(x)?, self.make.elem(b)?];
+    pub(super) fn formula(&mut self, rule: Rule, d: Value, [x, b]: [Value; 2], y: Value) -> Value {
+        let types = [self.make.elem(x), self.make.elem(b)];
         let f = Formula::new(&mut self.make, types[0]);
         let [d, x, b, y] = [d, x, b, y].map(|v| f.term(v));
-        f.finish(rule(At { node: &self.node, d, x, b, y, types }))
+        rule(At { node: &self.node, d, x, b, y, types }).v
     }
     fn binary(&mut self, rules: [Rule; 2]) -> Result<Parts> {
         if self.int("broadcast", 0) != 0 {
@@ -190,47 +190,47 @@ impl Back<'_, '_> {
         let mut parts = vec![None, None];
         for (i, rule) in rules.into_iter().enumerate() {
             if self.wants(i) {
-                let (v, x) = (self.by_rule(rule)?, self.x(i)?);
+                let (v, x) = (self.by_rule(rule), self.x(i));
                 parts[i] = Some(self.narrowed_from_result(v, x)?);
             }
         }
         Ok(parts)
     }
     fn selected(&mut self) -> Result<Parts> {
-        let (d, c) = (self.d()?, self.x(0)?);
-        let zero = self.number(self.y(0)?, 0.0)?;
-        let (a, b) = (self.op("Where", &[c, d, zero])?, self.op("Where", &[c, zero, d])?);
+        let (d, c) = (self.d(), self.x(0));
+        let zero = self.number(self.y(0), 0.0);
+        let (a, b) = (self.op("Where", &[c, d, zero]), self.op("Where", &[c, zero, d]));
         let mut parts = vec![None];
         for (i, v) in [(1, a), (2, b)] {
-            let x = self.x(i)?;
+            let x = self.x(i);
             parts.push(if self.wants(i) { Some(self.narrowed_from_result(v, x)?) } else { None });
         }
         Ok(parts)
     }
     fn several(&mut self) -> Result<Parts> {
-        let (mut d, y) = (self.d()?, self.y(0)?);
+        let (mut d, y) = (self.d(), self.y(0));
         let n = self.node.inputs.len();
         let largest = matches!(self.name(), "Min" | "Max");
         let mut hits = vec![];
         if largest {
             // The operands that are equal to the result share its adjoint.
-            let elem = self.make.elem(y)?;
+            let elem = self.make.elem(y);
             let mut count: Option<Value> = None;
             for i in 0..n {
-                let x = self.x(i)?;
-                let hit = self.op("Equal", &[x, y])?;
+                let x = self.x(i);
+                let hit = self.op("Equal", &[x, y]);
                 hits.push(hit);
-                let one = self.make.cast(hit, crate::tensor::ElemType::Bool, elem)?;
+                let one = self.make.cast(hit, crate::tensor::ElemType::Bool, elem);
                 count = Some(match count {
-                    Some(c) => self.op("Add", &[c, one])?,
+                    Some(c) => self.op("Add", &[c, one]),
                     None => one,
                 });
             }
             if let Some(c) = count {
-                d = self.op("Div", &[d, c])?;
+                d = self.op("Div", &[d, c]);
             }
         } else if self.name() == "Mean" {
-            d = self.scaled(d, y, 1.0 / n as f64)?;
+            d = self.scaled(d, y, 1.0 / n as f64);
         }
         let mut parts = vec![];
         for i in 0..n {
@@ -238,9 +238,9 @@ impl Back<'_, '_> {
                 parts.push(None);
                 continue;
             }
-            let x = self.x(i)?;
+            let x = self.x(i);
             let v = match hits.get(i) {
-                Some(h) => self.where_or_zero(*h, d, x)?,
+                Some(h) => self.where_or_zero(*h, d, x),
                 None => d,
             };
             parts.push(Some(self.narrowed_from_result(v, x)?));

@@ -24,67 +24,66 @@ const REDUCTIONS: &[(&str, bool, Rule)] = &[
 ];
 
 impl Back<'_, '_> {
-    pub(super) fn cast_back(&mut self) -> Result<Value> {
-        let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
-        let (from, to) = (self.make.elem(y)?, self.make.elem(x)?);
+    pub(super) fn cast_back(&mut self) -> Value {
+        let (d, x, y) = (self.d(), self.x(0), self.y(0));
+        let (from, to) = (self.make.elem(y), self.make.elem(x));
         self.make.cast(d, from, to)
     }
-    pub(super) fn reshaped(&mut self) -> Result<Value> {
-        let (d, x) = (self.d()?, self.x(0)?);
-        let shape = self.shape(x)?;
+    pub(super) fn reshaped(&mut self) -> Value {
+        let (d, x) = (self.d(), self.x(0));
+        let shape = self.shape(x);
         self.with_zeros("Reshape", d, shape)
     }
     pub(super) fn expanded(&mut self) -> Result<Value> {
-        let (d, x) = (self.d()?, self.x(0)?);
+        let (d, x) = (self.d(), self.x(0));
         self.narrowed_from_result(d, x)
     }
     pub(super) fn transposed_back(&mut self) -> Result<Value> {
-        let (d, x) = (self.d()?, self.x(0)?);
+        let (d, x) = (self.d(), self.x(0));
         let rank = self.make.dims(x)?.len();
         let perm = self.ints("perm").unwrap_or_else(|| (0..rank as i64).rev().collect());
         let back: Vec<i64> =
             (0..rank as i64).filter_map(|i| perm.iter().position(|p| *p == i).map(|p| p as i64)).collect();
-        self.make.with("Transpose", vec![("perm", AttrValue::Ints(back))], &[d])
+        Ok(self.make.with("Transpose", vec![("perm", AttrValue::Ints(back))], &[d]))
     }
-    pub(super) fn triangle(&mut self) -> Result<Value> {
-        let mut inputs = vec![Some(self.d()?)];
+    pub(super) fn triangle(&mut self) -> Value {
+        let mut inputs = vec![Some(self.d())];
         inputs.extend(self.node.inputs.get(1).copied());
         let upper = self.int("upper", 1);
-        Ok(self.make.node("Trilu", vec![("upper", AttrValue::Int(upper))], inputs, 1)?[0])
+        self.make.node("Trilu", vec![("upper", AttrValue::Int(upper))], inputs, 1)[0]
     }
-    pub(super) fn summed_back(&mut self) -> Result<Value> {
-        let (d, axis) = (self.d()?, self.x(1)?);
+    pub(super) fn summed_back(&mut self) -> Value {
         let attrs = vec![
             ("exclusive", AttrValue::Int(self.int("exclusive", 0))),
             ("reverse", AttrValue::Int(1 - self.int("reverse", 0))),
         ];
-        self.make.with("CumSum", attrs, &[d, axis])
+        self.make.with("CumSum", attrs, &[self.d(), self.x(1)])
     }
     pub(super) fn padded(&mut self) -> Result<Value> {
         if self.text("mode", "constant") != "constant" || self.wants(2) {
             return self.error("it repeats elements, or its value depends on xs").fail();
         }
-        let d = self.d()?;
+        let d = self.d();
         let pads = match self.ints("pads").or_else(|| self.ints("paddings")) {
             Some(p) => self.make.ints(&p),
-            None => self.x(1)?,
+            None => self.x(1),
         };
-        let less = self.op("Neg", &[pads])?;
+        let less = self.op("Neg", &[pads]);
         let axes = self.node.inputs.get(3).copied().flatten();
-        Ok(self.make.node("Pad", vec![], vec![Some(d), Some(less), None, axes], 1)?[0])
+        Ok(self.make.node("Pad", vec![], vec![Some(d), Some(less), None, axes], 1)[0])
     }
     /// A Reshape to a shape in which a 0 is a size, not a copied dimension.
-    fn with_zeros(&mut self, name: &str, d: Value, shape: Value) -> Result<Value> {
+    fn with_zeros(&mut self, name: &str, d: Value, shape: Value) -> Value {
         self.make.with(name, vec![("allowzero", AttrValue::Int(1))], &[d, shape])
     }
     /// The adjoint of operand 0, from whose elements result `k` is selected.
     pub(super) fn picked(&mut self, k: usize) -> Result<Value> {
-        let (d, x) = (self.d()?, self.x(0)?);
-        let (shape, flat) = (self.shape(x)?, self.make.ints(&[-1]));
-        let total = self.op("Size", &[x])?;
+        let (d, x) = (self.d(), self.x(0));
+        let (shape, flat) = (self.shape(x), self.make.ints(&[-1]));
+        let total = self.op("Size", &[x]);
         let (zero, one) = (self.make.integer(0), self.make.integer(1));
-        let numbers = self.op("Range", &[zero, total, one])?;
-        let numbers = self.with_zeros("Reshape", numbers, shape)?;
+        let numbers = self.op("Range", &[zero, total, one]);
+        let numbers = self.with_zeros("Reshape", numbers, shape);
         let before = self.make.made.len();
         self.make.paste(Piece::new(self.make.g, self.node_here()), &mut HashMap::new());
         let copy = self.make.made[before];
@@ -92,7 +91,7 @@ impl Back<'_, '_> {
         let Some(places) = self.make.g.nodes[copy].outputs.get(k).copied().flatten() else {
             return self.error("its result has no places").fail();
         };
-        self.scattered(d, places, x, flat, shape)
+        Ok(self.scattered(d, places, x, flat, shape))
     }
     /// Adds `d` to the elements with indices `places` of a zero tensor shaped like `x`.
     pub(super) fn scattered(
@@ -102,18 +101,18 @@ impl Back<'_, '_> {
         x: Value,
         flat: Value,
         shape: Value,
-    ) -> Result<Value> {
-        let zeros = self.filled(x, 0.0)?;
+    ) -> Value {
+        let zeros = self.filled(x, 0.0);
         let (zeros, places, d) = (
-            self.op("Reshape", &[zeros, flat])?,
-            self.op("Reshape", &[places, flat])?,
-            self.op("Reshape", &[d, flat])?,
+            self.op("Reshape", &[zeros, flat]),
+            self.op("Reshape", &[places, flat]),
+            self.op("Reshape", &[d, flat]),
         );
         let sum = self.make.with(
             "ScatterElements",
             vec![("reduction", AttrValue::String(b"add".to_vec()))],
             &[zeros, places, d],
-        )?;
+        );
         self.with_zeros("Reshape", sum, shape)
     }
     /// The node being differentiated.
@@ -125,30 +124,30 @@ impl Back<'_, '_> {
         }
     }
     pub(super) fn concatenated(&mut self) -> Result<Parts> {
-        let d = self.d()?;
+        let d = self.d();
         let axis = self.int("axis", 1);
-        let rank = self.make.dims(self.y(0)?)?.len() as i64;
+        let rank = self.make.dims(self.y(0))?.len() as i64;
         let at = if axis < 0 { axis + rank } else { axis };
         let n = self.node.inputs.len();
         let mut sizes = vec![];
         for i in 0..n {
-            let x = self.x(i)?;
-            sizes.push(self.make.sizes(x, at, at + 1)?);
+            let x = self.x(i);
+            sizes.push(self.make.sizes(x, at, at + 1));
         }
-        let sizes = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &sizes)?;
+        let sizes = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &sizes);
         let parts =
-            self.make.node("Split", vec![("axis", AttrValue::Int(at))], vec![Some(d), Some(sizes)], n)?;
+            self.make.node("Split", vec![("axis", AttrValue::Int(at))], vec![Some(d), Some(sizes)], n);
         Ok(parts.into_iter().map(Some).collect())
     }
     /// Concatenates the adjoints of a Split's parts, with zeros for unused ones.
-    pub(super) fn joined(&mut self) -> Result<Value> {
+    pub(super) fn joined(&mut self) -> Value {
         let mut parts = vec![];
         for k in 0..self.node.outputs.len() {
             let part = match self.dy.get(k).copied().flatten() {
                 Some(d) => d,
                 None => {
-                    let y = self.y(k)?;
-                    self.filled(y, 0.0)?
+                    let y = self.y(k);
+                    self.filled(y, 0.0)
                 }
             };
             parts.push(part);
@@ -176,50 +175,50 @@ impl Back<'_, '_> {
         Ok(list.into_iter().map(|a| if a < 0 { a + rank as i64 } else { a }).collect())
     }
     pub(super) fn reduced(&mut self) -> Result<Value> {
-        let (mut d, x, mut y) = (self.d()?, self.x(0)?, self.y(0)?);
+        let (mut d, x, mut y) = (self.d(), self.x(0), self.y(0));
         let rank = self.make.dims(x)?.len();
         let axes = self.reduced_axes(rank)?;
         if self.int("keepdims", 1) == 0 && !axes.is_empty() {
             let list = self.make.ints(&axes);
-            (d, y) = (self.op("Unsqueeze", &[d, list])?, self.op("Unsqueeze", &[y, list])?);
+            (d, y) = (self.op("Unsqueeze", &[d, list]), self.op("Unsqueeze", &[y, list]));
         }
         let name = self.name();
         if name == "ReduceMean" {
-            return self.averaged(d, x, y);
+            return Ok(self.averaged(d, x, y));
         }
         let Some((_, even, rule)) = REDUCTIONS.iter().find(|r| r.0 == name) else {
             // Of ReduceMax and ReduceMin: the elements that are equal to the result share its adjoint.
-            let hit = self.op("Equal", &[x, y])?;
-            let elem = self.make.elem(x)?;
-            let ones = self.make.cast(hit, ElemType::Bool, elem)?;
-            let n = self.summed(ones, &axes)?;
-            d = self.op("Div", &[d, n])?;
-            return self.mul(d, ones);
+            let hit = self.op("Equal", &[x, y]);
+            let elem = self.make.elem(x);
+            let ones = self.make.cast(hit, ElemType::Bool, elem);
+            let n = self.summed(ones, &axes);
+            d = self.op("Div", &[d, n]);
+            return Ok(self.mul(d, ones));
         };
-        let d = self.formula(*rule, d, [x, x], y)?;
+        let d = self.formula(*rule, d, [x, x], y);
         if !even {
             return Ok(d);
         }
-        let shape = self.shape(x)?;
-        self.op("Expand", &[d, shape])
+        let shape = self.shape(x);
+        Ok(self.op("Expand", &[d, shape]))
     }
     pub(super) fn softmax(&mut self) -> Result<Value> {
-        let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
+        let (d, x, y) = (self.d(), self.x(0), self.y(0));
         let rank = self.make.dims(x)?.len() as i64;
         let axis = self.int("axis", if self.since() >= 13 { -1 } else { 1 });
         let axis = if axis < 0 { axis + rank } else { axis };
         // The first versions flatten the dimensions from the axis on.
         let axes: Vec<i64> = if self.since() >= 13 { vec![axis] } else { (axis..rank).collect() };
         if self.name() == "Softmax" {
-            let both = self.mul(d, y)?;
-            let sum = self.summed(both, &axes)?;
-            let rest = self.op("Sub", &[d, sum])?;
-            return self.mul(y, rest);
+            let both = self.mul(d, y);
+            let sum = self.summed(both, &axes);
+            let rest = self.op("Sub", &[d, sum]);
+            return Ok(self.mul(y, rest));
         }
-        let sum = self.summed(d, &axes)?;
-        let p = self.op("Exp", &[y])?;
-        let p = self.mul(p, sum)?;
-        self.op("Sub", &[d, p])
+        let sum = self.summed(d, &axes);
+        let p = self.op("Exp", &[y]);
+        let p = self.mul(p, sum);
+        Ok(self.op("Sub", &[d, p]))
     }
     /// True if operand `i` is omitted or known to be `v`.
     pub(super) fn absent_or(&self, i: usize, v: i64) -> bool {
