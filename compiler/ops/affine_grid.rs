@@ -18,7 +18,7 @@ pub struct AffineGrid {
 impl Operator for AffineGrid {
     const OPS: &'static [&'static str] = &["AffineGrid"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(AffineGrid { align_corners: a.flag("align_corners", false)? })
+        Ok(AffineGrid { align_corners: a.flag("align_corners", false) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let theta = cx.tensor(0)?.clone();

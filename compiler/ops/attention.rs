@@ -39,7 +39,7 @@ pub struct Attention {
 impl Operator for Attention {
     const OPS: &'static [&'static str] = &["Attention"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let precision = a.elem_type_opt("softmax_precision")?;
+        let precision = a.elem_type_opt("softmax_precision");
         a.require(
             !precision.is_some_and(|t| {
                 !matches!(t, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F64)
@@ -47,15 +47,15 @@ impl Operator for Attention {
             "attribute \"softmax_precision\" is not a floating-point type",
         )?;
         let op = Attention {
-            q_heads: a.int_opt("q_num_heads")?,
-            kv_heads: a.int_opt("kv_num_heads")?,
-            scale: a.float_opt("scale")?,
-            softcap: a.float("softcap", 0.0)?,
-            causal: a.flag("is_causal", false)?,
+            q_heads: a.int_opt("q_num_heads"),
+            kv_heads: a.int_opt("kv_num_heads"),
+            scale: a.float_opt("scale"),
+            softcap: a.float("softcap", 0.0),
+            causal: a.flag("is_causal", false),
             precision,
-            mode: a.int("qk_matmul_output_mode", 0)?,
-            left: a.int("left_window_size", -1)?,
-            right: a.int("right_window_size", -1)?,
+            mode: a.int("qk_matmul_output_mode", 0),
+            left: a.int("left_window_size", -1),
+            right: a.int("right_window_size", -1),
         };
         if !(0..=3).contains(&op.mode) {
             return a

@@ -95,18 +95,16 @@ impl Operator for Binary {
         a.ignore("consumed_inputs");
         let legacy = match a.op() {
             "PRelu" if a.since() < 7 => Some((true, Some(1))),
-            _ if a.knows("broadcast") => Some((a.flag("broadcast", false)?, a.int_opt("axis")?)),
+            _ if a.knows("broadcast") => Some((a.flag("broadcast", false), a.int_opt("axis"))),
             _ => None,
         };
         let fun = match a.op() {
             "Mean" => Fun::Mean,
             "PRelu" => Fun::PRelu,
-            "Mod" => Fun::Plain(if a.flag("fmod", false)? { BinOp::Rem } else { BinOp::Mod }),
-            "BitShift" => Fun::Shift(if a.choice("direction", "", &["LEFT", "RIGHT"])? == "LEFT" {
-                BinOp::Shl
-            } else {
-                BinOp::Shr
-            }),
+            "Mod" => Fun::Plain(if a.flag("fmod", false) { BinOp::Rem } else { BinOp::Mod }),
+            "BitShift" => {
+                Fun::Shift(a.choice("direction", "", &[("LEFT", BinOp::Shl), ("RIGHT", BinOp::Shr)]))
+            }
             op => match PLAIN.iter().find(|(n, _)| *n == op) {
                 Some((_, f)) => Fun::Plain(*f),
                 None => return a.error("not a binary operator").fail(),

@@ -73,32 +73,22 @@ impl Operator for Bnb4 {
     fn parse(a: &mut Attrs) -> Result<Self> {
         // Has no effect on the result.
         a.ignore("training_mode");
-        let kind = a.int_required("quant_type")?;
+        let kind = a.int_required("quant_type");
         let b = Bnb4 {
-            rows: a.int_required("N")?,
-            columns: a.int_required("K")?,
-            block: a.int_required("block_size")?,
+            rows: a.int_required("N"),
+            columns: a.int_required("K"),
+            block: a.int_required("block_size"),
             normal: kind == 1,
-            transposed: a.flag("transB", true)?,
+            transposed: a.flag("transB", true),
         };
         let small = |v: i64| (1..=1 << 28).contains(&v);
         a.require(
             small(b.rows) && small(b.columns),
             "attributes \"K\" and \"N\" must be positive, below 2^28",
         )?;
-        if !matches!(kind, 0 | 1) {
-            return a
-                .error(format!("attribute \"quant_type\" is {kind}"))
-                .found_expected(kind.to_string(), "0 (FP4) or 1 (NF4)")
-                .fail();
-        }
-        if !(16..=1 << 28).contains(&b.block) || b.block & (b.block - 1) != 0 {
-            let found = b.block.to_string();
-            return a
-                .error(format!("attribute \"block_size\" is {found}"))
-                .found_expected(found, "a power of two, 16 or more")
-                .fail();
-        }
+        a.expect("quant_type", kind, matches!(kind, 0 | 1), "0 (FP4) or 1 (NF4)");
+        let fits = (16..=1 << 28).contains(&b.block) && b.block & (b.block - 1) == 0;
+        a.expect("block_size", b.block, fits, "a power of two, 16 or more");
         Ok(b)
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -52,23 +52,20 @@ impl Operator for Cast {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let to = match (a.op(), a.since()) {
             ("Cast", 1) => {
-                match a.string_opt("to")?.and_then(|s| ElemType::from_onnx_name(&s.to_lowercase())) {
+                match a.string_opt("to").and_then(|s| ElemType::from_onnx_name(&s.to_lowercase())) {
                     Some(t) => Some(t),
                     None => return a.error("attribute \"to\" is not the name of an element type").fail(),
                 }
             }
-            ("Cast" | "BitCast", _) => match a.elem_type_opt("to")? {
+            ("Cast" | "BitCast", _) => match a.elem_type_opt("to") {
                 Some(t) => Some(t),
                 None => return a.error("attribute \"to\" is missing").fail(),
             },
             _ => None,
         };
-        let saturate = a.flag("saturate", true)?;
-        let round = match a.choice("round_mode", "up", &["up", "down", "nearest"])?.as_str() {
-            "down" => Round::Down,
-            "nearest" => Round::Nearest,
-            _ => Round::Up,
-        };
+        let saturate = a.flag("saturate", true);
+        let rounds = [("up", Round::Up), ("down", Round::Down), ("nearest", Round::Nearest)];
+        let round = a.choice("round_mode", "up", &rounds);
         Ok(Cast { to, saturate, round, bits: a.op() == "BitCast" })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -22,7 +22,7 @@ impl Operator for Col2Im {
     const OPS: &'static [&'static str] = &["Col2Im"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let list = |a: &mut Attrs, name: &str, least: i64| -> Result<Option<Vec<i64>>> {
-            let v = a.ints_opt(name)?;
+            let v = a.ints_opt(name);
             match v.as_ref().and_then(|v| v.iter().find(|x| **x < least || **x > 1 << 30)) {
                 Some(x) => a
                     .error(format!("attribute \"{name}\" has the value {x}"))

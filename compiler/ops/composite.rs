@@ -40,7 +40,7 @@ impl Operator for Composite {
         &["ai.onnx.preview:FlexAttention", "ai.onnx.preview.training:Gradient"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "FlexAttention" {
-            let precision = a.elem_type_opt("softmax_precision")?;
+            let precision = a.elem_type_opt("softmax_precision");
             if let Some(p) = precision
                 .filter(|p| ![ElemType::F16, ElemType::BF16, ElemType::F32, ElemType::F64].contains(p))
             {
@@ -49,7 +49,7 @@ impl Operator for Composite {
                     .found_expected(p.to_string(), "float16, bfloat16, float or double")
                     .fail();
             }
-            let scale = a.float_opt("scale")?;
+            let scale = a.float_opt("scale");
             if let Some(s) = scale.filter(|s| s.is_nan() || *s < 0.0) {
                 return a
                     .error(format!("attribute \"scale\" is {s}: query and key each take its root"))
@@ -57,9 +57,8 @@ impl Operator for Composite {
             }
             return Ok(Composite::FlexAttention(FlexAttention { scale, precision }));
         }
-        a.string_opt("y")?;
-        let (xs, zs) =
-            (a.strings_opt("xs")?.unwrap_or_default().len(), a.strings_opt("zs")?.unwrap_or_default().len());
+        a.string_opt("y");
+        let (xs, zs) = (a.strings("xs").len(), a.strings("zs").len());
         let named = xs + zs;
         let given = a.n_inputs();
         if given != 2 * named + 1 {

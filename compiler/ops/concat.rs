@@ -25,7 +25,7 @@ impl Operator for Concat {
         Elements::Any
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(Concat { axis: a.int("axis", 1)? })
+        Ok(Concat { axis: a.int("axis", 1) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();

@@ -86,12 +86,12 @@ impl Operator for Contrib {
     fn parse(a: &mut Attrs) -> Result<Self> {
         for (name, kind) in a.known() {
             match kind {
-                "int" => a.int_opt(name).map(|_| ())?,
-                "float" => a.float_opt(name).map(|_| ())?,
-                "ints" => a.ints_opt(name).map(|_| ())?,
-                "string" => a.string_opt(name).map(|_| ())?,
-                "floats" => a.floats_opt(name).map(|_| ())?,
-                "strings" => a.strings_opt(name).map(|_| ())?,
+                "int" => drop(a.int_opt(name)),
+                "float" => drop(a.float_opt(name)),
+                "ints" => drop(a.ints_opt(name)),
+                "string" => drop(a.string_opt(name)),
+                "floats" => drop(a.floats_opt(name)),
+                "strings" => drop(a.strings_opt(name)),
                 _ => {}
             }
         }

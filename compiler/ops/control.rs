@@ -56,7 +56,7 @@ impl Operator for Control {
             return a.error(format!("{} needs the graph {n}", a.op())).fail();
         }
         let directions = |a: &mut Attrs, name: &str| -> Result<Vec<bool>> {
-            let v = a.ints_opt(name)?.unwrap_or_default();
+            let v = a.ints(name);
             if v.iter().any(|d| *d != 0 && *d != 1) {
                 return a.error(format!("attribute \"{name}\" must hold 0 (forward) or 1 (reverse)")).fail();
             }
@@ -67,7 +67,7 @@ impl Operator for Control {
             "Loop" => Control::Loop { tables: vec![] },
             _ => {
                 let batched = a.since() < 9;
-                let n = a.int_required("num_scan_inputs")?;
+                let n = a.int_required("num_scan_inputs");
                 let given = a.n_inputs() - usize::from(batched);
                 let Some(n_scanned) = usize::try_from(n).ok().filter(|n| *n >= 1 && *n <= given) else {
                     return a.error(format!("num_scan_inputs is {n}, the node has {given} operands")).fail();
@@ -75,10 +75,8 @@ impl Operator for Control {
                 let input_reversed =
                     directions(a, if batched { "directions" } else { "scan_input_directions" })?;
                 let output_reversed = if batched { vec![] } else { directions(a, "scan_output_directions")? };
-                let axes = |a: &mut Attrs, name: &str| {
-                    if batched { Ok(vec![]) } else { a.ints_opt(name).map(Option::unwrap_or_default) }
-                };
-                let (input_axes, output_axes) = (axes(a, "scan_input_axes")?, axes(a, "scan_output_axes")?);
+                let axes = |a: &mut Attrs, name: &str| if batched { vec![] } else { a.ints(name) };
+                let (input_axes, output_axes) = (axes(a, "scan_input_axes"), axes(a, "scan_output_axes"));
                 if [input_axes.len(), input_reversed.len()].iter().any(|n| *n != 0 && *n != n_scanned) {
                     return a
                         .error(format!(

@@ -77,17 +77,15 @@ impl Axis {
 impl Window {
     /// Reads the common attributes.
     pub fn parse(a: &mut Attrs) -> Result<Window> {
-        let auto = match a
-            .choice("auto_pad", "NOTSET", &["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])?
-            .as_str()
-        {
-            "VALID" => Auto::Valid,
-            "SAME_UPPER" => Auto::SameUpper,
-            "SAME_LOWER" => Auto::SameLower,
-            _ => Auto::NotSet,
-        };
+        let autos = [
+            ("NOTSET", Auto::NotSet),
+            ("VALID", Auto::Valid),
+            ("SAME_UPPER", Auto::SameUpper),
+            ("SAME_LOWER", Auto::SameLower),
+        ];
+        let auto = a.choice("auto_pad", "NOTSET", &autos);
         let list = |a: &mut Attrs, name: &str, least: i64| -> Result<Option<Vec<i64>>> {
-            let v = a.ints_opt(name)?;
+            let v = a.ints_opt(name);
             match v.as_ref().is_some_and(|v| v.iter().any(|x| *x < least)) {
                 true => a.error(format!("attribute \"{name}\" has a value below {least}")).fail(),
                 false => Ok(v),
@@ -152,10 +150,10 @@ impl Operator for Conv {
     const OPS: &'static [&'static str] = &["Conv", "ConvTranspose"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let window = Window::parse(a)?;
-        let group = a.int("group", 1)?;
+        let group = a.int("group", 1);
         a.require(group >= 1, "attribute \"group\" must be positive")?;
         let transpose = if a.op() == "ConvTranspose" {
-            Some((a.ints_opt("output_padding")?, a.ints_opt("output_shape")?))
+            Some((a.ints_opt("output_padding"), a.ints_opt("output_shape")))
         } else {
             None
         };

@@ -31,8 +31,8 @@ struct Sample {
 impl Operator for CropAndResize {
     const OPS: &'static [&'static str] = &["com.microsoft:CropAndResize"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let nearest = a.choice("mode", "bilinear", &["bilinear", "nearest"])? == "nearest";
-        Ok(CropAndResize { nearest, outside: a.float("extrapolation_value", 0.0)? })
+        let nearest = a.choice("mode", "bilinear", &[("bilinear", false), ("nearest", true)]);
+        Ok(CropAndResize { nearest, outside: a.float("extrapolation_value", 0.0) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, rois, images) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());

@@ -25,8 +25,8 @@ impl Operator for Cumulate {
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(Cumulate {
             product: a.op() == "CumProd",
-            exclusive: a.flag("exclusive", false)?,
-            reverse: a.flag("reverse", false)?,
+            exclusive: a.flag("exclusive", false),
+            reverse: a.flag("reverse", false),
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -30,7 +30,7 @@ impl Operator for Decoding {
         if a.op() == "DynamicTimeWarping" {
             return Ok(Decoding::DynamicTimeWarping);
         }
-        let size = a.int_required("ngram_size")?;
+        let size = a.int_required("ngram_size");
         if !(1..=1 << 30).contains(&size) {
             return a.error(format!("attribute \"ngram_size\" is {size}, but must be positive")).fail();
         }

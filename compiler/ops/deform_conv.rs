@@ -24,7 +24,7 @@ impl Operator for DeformConv {
     const OPS: &'static [&'static str] = &["DeformConv"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let window = Window::parse(a)?;
-        let (group, offset_group) = (a.int("group", 1)?, a.int("offset_group", 1)?);
+        let (group, offset_group) = (a.int("group", 1), a.int("offset_group", 1));
         a.require(
             group >= 1 && offset_group >= 1,
             "attributes \"group\" and \"offset_group\" must be positive",

@@ -46,12 +46,12 @@ impl Operator for Dft {
     const OPS: &'static [&'static str] = &["DFT", "STFT"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let frames = a.op() == "STFT";
-        let axis = if frames || a.since() >= 20 { None } else { Some(a.int("axis", 1)?) };
+        let axis = if frames || a.since() >= 20 { None } else { Some(a.int("axis", 1)) };
         Ok(Dft {
             frames,
             axis,
-            inverse: !frames && a.flag("inverse", false)?,
-            onesided: a.flag("onesided", frames)?,
+            inverse: !frames && a.flag("inverse", false),
+            onesided: a.flag("onesided", frames),
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

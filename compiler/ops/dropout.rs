@@ -38,8 +38,8 @@ impl Operator for Dropout {
     const OPS: &'static [&'static str] = &["Dropout"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
-        let trains = a.since() < 7 && !a.flag("is_test", false)?;
-        Ok(Dropout { trains, ratio: a.float("ratio", 0.5)?, seed: a.int_opt("seed")? })
+        let trains = a.since() < 7 && !a.flag("is_test", false);
+        Ok(Dropout { trains, ratio: a.float("ratio", 0.5), seed: a.int_opt("seed") })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();

@@ -68,7 +68,7 @@ impl Operator for Einsum {
     const OPS: &'static [&'static str] = &["Einsum"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let text: String =
-            a.string_opt("equation")?.unwrap_or_default().chars().filter(|c| !c.is_whitespace()).collect();
+            a.string_opt("equation").unwrap_or_default().chars().filter(|c| !c.is_whitespace()).collect();
         match Einsum::equation(&text) {
             Ok(e) if e.inputs.len() == a.n_inputs() => Ok(e),
             Ok(e) => a

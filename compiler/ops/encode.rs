@@ -65,24 +65,22 @@ impl Operator for Encode {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "OneHotEncoder" {
-            let zeros = a.flag("zeros", true)?;
-            let strings = a.strings_opt("cats_strings")?.unwrap_or_default();
-            let ints = a.ints_opt("cats_int64s")?.unwrap_or_default();
+            let zeros = a.flag("zeros", true);
+            let strings = a.strings("cats_strings");
+            let ints = a.ints("cats_int64s");
             return match (ints.is_empty(), strings.is_empty()) {
                 (false, true) => Ok(Encode::OneHot { categories: Categories::Ints(ints), zeros }),
                 (true, false) => Ok(Encode::OneHot { categories: Categories::Strings(strings), zeros }),
                 _ => a.error("OneHotEncoder needs either cats_int64s or cats_strings").fail(),
             };
         }
-        let (default_int, default_string) = (
-            a.int("default_int64", -1)?,
-            a.string_opt("default_string")?.unwrap_or_else(|| "_Unused".into()),
-        );
+        let (default_int, default_string) =
+            (a.int("default_int64", -1), a.string_opt("default_string").unwrap_or_else(|| "_Unused".into()));
         if a.op() == "CategoryMapper" || a.since() == 1 {
             let of = if a.op() == "CategoryMapper" { "cats_strings" } else { "classes_strings" };
-            let names = a.strings_opt(of)?.unwrap_or_default();
+            let names = a.strings(of);
             let numbers = if a.op() == "CategoryMapper" {
-                a.ints_opt("cats_int64s")?.unwrap_or_default()
+                a.ints("cats_int64s")
             } else {
                 (0..names.len() as i64).collect()
             };
@@ -95,8 +93,8 @@ impl Operator for Encode {
         }
         let keys = list(a, "keys")?;
         let values = list(a, "values")?;
-        let float = a.float("default_float", -0.0)?;
-        let given = a.tensor_opt("default_tensor")?;
+        let float = a.float("default_float", -0.0);
+        let given = a.tensor_opt("default_tensor");
         if keys.count() != values.count() {
             return a
                 .error(format!("LabelEncoder has {} keys but {} values", keys.count(), values.count()))
@@ -281,10 +279,10 @@ fn strings(v: &[String]) -> Arc<ConstData> {
 
 /// Keys or values in one of their attribute forms.
 fn list(a: &mut Attrs, what: &str) -> Result<Arc<ConstData>> {
-    let floats = a.floats_opt(&format!("{what}_floats"))?.filter(|v| !v.is_empty());
-    let ints = a.ints_opt(&format!("{what}_int64s"))?.filter(|v| !v.is_empty());
-    let names = a.strings_opt(&format!("{what}_strings"))?.filter(|v| !v.is_empty());
-    let tensor = a.tensor_opt(&format!("{what}_tensor"))?;
+    let floats = a.floats_opt(&format!("{what}_floats")).filter(|v| !v.is_empty());
+    let ints = a.ints_opt(&format!("{what}_int64s")).filter(|v| !v.is_empty());
+    let names = a.strings_opt(&format!("{what}_strings")).filter(|v| !v.is_empty());
+    let tensor = a.tensor_opt(&format!("{what}_tensor"));
     match (floats, ints, tensor, names) {
         (Some(v), None, None, None) => Ok(Arc::new(ConstData::f32s(vec![v.len() as i64], &v))),
         (None, Some(v), None, None) => Ok(Arc::new(ConstData::from_i64s(&v))),

@@ -53,26 +53,20 @@ impl Operator for Features {
         if op == "ai.onnx.ml:ArrayFeatureExtractor" { Elements::Strings } else { Elements::Numbers }
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let floats = |a: &mut Attrs, name: &str| {
-            Ok::<_, crate::diag::Failure>(a.floats_opt(name)?.unwrap_or_default())
-        };
         Ok(match a.op() {
-            "Scaler" => Features::Scaler { offset: floats(a, "offset")?, scale: floats(a, "scale")? },
+            "Scaler" => Features::Scaler { offset: a.floats("offset"), scale: a.floats("scale") },
             "Normalizer" => {
-                Features::Normalizer(match a.choice("norm", "MAX", &["MAX", "L1", "L2"])?.as_str() {
-                    "MAX" => Norm::Max,
-                    "L1" => Norm::L1,
-                    _ => Norm::L2,
-                })
+                let norms = [("MAX", Norm::Max), ("L1", Norm::L1), ("L2", Norm::L2)];
+                Features::Normalizer(a.choice("norm", "MAX", &norms))
             }
             "Imputer" => Features::Imputer {
-                floats: floats(a, "imputed_value_floats")?,
-                ints: a.ints_opt("imputed_value_int64s")?.unwrap_or_default(),
-                replaced_float: a.float("replaced_value_float", 0.0)?,
-                replaced_int: a.int("replaced_value_int64", 0)?,
+                floats: a.floats("imputed_value_floats"),
+                ints: a.ints("imputed_value_int64s"),
+                replaced_float: a.float("replaced_value_float", 0.0),
+                replaced_int: a.int("replaced_value_int64", 0),
             },
-            "Binarizer" => Features::Binarizer { threshold: a.float("threshold", 0.0)? },
-            "FeatureVectorizer" => Features::Vectorizer { sizes: a.ints_opt("inputdimensions")? },
+            "Binarizer" => Features::Binarizer { threshold: a.float("threshold", 0.0) },
+            "FeatureVectorizer" => Features::Vectorizer { sizes: a.ints_opt("inputdimensions") },
             _ => Features::Extractor,
         })
     }

@@ -50,10 +50,10 @@ impl Operator for Fused {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let kind = match a.op() {
             "FusedMatMul" | "TransposeMatMul" => {
-                let mut flag = |name: &str| if a.knows(name) { a.flag(name, false) } else { Ok(false) };
+                let mut flag = |name: &str| a.knows(name) && a.flag(name, false);
                 let (trans, batch) =
-                    ([flag("transA")?, flag("transB")?], [flag("transBatchA")?, flag("transBatchB")?]);
-                Kind::MatMul { alpha: a.float("alpha", 1.0)?, trans, batch }
+                    ([flag("transA"), flag("transB")], [flag("transBatchA"), flag("transBatchB")]);
+                Kind::MatMul { alpha: a.float("alpha", 1.0), trans, batch }
             }
             "FusedGemm" => Kind::Gemm(MatMul::parse(a)?),
             op => {
@@ -272,15 +272,11 @@ fn activation(a: &mut Attrs) -> Result<Option<Unary>> {
     if !a.knows("activation") {
         return Ok(None);
     }
-    let name = a.string_opt("activation")?.unwrap_or_default();
-    let list = if a.knows("activation_params") {
-        a.floats_opt("activation_params")?.unwrap_or_default()
-    } else {
-        vec![]
-    };
-    let mut parameter = |i: usize, attribute: &str, default: f32| -> Result<f32> {
-        let own = if a.knows(attribute) { a.float_opt(attribute)? } else { None };
-        Ok(own.or(list.get(i).copied()).unwrap_or(default))
+    let name = a.string_opt("activation").unwrap_or_default();
+    let list = if a.knows("activation_params") { a.floats("activation_params") } else { vec![] };
+    let mut parameter = |i: usize, attribute: &str, default: f32| {
+        let own = if a.knows(attribute) { a.float_opt(attribute) } else { None };
+        own.or(list.get(i).copied()).unwrap_or(default)
     };
     let f = match name.as_str() {
         "" => None,
@@ -289,15 +285,15 @@ fn activation(a: &mut Attrs) -> Result<Option<Unary>> {
         "Tanh" => Some(Unary::Plain(UnOp::Tanh)),
         "HardSwish" => Some(Unary::HardSwish),
         "Softplus" => Some(Unary::Softplus),
-        "LeakyRelu" => Some(Unary::LeakyRelu(parameter(0, "activation_alpha", 0.01)?)),
+        "LeakyRelu" => Some(Unary::LeakyRelu(parameter(0, "activation_alpha", 0.01))),
         "HardSigmoid" => Some(Unary::HardSigmoid(
-            parameter(0, "activation_alpha", 0.2)?,
-            parameter(1, "activation_beta", 0.5)?,
+            parameter(0, "activation_alpha", 0.2),
+            parameter(1, "activation_beta", 0.5),
         )),
-        "Elu" => Some(Unary::Elu(parameter(0, "activation_alpha", 1.0)?)),
+        "Elu" => Some(Unary::Elu(parameter(0, "activation_alpha", 1.0))),
         "Clip" => Some(Unary::Clamp(
-            parameter(0, "activation_alpha", f32::NEG_INFINITY)?,
-            parameter(1, "activation_beta", f32::INFINITY)?,
+            parameter(0, "activation_alpha", f32::NEG_INFINITY),
+            parameter(1, "activation_beta", f32::INFINITY),
         )),
         other => {
             return a

@@ -35,9 +35,9 @@ impl Operator for Gated {
     ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
-            "SwiGLU" => Gated::SwiGlu(a.float("alpha", 1.0)?),
+            "SwiGLU" => Gated::SwiGlu(a.float("alpha", 1.0)),
             "FastGelu" => Gated::Plain(Unary::Gelu { tanh: true }),
-            "QuickGelu" => Gated::Plain(Unary::Swish(a.float("alpha", 1.702)?)),
+            "QuickGelu" => Gated::Plain(Unary::Swish(a.float("alpha", 1.702))),
             "BiasSplitGelu" => Gated::Split,
             "BiasAdd" => Gated::Add,
             _ => Gated::Plain(Unary::Gelu { tanh: false }),

@@ -25,9 +25,9 @@ impl Operator for Gather {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
-            "Gather" => Gather::Gather(a.int("axis", 0)?),
-            "GatherElements" => Gather::Elements(a.int("axis", 0)?),
-            _ => Gather::Nd { batch_dims: a.int("batch_dims", 0)? },
+            "Gather" => Gather::Gather(a.int("axis", 0)),
+            "GatherElements" => Gather::Elements(a.int("axis", 0)),
+            _ => Gather::Nd { batch_dims: a.int("batch_dims", 0) },
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

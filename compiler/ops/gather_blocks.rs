@@ -49,25 +49,14 @@ impl Operator for GatherBlocks {
     const OPS: &'static [&'static str] = &["com.microsoft:GatherBlockQuantized"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let g = GatherBlocks {
-            gather: a.int("gather_axis", 0)?,
-            quantize: a.int("quantize_axis", 1)?,
-            block: a.int("block_size", 128)?,
-            bits: a.int("bits", 4)?,
+            gather: a.int("gather_axis", 0),
+            quantize: a.int("quantize_axis", 1),
+            block: a.int("block_size", 128),
+            bits: a.int("bits", 4),
         };
-        if !matches!(g.bits, 2 | 4 | 8) {
-            let found = g.bits.to_string();
-            return a
-                .error(format!("attribute \"bits\" is {found}"))
-                .found_expected(found, "2, 4 or 8")
-                .fail();
-        }
-        if g.block != 0 && (g.block < 16 || g.block > 1 << 28 || g.block & (g.block - 1) != 0) {
-            let found = g.block.to_string();
-            return a
-                .error(format!("attribute \"block_size\" is {found}"))
-                .found_expected(found, "a power of two, 16 or more")
-                .fail();
-        }
+        a.expect("bits", g.bits, matches!(g.bits, 2 | 4 | 8), "2, 4 or 8");
+        let fits = g.block == 0 || (16..=1 << 28).contains(&g.block) && g.block & (g.block - 1) == 0;
+        a.expect("block_size", g.block, fits, "a power of two, 16 or more");
         Ok(g)
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -46,21 +46,13 @@ impl Operator for GridSample {
         Elements::Strings
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let names: [&str; 3] =
-            if a.since() < 20 { ["bilinear", "nearest", "bicubic"] } else { ["linear", "nearest", "cubic"] };
-        let mode = match a.choice("mode", names[0], &names)?.as_str() {
-            "nearest" => Mode::Nearest,
-            "cubic" | "bicubic" => Mode::Cubic,
-            _ => Mode::Linear,
-        };
-        let padding = match a.choice("padding_mode", "zeros", &["zeros", "border", "reflection"])?.as_str() {
-            "border" => Padding::Border,
-            "reflection" => Padding::Reflection,
-            _ => Padding::Zeros,
-        };
-        Ok(GridSample {
-            sampling: Sampling { mode, padding, align_corners: a.flag("align_corners", false)? },
-        })
+        let (linear, cubic) = if a.since() < 20 { ("bilinear", "bicubic") } else { ("linear", "cubic") };
+        let modes = [(linear, Mode::Linear), ("nearest", Mode::Nearest), (cubic, Mode::Cubic)];
+        let mode = a.choice("mode", linear, &modes);
+        let paddings =
+            [("zeros", Padding::Zeros), ("border", Padding::Border), ("reflection", Padding::Reflection)];
+        let padding = a.choice("padding_mode", "zeros", &paddings);
+        Ok(GridSample { sampling: Sampling { mode, padding, align_corners: a.flag("align_corners", false) } })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, grid) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());

@@ -21,11 +21,9 @@ pub struct ImageDecoder(PixelFormat);
 impl Operator for ImageDecoder {
     const OPS: &'static [&'static str] = &["ImageDecoder"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(ImageDecoder(match a.choice("pixel_format", "RGB", &["RGB", "BGR", "Grayscale"])?.as_str() {
-            "RGB" => PixelFormat::Rgb,
-            "BGR" => PixelFormat::Bgr,
-            _ => PixelFormat::Grayscale,
-        }))
+        let formats =
+            [("RGB", PixelFormat::Rgb), ("BGR", PixelFormat::Bgr), ("Grayscale", PixelFormat::Grayscale)];
+        Ok(ImageDecoder(a.choice("pixel_format", "RGB", &formats)))
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         cx.require(cx.tensor(0)?.rank() == 1, codes::OP_SHAPE, "the encoded image must be a list of bytes")?;

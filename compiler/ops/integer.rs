@@ -81,9 +81,9 @@ impl Operator for Integer {
             "MatMulInteger" => Integer::MatMulInteger,
             "QLinearMatMul" => Integer::QLinearMatMul,
             "QGemm" => Integer::QGemm {
-                alpha: a.float("alpha", 1.0)?,
-                trans_a: a.flag("transA", false)?,
-                trans_b: a.flag("transB", false)?,
+                alpha: a.float("alpha", 1.0),
+                trans_a: a.flag("transA", false),
+                trans_b: a.flag("transB", false),
             },
             "MatMulIntegerToFloat" => Integer::ToFloat,
             _ => Integer::Dynamic,

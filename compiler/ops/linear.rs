@@ -35,16 +35,16 @@ impl Operator for Linear {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let kind = if a.op() == "LinearRegressor" {
-            Kind::Regressor { targets: a.int("targets", 1)? }
+            Kind::Regressor { targets: a.int("targets", 1) }
         } else {
             // It describes the training and has no effect here.
             a.ignore("multi_class");
             Kind::Classifier { labels: Labels::parse(a, "classlabels_ints", "classlabels_strings")? }
         };
         Ok(Linear {
-            coefficients: a.floats_opt("coefficients")?.unwrap_or_default(),
-            intercepts: a.floats_opt("intercepts")?.unwrap_or_default(),
-            post: Post::parse(a)?,
+            coefficients: a.floats("coefficients"),
+            intercepts: a.floats("intercepts"),
+            post: Post::parse(a),
             kind,
         })
     }

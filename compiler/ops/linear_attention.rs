@@ -46,25 +46,25 @@ impl Operator for LinearAttention {
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "CausalConvWithState" {
             return Ok(LinearAttention::Conv {
-                silu: a.choice("activation", "none", &["none", "silu", "swish"])? != "none",
+                silu: a.choice("activation", "none", &[("none", false), ("silu", true), ("swish", true)]),
             });
         }
         a.ignore("chunk_size");
-        if a.knows("state_window") && a.int("state_window", 0)? != 0 {
+        if a.knows("state_window") && a.int("state_window", 0) != 0 {
             return a.error("a window of states is not supported").fail();
         }
-        let rule = a.choice("update_rule", "gated_delta", &["linear", "gated", "delta", "gated_delta"])?;
-        let (q_heads, kv_heads) = (a.int_required("q_num_heads")?, a.int_required("kv_num_heads")?);
+        let rules = [
+            ("linear", (false, false)),
+            ("gated", (true, false)),
+            ("delta", (false, true)),
+            ("gated_delta", (true, true)),
+        ];
+        let (gated, delta) = a.choice("update_rule", "gated_delta", &rules);
+        let (q_heads, kv_heads) = (a.int_required("q_num_heads"), a.int_required("kv_num_heads"));
         if q_heads < 1 || kv_heads < 1 || q_heads % kv_heads != 0 {
             return a.error(format!("{q_heads} query heads do not share {kv_heads} key heads evenly")).fail();
         }
-        Ok(LinearAttention::Linear {
-            q_heads,
-            kv_heads,
-            scale: a.float("scale", 0.0)?,
-            gated: rule.starts_with("gated"),
-            delta: rule.ends_with("delta"),
-        })
+        Ok(LinearAttention::Linear { q_heads, kv_heads, scale: a.float("scale", 0.0), gated, delta })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         match *self {

@@ -34,15 +34,11 @@ pub struct Loss {
 impl Operator for Loss {
     const OPS: &'static [&'static str] = &["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let reduction = match a.choice("reduction", "mean", &["none", "sum", "mean"])?.as_str() {
-            "none" => Reduction::None,
-            "sum" => Reduction::Sum,
-            _ => Reduction::Mean,
-        };
+        let reductions = [("none", Reduction::None), ("sum", Reduction::Sum), ("mean", Reduction::Mean)];
         Ok(Loss {
             softmax: a.op() == "SoftmaxCrossEntropyLoss",
-            reduction,
-            ignore: a.int_opt("ignore_index")?,
+            reduction: a.choice("reduction", "mean", &reductions),
+            ignore: a.int_opt("ignore_index"),
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -20,7 +20,7 @@ pub struct Lrn {
 impl Operator for Lrn {
     const OPS: &'static [&'static str] = &["LRN"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let size = a.int_required("size")?;
+        let size = a.int_required("size");
         if size < 1 {
             return a
                 .error("attribute \"size\" must be positive")
@@ -28,9 +28,9 @@ impl Operator for Lrn {
                 .fail();
         }
         Ok(Lrn {
-            alpha: a.float("alpha", 1e-4)?,
-            beta: a.float("beta", 0.75)?,
-            bias: a.float("bias", 1.0)?,
+            alpha: a.float("alpha", 1e-4),
+            beta: a.float("beta", 0.75),
+            bias: a.float("bias", 1.0),
             size,
         })
     }

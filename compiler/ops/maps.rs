@@ -58,8 +58,7 @@ impl Keys {
 }
 
 fn keys(a: &mut Attrs, numbers: &str, strings: &str) -> Result<Keys> {
-    match (a.ints_opt(numbers)?.filter(|v| !v.is_empty()), a.strings_opt(strings)?.filter(|v| !v.is_empty()))
-    {
+    match (a.ints_opt(numbers).filter(|v| !v.is_empty()), a.strings_opt(strings).filter(|v| !v.is_empty())) {
         (Some(v), None) => Ok(Keys::Numbers(v)),
         (None, Some(v)) => Ok(Keys::Strings(v)),
         _ => a.error(format!("{} needs either {numbers} or {strings}", a.op())).fail(),
@@ -76,18 +75,13 @@ impl Operator for Maps {
         Ok(match a.op() {
             "ZipMap" => Maps::Zip(keys(a, "classlabels_int64s", "classlabels_strings")?),
             "CastMap" => {
-                let to =
-                    match a.choice("cast_to", "TO_FLOAT", &["TO_FLOAT", "TO_INT64", "TO_STRING"])?.as_str() {
-                        "TO_FLOAT" => ElemType::F32,
-                        "TO_INT64" => ElemType::I64,
-                        _ => ElemType::Str,
-                    };
-                let (form, most) =
-                    (a.choice("map_form", "DENSE", &["DENSE", "SPARSE"])?, a.int("max_map", 1)?);
-                if form == "SPARSE" && most < 1 {
-                    return a.error(format!("max_map is {most}, but must be positive")).fail();
-                }
-                Maps::Cast { to, sparse: (form == "SPARSE").then_some(most) }
+                let types =
+                    [("TO_FLOAT", ElemType::F32), ("TO_INT64", ElemType::I64), ("TO_STRING", ElemType::Str)];
+                let to = a.choice("cast_to", "TO_FLOAT", &types);
+                let sparse = a.choice("map_form", "DENSE", &[("DENSE", false), ("SPARSE", true)]);
+                let most = a.int("max_map", 1);
+                a.require(!sparse || most >= 1, &format!("max_map is {most}, but must be positive"))?;
+                Maps::Cast { to, sparse: sparse.then_some(most) }
             }
             _ => Maps::Vectorize(keys(a, "int64_vocabulary", "string_vocabulary")?),
         })

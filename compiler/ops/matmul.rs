@@ -29,10 +29,10 @@ impl Operator for MatMul {
         }
         a.ignore("broadcast");
         Ok(MatMul::Gemm {
-            alpha: a.float("alpha", 1.0)?,
-            beta: a.float("beta", 1.0)?,
-            trans_a: a.flag("transA", false)?,
-            trans_b: a.flag("transB", false)?,
+            alpha: a.float("alpha", 1.0),
+            beta: a.float("beta", 1.0),
+            trans_a: a.flag("transA", false),
+            trans_b: a.flag("transB", false),
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -22,10 +22,10 @@ pub struct MaxUnpool {
 impl Operator for MaxUnpool {
     const OPS: &'static [&'static str] = &["MaxUnpool"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let kernel = a.ints_opt("kernel_shape")?.unwrap_or_default();
+        let kernel = a.ints("kernel_shape");
         let n = kernel.len();
         let (strides, pads) =
-            (a.ints_opt("strides")?.unwrap_or(vec![1; n]), a.ints_opt("pads")?.unwrap_or(vec![0; 2 * n]));
+            (a.ints_opt("strides").unwrap_or(vec![1; n]), a.ints_opt("pads").unwrap_or(vec![0; 2 * n]));
         a.require(strides.len() == n && pads.len() == 2 * n, "strides and pads do not fit kernel_shape")?;
         let small = |v: &i64| (0..1 << 30).contains(v);
         a.require(

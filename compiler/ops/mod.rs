@@ -48,7 +48,7 @@ pub trait Operator: Clone + std::fmt::Debug + Sized {
         Elements::Numbers
     }
     /// Reads the attributes of the version in force ([`Attrs::since`]). An attribute that is not read is an
-    /// error.
+    /// error. If a getter failed, its error is reported in place of the result.
     fn parse(a: &mut Attrs) -> Result<Self>;
     /// Infers types, shapes and known values of the outputs.
     fn infer(&self, cx: &mut InferCx) -> Result<()>;
@@ -69,7 +69,8 @@ macro_rules! ops {
         pub fn parse(a: &mut Attrs) -> Result<Op> {
             let name = qualified(a.domain(), a.op());
             $(if $module::$variant::OPS.contains(&name.as_str()) {
-                return Ok(Op::$variant($module::$variant::parse(a)?));
+                let parsed = $module::$variant::parse(a).map(Op::$variant);
+                return a.check(parsed);
             })*
             Err(crate::diag::Failure::bug("ops::parse", format!("{name} is not in the table")))
         }

@@ -70,21 +70,21 @@ impl Operator for MsAttention {
     const OPS: &'static [&'static str] =
         &["com.microsoft:Attention", "com.microsoft:MultiHeadAttention", "com.microsoft:GroupQueryAttention"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let heads = a.int_required("num_heads")?;
-        let scale = a.float_opt("scale")?.filter(|s| *s != 0.0);
+        let heads = a.int_required("num_heads");
+        let scale = a.float_opt("scale").filter(|s| *s != 0.0);
         let mut op = MsAttention {
             kind: Kind::MultiHead,
             heads,
             scale,
             causal: false,
-            filter: a.float("mask_filter_value", -10000.0)?,
+            filter: a.float("mask_filter_value", -10000.0),
             softcap: 0.0,
         };
         for (name, off) in [
             ("do_rotary", a.op() == "GroupQueryAttention"),
             ("past_present_share_buffer", a.op() == "Attention"),
         ] {
-            if !off && a.knows(name) && a.flag(name, false)? {
+            if !off && a.knows(name) && a.flag(name, false) {
                 return a
                     .error(format!("attribute \"{name}\" of {} is not supported", a.op()))
                     .row("expected", "0")
@@ -93,34 +93,23 @@ impl Operator for MsAttention {
         }
         match a.op() {
             "GroupQueryAttention" => {
-                let mut quantized = [false; 2];
-                for (name, q) in ["k_quant_type", "v_quant_type"].into_iter().zip(&mut quantized) {
-                    *q = a.choice(name, "NONE", &["NONE", "PER_TENSOR", "PER_CHANNEL"])? != "NONE";
-                }
-                let bits = a.int("kv_cache_bit_width", 0)?;
-                if quantized.contains(&true) && !matches!(bits, 0 | 4 | 8) {
-                    return a
-                        .error(format!("attribute \"kv_cache_bit_width\" is {bits}"))
-                        .found_expected(bits.to_string(), "4 or 8")
-                        .fail();
-                }
-                let scores = a.int("qk_output", 0)?;
-                if !(0..=2).contains(&scores) {
-                    return a
-                        .error(format!("attribute \"qk_output\" is {scores}"))
-                        .found_expected(scores.to_string(), "0, 1 or 2")
-                        .fail();
-                }
-                let epsilon = a.float("qk_norm_epsilon", 1e-6)?;
-                let kv_heads = a.int_required("kv_num_heads")?;
+                let kinds = [("NONE", false), ("PER_TENSOR", true), ("PER_CHANNEL", true)];
+                let quantized = ["k_quant_type", "v_quant_type"].map(|name| a.choice(name, "NONE", &kinds));
+                let bits = a.int("kv_cache_bit_width", 0);
+                let fits = !quantized.contains(&true) || matches!(bits, 0 | 4 | 8);
+                a.expect("kv_cache_bit_width", bits, fits, "4 or 8");
+                let scores = a.int("qk_output", 0);
+                a.expect("qk_output", scores, (0..=2).contains(&scores), "0, 1 or 2");
+                let epsilon = a.float("qk_norm_epsilon", 1e-6);
+                let kv_heads = a.int_required("kv_num_heads");
                 if kv_heads < 1 || heads % kv_heads != 0 {
                     return a
                         .error(format!("{heads} query heads do not share {kv_heads} key heads evenly"))
                         .fail();
                 }
-                op.causal = a.flag("causal", true)?;
+                op.causal = a.flag("causal", true);
                 let (window, evicts) =
-                    (a.int("local_window_size", -1)?, a.flag("sliding_window_cache", false)?);
+                    (a.int("local_window_size", -1), a.flag("sliding_window_cache", false));
                 if evicts && (window < 1 || !op.causal) {
                     let e = a
                         .error("attribute \"sliding_window_cache\" needs a window of keys before each query");
@@ -131,14 +120,14 @@ impl Operator for MsAttention {
                         )
                         .fail();
                 }
-                op.softcap = a.float("softcap", 0.0)?;
+                op.softcap = a.float("softcap", 0.0);
                 op.kind = Kind::Group(Group {
                     kv_heads,
-                    rotary: a.flag("do_rotary", false)?,
-                    interleaved: a.flag("rotary_interleaved", false)?,
+                    rotary: a.flag("do_rotary", false),
+                    interleaved: a.flag("rotary_interleaved", false),
                     window,
                     evicts,
-                    smooth: a.int("smooth_softmax", -1)? > 0,
+                    smooth: a.int("smooth_softmax", -1) > 0,
                     scores,
                     quantized,
                     bits,
@@ -147,11 +136,11 @@ impl Operator for MsAttention {
             }
             "Attention" => {
                 a.ignore("rotary_embedding_dim");
-                op.causal = a.flag("unidirectional", false)?;
-                let sizes = a.ints_opt("qkv_hidden_sizes")?.filter(|v| !v.is_empty());
-                op.kind = Kind::Attention(sizes, a.flag("past_present_share_buffer", false)?);
+                op.causal = a.flag("unidirectional", false);
+                let sizes = a.ints_opt("qkv_hidden_sizes").filter(|v| !v.is_empty());
+                op.kind = Kind::Attention(sizes, a.flag("past_present_share_buffer", false));
             }
-            _ => op.causal = a.flag("unidirectional", false)?,
+            _ => op.causal = a.flag("unidirectional", false),
         }
         a.require(heads >= 1, "attribute \"num_heads\" must be positive")?;
         Ok(op)

@@ -89,7 +89,7 @@ impl Operator for Murmur {
         Elements::Strings
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(Murmur { seed: a.int("seed", 0)? as u32, positive: a.flag("positive", true)? })
+        Ok(Murmur { seed: a.int("seed", 0) as u32, positive: a.flag("positive", true) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let dims = cx.tensor(0)?.dims.clone();

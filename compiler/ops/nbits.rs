@@ -48,18 +48,18 @@ impl Operator for NBits {
     const OPS: &'static [&'static str] = &["com.microsoft:MatMulNBits"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let n = NBits {
-            depth: a.int_required("K")?,
-            columns: a.int_required("N")?,
-            bits: a.int("bits", 4)?,
-            block: a.int_required("block_size")?,
-            narrow: a.int("accuracy_level", 0)? == 4,
+            depth: a.int_required("K"),
+            columns: a.int_required("N"),
+            bits: a.int("bits", 4),
+            block: a.int_required("block_size"),
+            narrow: a.int("accuracy_level", 0) == 4,
         };
         let small = |v: i64| (1..=1 << 28).contains(&v);
         a.require(
             small(n.depth) && small(n.columns),
             "attributes \"K\" and \"N\" must be positive, below 2^28",
         )?;
-        let packed = a.int("weight_prepacked", 0)?;
+        let packed = a.int("weight_prepacked", 0);
         if packed != 0 {
             let e = a.error(format!("attribute \"weight_prepacked\" is {packed}: B is laid out for one GPU"));
             return e
@@ -67,18 +67,9 @@ impl Operator for NBits {
                 .help("export the model without packed weights")
                 .fail();
         }
-        if !matches!(n.bits, 2 | 4 | 8) {
-            return a
-                .error(format!("attribute \"bits\" is {}", n.bits))
-                .found_expected(n.bits.to_string(), "2, 4 or 8")
-                .fail();
-        }
-        if n.block < 16 || n.block > 1 << 20 || n.block & (n.block - 1) != 0 {
-            return a
-                .error(format!("attribute \"block_size\" is {}", n.block))
-                .found_expected(n.block.to_string(), "a power of two, 16 or more")
-                .fail();
-        }
+        a.expect("bits", n.bits, matches!(n.bits, 2 | 4 | 8), "2, 4 or 8");
+        let fits = (16..=1 << 20).contains(&n.block) && n.block & (n.block - 1) == 0;
+        a.expect("block_size", n.block, fits, "a power of two, 16 or more");
         Ok(n)
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -31,7 +31,7 @@ const BLOCK: i64 = 32;
 impl Operator for Nms {
     const OPS: &'static [&'static str] = &["NonMaxSuppression"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(Nms { center: a.flag("center_point_box", false)? })
+        Ok(Nms { center: a.flag("center_point_box", false) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (boxes, scores) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());

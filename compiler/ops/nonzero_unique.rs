@@ -36,8 +36,8 @@ impl Operator for NonzeroUnique {
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "NonZero" => NonzeroUnique::NonZero,
-            "Compress" => NonzeroUnique::Compress(a.int_opt("axis")?),
-            _ => NonzeroUnique::Unique { axis: a.int_opt("axis")?, sorted: a.flag("sorted", true)? },
+            "Compress" => NonzeroUnique::Compress(a.int_opt("axis")),
+            _ => NonzeroUnique::Unique { axis: a.int_opt("axis"), sorted: a.flag("sorted", true) },
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -60,29 +60,29 @@ impl Operator for Normalize {
     ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
-        let momentum = a.float("momentum", 0.9)?;
-        let stash = a.elem_type_opt("stash_type")?.unwrap_or(ElemType::F32);
+        let momentum = a.float("momentum", 0.9);
+        let stash = a.elem_type_opt("stash_type").unwrap_or(ElemType::F32);
         if !matches!(stash, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F64) {
             return a
                 .error(format!("stash_type is {stash}"))
                 .found_expected(stash.to_string(), "a floating-point type")
                 .fail();
         }
-        let epsilon = a.float("epsilon", 1e-5)?;
+        let epsilon = a.float("epsilon", 1e-5);
         Ok(match a.op() {
             "BatchNormalization" => {
-                let test = a.flag("is_test", false)?;
-                let training = a.flag("training_mode", false)? || a.since() < 7 && !test;
-                Normalize::Batch { epsilon, momentum, training, spatial: a.flag("spatial", true)? }
+                let test = a.flag("is_test", false);
+                let training = a.flag("training_mode", false) || a.since() < 7 && !test;
+                Normalize::Batch { epsilon, momentum, training, spatial: a.flag("spatial", true) }
             }
-            "LayerNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: false, stash },
-            "RMSNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: true, stash },
+            "LayerNormalization" => Normalize::Layer { axis: a.int("axis", -1), epsilon, rms: false, stash },
+            "RMSNormalization" => Normalize::Layer { axis: a.int("axis", -1), epsilon, rms: true, stash },
             "InstanceNormalization" => Normalize::Instance { epsilon },
-            "GroupNormalization" => Normalize::Group { groups: a.int_required("num_groups")?, epsilon },
+            "GroupNormalization" => Normalize::Group { groups: a.int_required("num_groups"), epsilon },
             "MeanVarianceNormalization" => {
-                Normalize::MeanVariance { axes: a.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]) }
+                Normalize::MeanVariance { axes: a.ints_opt("axes").unwrap_or_else(|| vec![0, 2, 3]) }
             }
-            _ => Normalize::Lp { axis: a.int("axis", -1)?, p: a.int("p", 2)? },
+            _ => Normalize::Lp { axis: a.int("axis", -1), p: a.int("p", 2) },
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

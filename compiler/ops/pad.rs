@@ -90,14 +90,15 @@ impl Operator for Pad {
         Elements::Any
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let mode = match a.choice("mode", "constant", &["constant", "reflect", "edge", "wrap"])?.as_str() {
-            "reflect" => Mode::Reflect,
-            "edge" => Mode::Edge,
-            "wrap" => Mode::Wrap,
-            _ => Mode::Constant,
-        };
-        let pads = if a.since() == 1 { a.ints_opt("paddings")? } else { a.ints_opt("pads")? };
-        Ok(Pad { mode, pads, value: a.float("value", 0.0)? })
+        let modes = [
+            ("constant", Mode::Constant),
+            ("reflect", Mode::Reflect),
+            ("edge", Mode::Edge),
+            ("wrap", Mode::Wrap),
+        ];
+        let mode = a.choice("mode", "constant", &modes);
+        let pads = a.ints_opt(if a.since() == 1 { "paddings" } else { "pads" });
+        Ok(Pad { mode, pads, value: a.float("value", 0.0) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();

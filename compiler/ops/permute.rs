@@ -25,22 +25,16 @@ impl Operator for Permute {
         Elements::Any
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let block = |a: &mut Attrs| -> Result<i64> {
-            let b = a.int_required("blocksize")?;
-            if b < 1 { a.error("attribute \"blocksize\" must be positive").fail() } else { Ok(b) }
-        };
-        Ok(match a.op() {
-            "Transpose" => Permute::Transpose(a.ints_opt("perm")?),
-            "DepthToSpace" => Permute::DepthToSpace {
-                block: block(a)?,
-                crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD",
-            },
-            "SpaceToDepth" => Permute::SpaceToDepth {
-                block: block(a)?,
-                crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD",
-            },
-            _ => Permute::Tile,
-        })
+        match a.op() {
+            "Transpose" => return Ok(Permute::Transpose(a.ints_opt("perm"))),
+            "Tile" => return Ok(Permute::Tile),
+            _ => {}
+        }
+        let block = a.int_required("blocksize");
+        a.require(block >= 1, "attribute \"blocksize\" must be positive")?;
+        let crd = a.choice("mode", "DCR", &[("DCR", false), ("CRD", true)]);
+        let to_space = a.op() == "DepthToSpace";
+        Ok(if to_space { Permute::DepthToSpace { block, crd } } else { Permute::SpaceToDepth { block, crd } })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();

@@ -65,9 +65,9 @@ impl Operator for Pool {
         let global = a.op().starts_with("Global");
         let kind = match a.op().trim_start_matches("Global") {
             "MaxPool" => Kind::Max,
-            "AveragePool" => Kind::Average { pads: !global && a.flag("count_include_pad", false)? },
+            "AveragePool" => Kind::Average { pads: !global && a.flag("count_include_pad", false) },
             _ => {
-                let p = if a.since() == 1 { f64::from(a.float("p", 2.0)?) } else { a.int("p", 2)? as f64 };
+                let p = if a.since() == 1 { f64::from(a.float("p", 2.0)) } else { a.int("p", 2) as f64 };
                 if p.is_nan() || p <= 0.0 {
                     return a
                         .error(format!("p = {p} makes no norm"))
@@ -80,7 +80,7 @@ impl Operator for Pool {
         let window = if global { None } else { Some(Window::parse(a)?) };
         // With `auto_pad` no window extends beyond the input.
         let ceil =
-            !global && a.flag("ceil_mode", false)? && window.as_ref().is_some_and(|w| w.auto == Auto::NotSet);
+            !global && a.flag("ceil_mode", false) && window.as_ref().is_some_and(|w| w.auto == Auto::NotSet);
         if window.as_ref().is_some_and(|w| w.kernel.is_none()) {
             return a.error(format!("{} needs the attribute kernel_shape", a.op())).fail();
         }
@@ -88,7 +88,7 @@ impl Operator for Pool {
             !window.as_ref().and_then(|w| w.pads.as_ref()).is_some_and(|p| p.iter().any(|p| *p < 0)),
             "attribute \"pads\" has a value below 0",
         )?;
-        let column_major = kind == Kind::Max && !global && a.flag("storage_order", false)?;
+        let column_major = kind == Kind::Max && !global && a.flag("storage_order", false);
         Ok(Pool {
             kind,
             window,

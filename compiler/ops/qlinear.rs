@@ -89,8 +89,8 @@ impl Operator for QLinear {
             "Concat" => Form::Variadic,
             _ => Form::Unary,
         };
-        let channels_last = a.flag("channels_last", false)?;
-        let opset = if name == "Softmax" { a.int_required("opset")? } else { 19 };
+        let channels_last = a.flag("channels_last", false);
+        let opset = if name == "Softmax" { a.int_required("opset") } else { 19 };
         let mut inner = match a.of(name, opset) {
             Some(i) => i,
             None => {

@@ -44,9 +44,9 @@ pub struct Grain {
 
 impl Grain {
     fn parse(a: &mut Attrs) -> Result<Grain> {
-        let block = a.int("block_size", 0)?;
+        let block = a.int("block_size", 0);
         a.require(block >= 0, "attribute \"block_size\" is negative")?;
-        Ok(Grain { axis: a.int("axis", 1)?, block })
+        Ok(Grain { axis: a.int("axis", 1), block })
     }
     /// The position of the scale for position `at` of a tensor. A scale with one element applies to all.
     pub fn scale_at(&self, scale: &[Dim], at: &[Dim]) -> Vec<Dim> {
@@ -110,28 +110,23 @@ impl Operator for Quantize {
     const OPS: &'static [&'static str] = &["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         // 0 means not given.
-        let elem =
-            |a: &mut Attrs, name: &str| if a.int(name, 0)? == 0 { Ok(None) } else { a.elem_type_opt(name) };
+        let elem = |a: &mut Attrs, name: &str| if a.int(name, 0) == 0 { None } else { a.elem_type_opt(name) };
         Ok(match a.op() {
             "QuantizeLinear" => {
-                let precision = elem(a, "precision")?;
-                if let Some(t) = precision
-                    .filter(|t| !matches!(t, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16))
-                {
-                    return a
-                        .error(format!("attribute \"precision\" is {t}"))
-                        .found_expected(t.to_string(), "a floating-point type of 16 bits or more")
-                        .fail();
+                let precision = elem(a, "precision");
+                if let Some(t) = precision {
+                    let fits = matches!(t, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16);
+                    a.expect("precision", t, fits, "a floating-point type of 16 bits or more");
                 }
                 Quantize::Quantize {
                     grain: Grain::parse(a)?,
-                    saturate: a.flag("saturate", true)?,
-                    to: elem(a, "output_dtype")?,
+                    saturate: a.flag("saturate", true),
+                    to: elem(a, "output_dtype"),
                     precision,
                 }
             }
             "DequantizeLinear" => {
-                Quantize::Dequantize { grain: Grain::parse(a)?, to: elem(a, "output_dtype")? }
+                Quantize::Dequantize { grain: Grain::parse(a)?, to: elem(a, "output_dtype") }
             }
             _ => Quantize::Dynamic,
         })

@@ -62,21 +62,21 @@ impl Operator for Random {
         let kind = match name {
             "Bernoulli" => Kind::Bernoulli,
             "Multinomial" => {
-                let samples = a.int("sample_size", 1)?;
+                let samples = a.int("sample_size", 1);
                 a.require(samples >= 0, "attribute \"sample_size\" is negative")?;
                 Kind::Multinomial { samples }
             }
             _ if name.starts_with("RandomUniform") => {
-                Kind::Uniform { low: a.float("low", 0.0)?, high: a.float("high", 1.0)? }
+                Kind::Uniform { low: a.float("low", 0.0), high: a.float("high", 1.0) }
             }
-            _ => Kind::Normal { mean: a.float("mean", 0.0)?, scale: a.float("scale", 1.0)? },
+            _ => Kind::Normal { mean: a.float("mean", 0.0), scale: a.float("scale", 1.0) },
         };
-        let shape = if a.knows("shape") { a.ints_opt("shape")? } else { None };
+        let shape = if a.knows("shape") { a.ints_opt("shape") } else { None };
         a.require(
             !shape.as_ref().is_some_and(|s| s.iter().any(|d| *d < 0)),
             "attribute \"shape\" has a negative value",
         )?;
-        let mut dtype = a.elem_type_opt("dtype")?;
+        let mut dtype = a.elem_type_opt("dtype");
         if shape.is_some() {
             dtype = dtype.or(Some(ElemType::F32));
         }
@@ -94,7 +94,7 @@ impl Operator for Random {
                 .row("found", format!("{dtype:?}"))
                 .fail();
         }
-        Ok(Random { kind, shape, dtype, seed: a.float_opt("seed")? })
+        Ok(Random { kind, shape, dtype, seed: a.float_opt("seed") })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         if let Some(s) = &self.shape {

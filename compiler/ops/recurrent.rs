@@ -83,29 +83,26 @@ impl Operator for Recurrent {
         a.ignore("output_sequence");
         let kind = match a.op() {
             "RNN" => Kind::Rnn,
-            "GRU" => Kind::Gru { linear_before_reset: a.flag("linear_before_reset", false)? },
-            _ => Kind::Lstm { input_forget: a.flag("input_forget", false)? },
+            "GRU" => Kind::Gru { linear_before_reset: a.flag("linear_before_reset", false) },
+            _ => Kind::Lstm { input_forget: a.flag("input_forget", false) },
         };
-        let reverse: &[bool] =
-            match a.choice("direction", "forward", &["forward", "reverse", "bidirectional"])?.as_str() {
-                "forward" => &[false],
-                "reverse" => &[true],
-                _ => &[false, true],
-            };
+        let ways: [(&str, &[bool]); 3] =
+            [("forward", &[false]), ("reverse", &[true]), ("bidirectional", &[false, true])];
+        let reverse = a.choice("direction", "forward", &ways);
         let all = activation::parse(a, kind.defaults(), reverse.len())?;
         let directions = reverse
             .iter()
             .zip(all.chunks(kind.defaults().len()))
             .map(|(reverse, list)| Direction { reverse: *reverse, activations: list.to_vec() })
             .collect();
-        let hidden = a.int_opt("hidden_size")?;
+        let hidden = a.int_opt("hidden_size");
         a.require(hidden.is_none_or(|h| h >= 1), "attribute \"hidden_size\" must be positive")?;
         Ok(Recurrent {
             kind,
             directions,
-            clip: a.float_opt("clip")?.filter(|c| *c > 0.0),
+            clip: a.float_opt("clip").filter(|c| *c > 0.0),
             hidden,
-            batch_first: a.flag("layout", false)?,
+            batch_first: a.flag("layout", false),
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

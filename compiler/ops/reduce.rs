@@ -107,17 +107,17 @@ impl Operator for Reduce {
         "ArgMin",
     ];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let keepdims = a.flag("keepdims", true)?;
+        let keepdims = a.flag("keepdims", true);
         match KINDS.iter().find(|(n, _)| *n == a.op()) {
             Some((_, kind)) => Ok(Reduce {
                 kind: *kind,
-                axes: a.ints_opt("axes")?,
+                axes: a.ints_opt("axes"),
                 keepdims,
-                noop: a.flag("noop_with_empty_axes", false)?,
+                noop: a.flag("noop_with_empty_axes", false),
             }),
             None => {
-                let kind = Kind::Arg { max: a.op() == "ArgMax", last: a.flag("select_last_index", false)? };
-                Ok(Reduce { kind, axes: Some(vec![a.int("axis", 0)?]), keepdims, noop: false })
+                let kind = Kind::Arg { max: a.op() == "ArgMax", last: a.flag("select_last_index", false) };
+                Ok(Reduce { kind, axes: Some(vec![a.int("axis", 0)]), keepdims, noop: false })
             }
         }
     }

@@ -18,7 +18,7 @@ impl Operator for RegexFullMatch {
         Elements::Strings
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(RegexFullMatch(a.string_opt("pattern")?.unwrap_or_default()))
+        Ok(RegexFullMatch(a.string_opt("pattern").unwrap_or_default()))
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         match Automaton::new(&self.0) {

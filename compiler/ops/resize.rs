@@ -27,6 +27,7 @@ use crate::sym::{Answer, Dim};
 use crate::tensor::ElemType;
 use coords::{Filter, Nearest, Transform};
 use plan::{Plan, source, weight};
+use std::ops::Range;
 
 /// Number of channels from which vectors over channels pay off where elements are copied.
 const CHANNELS: i64 = 8;
@@ -34,6 +35,25 @@ const CHANNELS: i64 = 8;
 const SUMMED: i64 = 64;
 /// Most taps that one expression adds up.
 const UNROLLED: i64 = 8;
+
+/// `nearest_mode`.
+const ROUNDINGS: [(&str, Nearest); 4] = [
+    ("round_prefer_floor", Nearest::RoundPreferFloor),
+    ("round_prefer_ceil", Nearest::RoundPreferCeil),
+    ("floor", Nearest::Floor),
+    ("ceil", Nearest::Ceil),
+];
+
+/// `coordinate_transformation_mode`, with the versions that have each value.
+const TRANSFORMS: [(&str, Transform, Range<i64>); 7] = [
+    ("half_pixel", Transform::HalfPixel, 0..i64::MAX),
+    ("pytorch_half_pixel", Transform::PytorchHalfPixel, 0..i64::MAX),
+    ("align_corners", Transform::AlignCorners, 0..i64::MAX),
+    ("asymmetric", Transform::Asymmetric, 0..i64::MAX),
+    ("tf_crop_and_resize", Transform::Crop, 0..i64::MAX),
+    ("tf_half_pixel_for_nn", Transform::HalfPixelForNearest, 0..13),
+    ("half_pixel_symmetric", Transform::HalfPixelSymmetric, 19..i64::MAX),
+];
 
 /// `keep_aspect_ratio_policy`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,62 +94,33 @@ impl Operator for Resize {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let linear = if a.op() == "Upsample" && a.since() == 1 { "bilinear" } else { "linear" };
         let modern = a.op() == "Resize" && a.since() >= 11;
-        let modes: &[&str] = if modern { &["nearest", "linear", "cubic"] } else { &["nearest", linear] };
-        let mode = a.choice("mode", "nearest", modes)?;
-        let nearest = match a
-            .choice(
-                "nearest_mode",
-                "round_prefer_floor",
-                &["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"],
-            )?
-            .as_str()
-        {
-            _ if !modern => Nearest::Floor,
-            "floor" => Nearest::Floor,
-            "ceil" => Nearest::Ceil,
-            "round_prefer_ceil" => Nearest::RoundPreferCeil,
-            _ => Nearest::RoundPreferFloor,
-        };
-        let a_cubic = f64::from(a.float("cubic_coeff_a", -0.75)?);
-        let filter = match mode.as_str() {
-            "nearest" => Filter::Nearest(nearest),
-            "cubic" => Filter::Cubic(a_cubic),
-            _ => Filter::Linear,
-        };
-        let mut known =
-            vec!["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"];
-        known.extend((a.since() < 13).then_some("tf_half_pixel_for_nn"));
-        known.extend((a.since() >= 19).then_some("half_pixel_symmetric"));
-        let transform = match a.choice("coordinate_transformation_mode", "half_pixel", &known)?.as_str() {
-            _ if !modern => Transform::Asymmetric,
-            "pytorch_half_pixel" => Transform::PytorchHalfPixel,
-            "align_corners" => Transform::AlignCorners,
-            "asymmetric" => Transform::Asymmetric,
-            "tf_crop_and_resize" => Transform::Crop,
-            "tf_half_pixel_for_nn" => Transform::HalfPixelForNearest,
-            "half_pixel_symmetric" => Transform::HalfPixelSymmetric,
-            _ => Transform::HalfPixel,
-        };
+        let rounding = if modern { "round_prefer_floor" } else { "floor" };
+        let nearest = a.choice("nearest_mode", rounding, &ROUNDINGS);
+        let filters = [
+            ("nearest", Filter::Nearest(nearest)),
+            (linear, Filter::Linear),
+            ("cubic", Filter::Cubic(f64::from(a.float("cubic_coeff_a", -0.75)))),
+        ];
+        let filter = a.choice("mode", "nearest", if modern { &filters } else { &filters[..2] });
+        let transforms = TRANSFORMS.iter().filter(|t| t.2.contains(&a.since()));
+        let transforms: Vec<_> = transforms.map(|t| (t.0, t.1)).collect();
+        let transform = if modern { "half_pixel" } else { "asymmetric" };
+        let transform = a.choice("coordinate_transformation_mode", transform, &transforms);
         let scales = match (a.op(), a.since()) {
             ("Upsample", 1) => {
-                let mut scale =
-                    |name: &str| -> Result<f64> { Ok(f64::from(a.float_opt(name)?.unwrap_or(1.0))) };
-                Scales::Attribute(vec![1.0, 1.0, scale("height_scale")?, scale("width_scale")?])
+                let mut scale = |name: &str| f64::from(a.float(name, 1.0));
+                Scales::Attribute(vec![1.0, 1.0, scale("height_scale"), scale("width_scale")])
             }
-            ("Upsample", 7) => Scales::Attribute(
-                a.floats_opt("scales")?.unwrap_or_default().into_iter().map(f64::from).collect(),
-            ),
+            ("Upsample", 7) => Scales::Attribute(a.floats("scales").into_iter().map(f64::from).collect()),
             _ => Scales::Input(if modern { 2 } else { 1 }),
         };
-        let aspect = match a
-            .choice("keep_aspect_ratio_policy", "stretch", &["stretch", "not_larger", "not_smaller"])?
-            .as_str()
-        {
-            "not_larger" => Aspect::NotLarger,
-            "not_smaller" => Aspect::NotSmaller,
-            _ => Aspect::Stretch,
-        };
-        let antialias = a.flag("antialias", false)?;
+        let aspects = [
+            ("stretch", Aspect::Stretch),
+            ("not_larger", Aspect::NotLarger),
+            ("not_smaller", Aspect::NotSmaller),
+        ];
+        let aspect = a.choice("keep_aspect_ratio_policy", "stretch", &aspects);
+        let antialias = a.flag("antialias", false);
         if antialias && matches!(filter, Filter::Nearest(_)) {
             return a
                 .error("mode \"nearest\" has no antialiasing")
@@ -137,7 +128,7 @@ impl Operator for Resize {
                 .fail();
         }
         let (exclude_outside, extrapolation, axes) =
-            (a.flag("exclude_outside", false)?, a.float("extrapolation_value", 0.0)?, a.ints_opt("axes")?);
+            (a.flag("exclude_outside", false), a.float("extrapolation_value", 0.0), a.ints_opt("axes"));
         Ok(Resize {
             filter,
             transform,

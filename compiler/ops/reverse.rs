@@ -20,7 +20,7 @@ impl Operator for ReverseSequence {
         Elements::Any
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        match (a.int("time_axis", 0)?, a.int("batch_axis", 1)?) {
+        match (a.int("time_axis", 0), a.int("batch_axis", 1)) {
             (0, 1) => Ok(ReverseSequence { time_axis: 0 }),
             (1, 0) => Ok(ReverseSequence { time_axis: 1 }),
             (t, b) => {

@@ -43,18 +43,18 @@ struct Align {
 impl Operator for Roi {
     const OPS: &'static [&'static str] = &["RoiAlign", "MaxRoiPool"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let scale = a.float("spatial_scale", 1.0)?;
+        let scale = a.float("spatial_scale", 1.0);
         let (bins, align) = if a.op() == "MaxRoiPool" {
-            (a.ints_opt("pooled_shape")?.unwrap_or_default(), None)
+            (a.ints("pooled_shape"), None)
         } else {
-            let max = a.choice("mode", "avg", &["avg", "max"])? == "max";
+            let max = a.choice("mode", "avg", &[("avg", false), ("max", true)]);
             let half_pixel = a.since() >= 16
                 && a.choice(
                     "coordinate_transformation_mode",
                     "half_pixel",
-                    &["half_pixel", "output_half_pixel"],
-                )? == "half_pixel";
-            let samples = a.int("sampling_ratio", 0)?;
+                    &[("half_pixel", true), ("output_half_pixel", false)],
+                );
+            let samples = a.int("sampling_ratio", 0);
             if !(0..=SAMPLES).contains(&samples) {
                 return a
                     .error("attribute \"sampling_ratio\" is out of range")
@@ -62,7 +62,7 @@ impl Operator for Roi {
                     .fail();
             }
             (
-                vec![a.int("output_height", 1)?, a.int("output_width", 1)?],
+                vec![a.int("output_height", 1), a.int("output_width", 1)],
                 Some(Align { max, half_pixel, samples }),
             )
         };

@@ -30,12 +30,12 @@ impl Operator for Rope {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let microsoft = !a.domain().is_empty();
         if microsoft {
-            let packed = a.flag("is_packed_batching", false)?;
+            let packed = a.flag("is_packed_batching", false);
             a.require(
                 !packed,
                 "batches of different lengths packed into one (is_packed_batching) are not supported",
             )?;
-            let scale = a.float("scale", 1.0)?;
+            let scale = a.float("scale", 1.0);
             if scale != 1.0 {
                 return a
                     .error("a scale of the positions is not supported")
@@ -45,9 +45,9 @@ impl Operator for Rope {
         }
         let op = Rope {
             microsoft,
-            interleaved: a.flag("interleaved", false)?,
-            heads: a.int("num_heads", 0)?,
-            turning: a.int("rotary_embedding_dim", 0)?,
+            interleaved: a.flag("interleaved", false),
+            heads: a.int("num_heads", 0),
+            turning: a.int("rotary_embedding_dim", 0),
         };
         if op.heads < 0 || op.turning < 0 || op.turning % 2 != 0 {
             return a

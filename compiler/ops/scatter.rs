@@ -38,22 +38,22 @@ impl Operator for Scatter {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "TensorScatter" {
-            let circular = a.choice("mode", "linear", &["linear", "circular"])? == "circular";
-            return Ok(Scatter::Tensor { axis: a.int("axis", -2)?, circular });
+            let circular = a.choice("mode", "linear", &[("linear", false), ("circular", true)]);
+            return Ok(Scatter::Tensor { axis: a.int("axis", -2), circular });
         }
-        let allowed: &[&str] =
-            if a.since() < 18 { &["none", "add", "mul"] } else { &["none", "add", "mul", "max", "min"] };
-        let join = match a.choice("reduction", "none", allowed)?.as_str() {
-            "add" => Some(BinOp::Add),
-            "mul" => Some(BinOp::Mul),
-            "max" => Some(BinOp::Max),
-            "min" => Some(BinOp::Min),
-            _ => None,
-        };
+        let joins = [
+            ("none", None),
+            ("add", Some(BinOp::Add)),
+            ("mul", Some(BinOp::Mul)),
+            ("max", Some(BinOp::Max)),
+            ("min", Some(BinOp::Min)),
+        ];
+        let known = if a.since() < 18 { &joins[..3] } else { &joins };
+        let join = a.choice("reduction", "none", known);
         Ok(if a.op() == "ScatterND" {
             Scatter::Nd { join }
         } else {
-            Scatter::Elements { axis: a.int("axis", 0)?, join }
+            Scatter::Elements { axis: a.int("axis", 0), join }
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

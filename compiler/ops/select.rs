@@ -30,7 +30,7 @@ impl Operator for Select {
         a.ignore("consumed_inputs");
         Ok(match a.op() {
             "Where" => Select::Where,
-            _ => Select::Clip { min: a.float_opt("min")?, max: a.float_opt("max")? },
+            _ => Select::Clip { min: a.float_opt("min"), max: a.float_opt("max") },
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

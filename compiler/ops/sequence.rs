@@ -70,18 +70,17 @@ impl Operator for Sequence {
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "SequenceConstruct" => Sequence::Construct,
-            "SequenceEmpty" => Sequence::Empty(a.elem_type_opt("dtype")?.unwrap_or(ElemType::F32)),
+            "SequenceEmpty" => Sequence::Empty(a.elem_type_opt("dtype").unwrap_or(ElemType::F32)),
             "SequenceAt" => Sequence::At,
             "SequenceInsert" => Sequence::Insert,
             "SequenceErase" => Sequence::Erase,
             "SequenceLength" => Sequence::Length,
             "SplitToSequence" => {
-                Sequence::Split(Split { axis: a.int("axis", 0)?, keepdims: a.flag("keepdims", true)? })
+                Sequence::Split(Split { axis: a.int("axis", 0), keepdims: a.flag("keepdims", true) })
             }
-            "ConcatFromSequence" => Sequence::Concat(Concat {
-                axis: a.int_required("axis")?,
-                new_axis: a.flag("new_axis", false)?,
-            }),
+            "ConcatFromSequence" => {
+                Sequence::Concat(Concat { axis: a.int_required("axis"), new_axis: a.flag("new_axis", false) })
+            }
             "SequenceMap" => {
                 a.require(a.subgraphs().iter().any(|s| s == "body"), "SequenceMap needs the graph body")?;
                 Sequence::Map

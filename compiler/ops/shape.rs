@@ -27,7 +27,7 @@ impl Operator for Shape {
         Ok(if a.op() == "Size" {
             Shape::Size
         } else {
-            Shape::Shape { start: a.int("start", 0)?, end: a.int_opt("end")? }
+            Shape::Shape { start: a.int("start", 0), end: a.int_opt("end") }
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

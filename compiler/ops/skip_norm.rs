@@ -46,11 +46,11 @@ impl Operator for SkipNorm {
         };
         // It only says whether there is a second result.
         a.ignore("mask_index_type");
-        let stash = a.elem_type_opt("stash_type")?.unwrap_or(ElemType::F32);
+        let stash = a.elem_type_opt("stash_type").unwrap_or(ElemType::F32);
         if !matches!(stash, ElemType::F32 | ElemType::F64) {
             return a.error(format!("stash_type is {stash}")).row("expected", "float or double").fail();
         }
-        Ok(SkipNorm { kind, epsilon: a.float("epsilon", epsilon)?, axis: a.int("axis", -1)?, stash })
+        Ok(SkipNorm { kind, epsilon: a.float("epsilon", epsilon), axis: a.int("axis", -1), stash })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         if self.kind == Kind::Embed {

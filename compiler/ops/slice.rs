@@ -27,20 +27,20 @@ impl Operator for Slice {
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "Slice" => Slice::Slice {
-                starts: a.ints_opt("starts")?,
-                ends: a.ints_opt("ends")?,
-                axes: a.ints_opt("axes")?,
+                starts: a.ints_opt("starts"),
+                ends: a.ints_opt("ends"),
+                axes: a.ints_opt("axes"),
             },
             _ => {
                 let parts = a.n_outputs();
-                if let Some(n) = a.int_opt("num_outputs")?
+                if let Some(n) = a.int_opt("num_outputs")
                     && n != parts as i64
                 {
                     return a
                         .error(format!("attribute \"num_outputs\" is {n}, but the node has {parts} outputs"))
                         .fail();
                 }
-                Slice::Split { axis: a.int("axis", 0)?, sizes: a.ints_opt("split")?, parts }
+                Slice::Split { axis: a.int("axis", 0), sizes: a.ints_opt("split"), parts }
             }
         })
     }

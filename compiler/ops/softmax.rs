@@ -42,7 +42,7 @@ impl Operator for Softmax {
             "LogSoftmax" => Kind::Log,
             _ => Kind::Hard,
         };
-        Ok(Softmax { kind, axis: a.int("axis", if a.since() < 13 { 1 } else { -1 })? })
+        Ok(Softmax { kind, axis: a.int("axis", if a.since() < 13 { 1 } else { -1 }) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?;

@@ -30,15 +30,11 @@ impl Operator for StringNormalizer {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("locale");
-        let case = match a.choice("case_change_action", "NONE", &["LOWER", "UPPER", "NONE"])?.as_str() {
-            "LOWER" => Some(Case::Lower),
-            "UPPER" => Some(Case::Upper),
-            _ => None,
-        };
+        let cases = [("LOWER", Some(Case::Lower)), ("UPPER", Some(Case::Upper)), ("NONE", None)];
         Ok(StringNormalizer {
-            case,
-            sensitive: a.flag("is_case_sensitive", false)?,
-            stop_words: a.strings_opt("stopwords")?.unwrap_or_default(),
+            case: a.choice("case_change_action", "NONE", &cases),
+            sensitive: a.flag("is_case_sensitive", false),
+            stop_words: a.strings("stopwords"),
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

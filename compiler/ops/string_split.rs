@@ -28,8 +28,8 @@ impl Operator for StringSplit {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(StringSplit {
-            delimiter: a.string_opt("delimiter")?.filter(|d| !d.is_empty()),
-            most: a.int_opt("maxsplit")?.filter(|n| *n >= 0),
+            delimiter: a.string_opt("delimiter").filter(|d| !d.is_empty()),
+            most: a.int_opt("maxsplit").filter(|n| *n >= 0),
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -29,6 +29,14 @@ enum Similarity {
     Sigmoid,
 }
 
+/// `kernel_type`.
+const SIMILARITIES: [(&str, Similarity); 4] = [
+    ("LINEAR", Similarity::Linear),
+    ("POLY", Similarity::Poly),
+    ("RBF", Similarity::Rbf),
+    ("SIGMOID", Similarity::Sigmoid),
+];
+
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Svm {
@@ -55,40 +63,31 @@ impl Operator for Svm {
         if op == "ai.onnx.ml:SVMClassifier" { Elements::Strings } else { Elements::Numbers }
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let floats = |a: &mut Attrs, name: &str| {
-            Ok::<_, crate::diag::Failure>(a.floats_opt(name)?.unwrap_or_default())
-        };
-        let similarity =
-            match a.choice("kernel_type", "LINEAR", &["LINEAR", "POLY", "RBF", "SIGMOID"])?.as_str() {
-                "POLY" => Similarity::Poly,
-                "RBF" => Similarity::Rbf,
-                "SIGMOID" => Similarity::Sigmoid,
-                _ => Similarity::Linear,
-            };
-        let (gamma, coef0, degree) = match floats(a, "kernel_params")?[..] {
+        let similarity = a.choice("kernel_type", "LINEAR", &SIMILARITIES);
+        let (gamma, coef0, degree) = match a.floats("kernel_params")[..] {
             [] => (0.0, 0.0, 0.0),
             [g, c, d] => (g, c, d),
             _ => return a.error("kernel_params must hold gamma, coef0 and degree").fail(),
         };
-        let size = |a: &Attrs, what: &str, n: i64| match usize::try_from(n) {
-            Ok(n) => Ok(n),
-            Err(_) => a.error(format!("{what} has a negative number")).fail(),
+        let size = |a: &mut Attrs, what: &str, n: i64| {
+            if n < 0 {
+                a.fail(a.error(format!("{what} has a negative number")));
+            }
+            n.max(0) as usize
         };
         let kind = if a.op() == "SVMRegressor" {
-            let n = a.int("n_supports", 0)?;
-            Kind::Regressor { supports: size(a, "n_supports", n)?, one_class: a.flag("one_class", false)? }
+            let n = a.int("n_supports", 0);
+            Kind::Regressor { supports: size(a, "n_supports", n), one_class: a.flag("one_class", false) }
         } else {
             let Some(labels) = Labels::parse(a, "classlabels_ints", "classlabels_strings")? else {
                 return a.error("SVMClassifier needs labels").fail();
             };
-            let mut per_class = vec![];
-            for n in a.ints_opt("vectors_per_class")?.unwrap_or_default() {
-                per_class.push(size(a, "vectors_per_class", n)?);
-            }
+            let counts = a.ints("vectors_per_class").into_iter();
+            let mut per_class: Vec<usize> = counts.map(|n| size(a, "vectors_per_class", n)).collect();
             if per_class.iter().all(|n| *n == 0) {
                 per_class.clear();
             }
-            let (pa, pb) = (floats(a, "prob_a")?, floats(a, "prob_b")?);
+            let (pa, pb) = (a.floats("prob_a"), a.floats("prob_b"));
             let prob = (!pa.is_empty() && !per_class.is_empty()).then_some((pa, pb));
             Kind::Classifier { labels, per_class, prob }
         };
@@ -97,10 +96,10 @@ impl Operator for Svm {
             gamma,
             coef0,
             degree,
-            coefficients: floats(a, "coefficients")?,
-            vectors: floats(a, "support_vectors")?,
-            rho: floats(a, "rho")?,
-            post: Post::parse(a)?,
+            coefficients: a.floats("coefficients"),
+            vectors: a.floats("support_vectors"),
+            rho: a.floats("rho"),
+            post: Post::parse(a),
             kind,
         })
     }

@@ -60,40 +60,25 @@ impl Operator for TfIdf {
         Elements::Strings
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let mode = match a.choice("mode", "", &["TF", "IDF", "TFIDF"])?.as_str() {
-            "TF" => Mode::Tf,
-            "IDF" => Mode::Idf,
-            _ => Mode::TfIdf,
-        };
-        let sizes = (a.int_required("min_gram_length")?, a.int_required("max_gram_length")?);
-        let skips = a.int_required("max_skip_count")?;
+        let mode = a.choice("mode", "", &[("TF", Mode::Tf), ("IDF", Mode::Idf), ("TFIDF", Mode::TfIdf)]);
+        let sizes = (a.int_required("min_gram_length"), a.int_required("max_gram_length"));
+        let skips = a.int_required("max_skip_count");
         if sizes.0 < 1 || sizes.1 < sizes.0 || skips < 0 {
             return a
                 .error(format!("n-grams of {} to {} items with {skips} left out", sizes.0, sizes.1))
                 .fail();
         }
         let (ints, strings) = (
-            a.ints_opt("pool_int64s")?.filter(|v| !v.is_empty()),
-            a.strings_opt("pool_strings")?.filter(|v| !v.is_empty()),
+            a.ints_opt("pool_int64s").filter(|v| !v.is_empty()),
+            a.strings_opt("pool_strings").filter(|v| !v.is_empty()),
         );
         let pool = match (ints, strings) {
             (Some(v), None) => Pool::Ints(v),
             (None, Some(v)) => Pool::Strings(v),
             _ => return a.error("TfIdfVectorizer needs either pool_int64s or pool_strings").fail(),
         };
-        let (counts, columns) = (
-            a.ints_opt("ngram_counts")?.unwrap_or_default(),
-            a.ints_opt("ngram_indexes")?.unwrap_or_default(),
-        );
-        let op = TfIdf {
-            mode,
-            sizes,
-            skips,
-            counts,
-            columns,
-            pool,
-            weights: a.floats_opt("weights")?.unwrap_or_default(),
-        };
+        let (counts, columns) = (a.ints("ngram_counts"), a.ints("ngram_indexes"));
+        let op = TfIdf { mode, sizes, skips, counts, columns, pool, weights: a.floats("weights") };
         match op.fault() {
             Some(e) => a.error(e).fail(),
             None => Ok(op),

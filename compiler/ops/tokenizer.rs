@@ -41,9 +41,9 @@ impl Operator for Tokenizer {
         Elements::Strings
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let (mark, least) = (a.flag("mark", false)?, a.int("mincharnum", 1)?);
-        let pad = a.string_opt("pad_value")?.unwrap_or_default();
-        let (separators, tokens) = (a.strings_opt("separators")?, a.string_opt("tokenexp")?);
+        let (mark, least) = (a.flag("mark", false), a.int("mincharnum", 1));
+        let pad = a.string_opt("pad_value").unwrap_or_default();
+        let (separators, tokens) = (a.strings_opt("separators"), a.string_opt("tokenexp"));
         let how = match (separators, tokens) {
             (Some(s), None) if s.len() == 1 && s[0].is_empty() => How::Points,
             (Some(s), None) if !s.is_empty() && !s.iter().any(String::is_empty) => How::Separators(s),

@@ -43,8 +43,8 @@ impl Operator for TopK {
     const OPS: &'static [&'static str] = &["TopK"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("sorted");
-        let k = if a.since() < 10 { Some(a.int_required("k")?) } else { None };
-        Ok(TopK { axis: a.int("axis", -1)?, k, largest: a.flag("largest", true)? })
+        let k = if a.since() < 10 { Some(a.int_required("k")) } else { None };
+        Ok(TopK { axis: a.int("axis", -1), k, largest: a.flag("largest", true) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();

@@ -27,25 +27,25 @@ impl Operator for Training {
         "ai.onnx.preview.training:Momentum",
     ];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let norm = a.float("norm_coefficient", 0.0)?;
+        let norm = a.float("norm_coefficient", 0.0);
         Ok(match a.op() {
             "Adam" => Training::Adam {
-                alpha: a.float("alpha", 0.9)?,
-                beta: a.float("beta", 0.999)?,
-                epsilon: a.float("epsilon", 1e-6)?,
+                alpha: a.float("alpha", 0.9),
+                beta: a.float("beta", 0.999),
+                epsilon: a.float("epsilon", 1e-6),
                 norm,
-                norm_post: a.float("norm_coefficient_post", 0.0)?,
+                norm_post: a.float("norm_coefficient_post", 0.0),
             },
             "Adagrad" => Training::Adagrad {
-                decay: a.float("decay_factor", 0.0)?,
-                epsilon: a.float("epsilon", 1e-6)?,
+                decay: a.float("decay_factor", 0.0),
+                epsilon: a.float("epsilon", 1e-6),
                 norm,
             },
             _ => {
-                let nesterov = a.choice("mode", "standard", &["standard", "nesterov"])? == "nesterov";
+                let nesterov = a.choice("mode", "standard", &[("standard", false), ("nesterov", true)]);
                 Training::Momentum {
-                    alpha: a.float("alpha", 0.0)?,
-                    beta: a.float("beta", 0.0)?,
+                    alpha: a.float("alpha", 0.0),
+                    beta: a.float("beta", 0.0),
                     norm,
                     nesterov,
                 }

@@ -35,6 +35,14 @@ use attributes::Attributes;
 use forest::Forest;
 use walk::{Aggregate, Scores};
 
+/// `aggregate_function`, in the order of the numbers in TreeEnsemble.
+const AGGREGATES: [(&str, Aggregate); 4] = [
+    ("AVERAGE", Aggregate::Average),
+    ("SUM", Aggregate::Sum),
+    ("MIN", Aggregate::Min),
+    ("MAX", Aggregate::Max),
+];
+
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trees {
@@ -67,7 +75,7 @@ impl Operator for Trees {
             let Some(labels) = Labels::parse(a, "classlabels_int64s", "classlabels_strings")? else {
                 return a.error("TreeEnsembleClassifier needs labels").fail();
             };
-            let (post, base) = (Post::parse(a)?, attributes::numbers(a, "base_values")?);
+            let (post, base) = (Post::parse(a), attributes::numbers(a, "base_values"));
             return Ok(Trees {
                 aggregate: Aggregate::Sum,
                 post,
@@ -77,29 +85,20 @@ impl Operator for Trees {
                 kind: Kind::Classes(labels),
             });
         }
-        let targets = match usize::try_from(a.int("n_targets", 1)?) {
+        let targets = match usize::try_from(a.int("n_targets", 1)) {
             Ok(n @ 1..=0xffff_ffff) => n,
             _ => return a.error("n_targets must be a positive number").fail(),
         };
-        let aggregate = if ensemble {
-            match a.int("aggregate_function", 1)? {
-                0 => Aggregate::Average,
-                1 => Aggregate::Sum,
-                2 => Aggregate::Min,
-                3 => Aggregate::Max,
-                n => return a.error(format!("aggregate_function is {n}, not 0 to 3")).fail(),
-            }
+        let kind = Kind::Values;
+        Ok(if ensemble {
+            let aggregate = a.numbered("aggregate_function", 1, &AGGREGATES);
+            let post = Post::parse_number(a);
+            Trees { attributes, aggregate, post, targets, base: vec![], kind }
         } else {
-            match a.choice("aggregate_function", "SUM", &["AVERAGE", "SUM", "MIN", "MAX"])?.as_str() {
-                "AVERAGE" => Aggregate::Average,
-                "MIN" => Aggregate::Min,
-                "MAX" => Aggregate::Max,
-                _ => Aggregate::Sum,
-            }
-        };
-        let post = if ensemble { Post::parse_number(a)? } else { Post::parse(a)? };
-        let base = if ensemble { vec![] } else { attributes::numbers(a, "base_values")? };
-        Ok(Trees { attributes, aggregate, post, targets, base, kind: Kind::Values })
+            let aggregate = a.choice("aggregate_function", "SUM", &AGGREGATES);
+            let (post, base) = (Post::parse(a), attributes::numbers(a, "base_values"));
+            Trees { attributes, aggregate, post, targets, base, kind }
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (t, n, features) = matrix(cx)?;

@@ -26,8 +26,8 @@ impl Operator for TriluOnehot {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
-            "Trilu" => TriluOnehot::Trilu { upper: a.flag("upper", true)? },
-            _ => TriluOnehot::OneHot { axis: a.int("axis", -1)? },
+            "Trilu" => TriluOnehot::Trilu { upper: a.flag("upper", true) },
+            _ => TriluOnehot::OneHot { axis: a.int("axis", -1) },
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

@@ -122,21 +122,23 @@ impl Operator for Unary {
         Ok(match a.op() {
             "Reciprocal" => Unary::Reciprocal,
             "Relu" => Unary::Relu,
-            "LeakyRelu" => Unary::LeakyRelu(a.float("alpha", 0.01)?),
-            "ThresholdedRelu" => Unary::ThresholdedRelu(a.float("alpha", 1.0)?),
-            "Elu" => Unary::Elu(a.float("alpha", 1.0)?),
-            "Celu" => Unary::Celu(a.float("alpha", 1.0)?),
-            "Selu" if a.since() == 1 => Unary::Selu(a.float("alpha", 1.6732)?, a.float("gamma", 1.0507)?),
-            "Selu" => Unary::Selu(a.float("alpha", 1.673_263_2)?, a.float("gamma", 1.050_701)?),
-            "HardSigmoid" => Unary::HardSigmoid(a.float("alpha", 0.2)?, a.float("beta", 0.5)?),
+            "LeakyRelu" => Unary::LeakyRelu(a.float("alpha", 0.01)),
+            "ThresholdedRelu" => Unary::ThresholdedRelu(a.float("alpha", 1.0)),
+            "Elu" => Unary::Elu(a.float("alpha", 1.0)),
+            "Celu" => Unary::Celu(a.float("alpha", 1.0)),
+            "Selu" if a.since() == 1 => Unary::Selu(a.float("alpha", 1.6732), a.float("gamma", 1.0507)),
+            "Selu" => Unary::Selu(a.float("alpha", 1.673_263_2), a.float("gamma", 1.050_701)),
+            "HardSigmoid" => Unary::HardSigmoid(a.float("alpha", 0.2), a.float("beta", 0.5)),
             "HardSwish" => Unary::HardSwish,
             "Softplus" => Unary::Softplus,
             "Softsign" => Unary::Softsign,
             "Mish" => Unary::Mish,
-            "Swish" => Unary::Swish(a.float("alpha", 1.0)?),
-            "Gelu" => Unary::Gelu { tanh: a.choice("approximate", "none", &["none", "tanh"])? == "tanh" },
-            "Shrink" => Unary::Shrink { lambd: a.float("lambd", 0.5)?, bias: a.float("bias", 0.0)? },
-            _ => Unary::IsInf(a.flag("detect_positive", true)?, a.flag("detect_negative", true)?),
+            "Swish" => Unary::Swish(a.float("alpha", 1.0)),
+            "Gelu" => {
+                Unary::Gelu { tanh: a.choice("approximate", "none", &[("none", false), ("tanh", true)]) }
+            }
+            "Shrink" => Unary::Shrink { lambd: a.float("lambd", 0.5), bias: a.float("bias", 0.0) },
+            _ => Unary::IsInf(a.flag("detect_positive", true), a.flag("detect_negative", true)),
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {

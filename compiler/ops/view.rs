@@ -37,12 +37,10 @@ impl Operator for View {
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
         Ok(match a.op() {
-            "Reshape" => {
-                View::Reshape { shape: a.ints_opt("shape")?, allowzero: a.flag("allowzero", false)? }
-            }
-            "Squeeze" => View::Squeeze(a.ints_opt("axes")?),
-            "Unsqueeze" => View::Unsqueeze(a.ints_opt("axes")?),
-            "Flatten" => View::Flatten(a.int("axis", 1)?),
+            "Reshape" => View::Reshape { shape: a.ints_opt("shape"), allowzero: a.flag("allowzero", false) },
+            "Squeeze" => View::Squeeze(a.ints_opt("axes")),
+            "Unsqueeze" => View::Unsqueeze(a.ints_opt("axes")),
+            "Flatten" => View::Flatten(a.int("axis", 1)),
             _ => View::Identity,
         })
     }

@@ -37,14 +37,14 @@ impl Operator for Windows {
             "BlackmanWindow" => Kind::Blackman,
             _ => Kind::Mel,
         };
-        let elem = a.elem_type_opt("output_datatype")?.unwrap_or(ElemType::F32);
+        let elem = a.elem_type_opt("output_datatype").unwrap_or(ElemType::F32);
         if !elem.is_float() && !elem.is_int() {
             return a
                 .error("attribute \"output_datatype\" is not a number's type")
                 .found_expected(elem.to_string(), "a floating-point or integer type")
                 .fail();
         }
-        Ok(Windows { kind, periodic: kind == Kind::Mel || a.flag("periodic", true)?, elem })
+        Ok(Windows { kind, periodic: kind == Kind::Mel || a.flag("periodic", true), elem })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let one = |cx: &InferCx, i: usize, what: &str| -> Result<Dim> {

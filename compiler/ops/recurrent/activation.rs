@@ -35,7 +35,7 @@ const NAMES: &[(&str, Option<f32>, Option<f32>)] = &[
 /// The activations of all directions, one direction after the other.
 pub fn parse(a: &mut Attrs, defaults: &[&str], directions: usize) -> Result<Vec<Activation>> {
     let want = defaults.len() * directions;
-    let given = a.strings_opt("activations")?.filter(|v| !v.is_empty());
+    let given = a.strings_opt("activations").filter(|v| !v.is_empty());
     // The first versions have default lists for two directions, whatever the direction.
     let names = match given {
         Some(v) if v.len() < want => {
@@ -47,10 +47,8 @@ pub fn parse(a: &mut Attrs, defaults: &[&str], directions: usize) -> Result<Vec<
         Some(v) => v,
         None => defaults.iter().map(|s| (*s).to_owned()).cycle().take(want).collect(),
     };
-    let (mut alphas, mut betas) = (
-        a.floats_opt("activation_alpha")?.unwrap_or_default().into_iter(),
-        a.floats_opt("activation_beta")?.unwrap_or_default().into_iter(),
-    );
+    let (mut alphas, mut betas) =
+        (a.floats("activation_alpha").into_iter(), a.floats("activation_beta").into_iter());
     let mut out = vec![];
     for name in names.iter().take(want) {
         let Some((known, alpha, beta)) = NAMES.iter().find(|n| n.0.eq_ignore_ascii_case(name)) else {

@@ -1,5 +1,6 @@
 //! Attributes of one node, with typed getters that record which attributes were read: an attribute that was
-//! not read is an error.
+//! not read is an error. A getter whose attribute does not fit keeps the error and returns the default, so that
+//! `parse` of an operator is the list of its attributes; its caller reports the first error ([`Attrs::check`]).
 
 use crate::diag::{Error, Origin, Result, codes};
 use crate::ops::Schema;
@@ -51,6 +52,7 @@ pub struct Attrs {
     values: Vec<(String, AttrValue)>,
     read: Vec<String>,
     subgraphs: Vec<String>,
+    failure: Option<Error>,
 }
 
 impl Attrs {
@@ -63,7 +65,7 @@ impl Attrs {
         values: Vec<(String, AttrValue)>,
         subgraphs: Vec<String>,
     ) -> Self {
-        Attrs { schema, n_inputs, n_outputs, origin, values, read: vec![], subgraphs }
+        Attrs { schema, n_inputs, n_outputs, origin, values, read: vec![], subgraphs, failure: None }
     }
     /// The attributes that another operator of ai.onnx has in common with this node; `None` if there is no
     /// such version. They count as read.
@@ -80,6 +82,7 @@ impl Attrs {
             values,
             read: vec![],
             subgraphs: vec![],
+            failure: None,
         })
     }
     /// Operator set domain, "" for ai.onnx.
@@ -125,118 +128,137 @@ impl Attrs {
         }
         self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
-    fn wrong<T>(&self, name: &str, expected: &str) -> Result<T> {
+    /// Keeps an error, if it is the first one, until the attributes are read ([`Attrs::check`]).
+    pub fn fail(&mut self, e: Error) {
+        self.failure.get_or_insert(e);
+    }
+    /// The first error of a getter, if there is one, else what was parsed.
+    pub fn check<T>(&mut self, parsed: Result<T>) -> Result<T> {
+        self.failure.take().map_or(parsed, Error::fail)
+    }
+    fn wrong(&mut self, name: &str, expected: &str) {
         let shown = format!("{} version {}", self.op(), self.since());
         let (title, found) = match self.values.iter().find(|(n, _)| n == name) {
             Some((_, v)) => (format!("attribute \"{name}\" of {} does not fit", self.op()), v.describe()),
             None => (format!("{shown} needs the attribute {name}"), "no value".into()),
         };
-        let e = Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).found_expected(found, expected);
-        e.help(format!("the specification of {shown} says what the attribute may be")).fail()
+        let e = self.error(title).found_expected(found, expected);
+        self.fail(e.help(format!("the specification of {shown} says what the attribute may be")));
+    }
+    /// An optional value: `read` tells what it expected of one that does not fit.
+    fn value<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&AttrValue) -> std::result::Result<T, &'static str>,
+    ) -> Option<T> {
+        read(self.get(name)?).map_err(|expected| self.wrong(name, expected)).ok()
     }
     /// An optional integer.
-    pub fn int_opt(&mut self, name: &str) -> Result<Option<i64>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(AttrValue::Int(i)) => Ok(Some(*i)),
-            Some(_) => self.wrong(name, "an integer"),
-        }
+    pub fn int_opt(&mut self, name: &str) -> Option<i64> {
+        self.value(name, |v| if let AttrValue::Int(i) = v { Ok(*i) } else { Err("an integer") })
     }
     /// An integer with a default.
-    pub fn int(&mut self, name: &str, default: i64) -> Result<i64> {
-        Ok(self.int_opt(name)?.unwrap_or(default))
+    pub fn int(&mut self, name: &str, default: i64) -> i64 {
+        self.int_opt(name).unwrap_or(default)
     }
     /// A required integer.
-    pub fn int_required(&mut self, name: &str) -> Result<i64> {
-        match self.int_opt(name)? {
-            Some(i) => Ok(i),
-            None => self.wrong(name, "an integer (the attribute is required)"),
-        }
+    pub fn int_required(&mut self, name: &str) -> i64 {
+        self.int_opt(name).unwrap_or_else(|| {
+            self.wrong(name, "an integer (the attribute is required)");
+            0
+        })
     }
     /// A 0/1 flag with a default.
-    pub fn flag(&mut self, name: &str, default: bool) -> Result<bool> {
-        Ok(self.int(name, i64::from(default))? != 0)
+    pub fn flag(&mut self, name: &str, default: bool) -> bool {
+        self.int(name, i64::from(default)) != 0
     }
     /// An optional float.
-    pub fn float_opt(&mut self, name: &str) -> Result<Option<f32>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(AttrValue::Float(f)) => Ok(Some(*f)),
-            Some(_) => self.wrong(name, "a float"),
-        }
+    pub fn float_opt(&mut self, name: &str) -> Option<f32> {
+        self.value(name, |v| if let AttrValue::Float(f) = v { Ok(*f) } else { Err("a float") })
     }
     /// A float with a default.
-    pub fn float(&mut self, name: &str, default: f32) -> Result<f32> {
-        Ok(self.float_opt(name)?.unwrap_or(default))
+    pub fn float(&mut self, name: &str, default: f32) -> f32 {
+        self.float_opt(name).unwrap_or(default)
     }
     /// Optional integers.
-    pub fn ints_opt(&mut self, name: &str) -> Result<Option<Vec<i64>>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(AttrValue::Ints(v)) => Ok(Some(v.clone())),
-            Some(AttrValue::Floats(v)) if v.is_empty() => Ok(Some(vec![])),
-            Some(_) => self.wrong(name, "a list of integers"),
-        }
+    pub fn ints_opt(&mut self, name: &str) -> Option<Vec<i64>> {
+        self.value(name, |v| match v {
+            AttrValue::Ints(v) => Ok(v.clone()),
+            AttrValue::Floats(v) if v.is_empty() => Ok(vec![]),
+            _ => Err("a list of integers"),
+        })
+    }
+    /// Integers; none if the attribute is absent.
+    pub fn ints(&mut self, name: &str) -> Vec<i64> {
+        self.ints_opt(name).unwrap_or_default()
     }
     /// Optional floats.
-    pub fn floats_opt(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(AttrValue::Floats(v)) => Ok(Some(v.clone())),
-            Some(AttrValue::Ints(v)) if v.is_empty() => Ok(Some(vec![])),
-            Some(_) => self.wrong(name, "a list of floats"),
-        }
+    pub fn floats_opt(&mut self, name: &str) -> Option<Vec<f32>> {
+        self.value(name, |v| match v {
+            AttrValue::Floats(v) => Ok(v.clone()),
+            AttrValue::Ints(v) if v.is_empty() => Ok(vec![]),
+            _ => Err("a list of floats"),
+        })
+    }
+    /// Floats; none if the attribute is absent.
+    pub fn floats(&mut self, name: &str) -> Vec<f32> {
+        self.floats_opt(name).unwrap_or_default()
     }
     /// An optional string (UTF-8).
-    pub fn string_opt(&mut self, name: &str) -> Result<Option<String>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(AttrValue::String(s)) => match String::from_utf8(s.clone()) {
-                Ok(s) => Ok(Some(s)),
-                Err(_) => self.wrong(name, "a string in UTF-8"),
-            },
-            Some(_) => self.wrong(name, "a string"),
-        }
+    pub fn string_opt(&mut self, name: &str) -> Option<String> {
+        self.value(name, |v| match v {
+            AttrValue::String(s) => String::from_utf8(s.clone()).map_err(|_| "a string in UTF-8"),
+            _ => Err("a string"),
+        })
     }
     /// Optional strings (UTF-8).
-    pub fn strings_opt(&mut self, name: &str) -> Result<Option<Vec<String>>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(AttrValue::Strings(v)) => match v.iter().map(|s| String::from_utf8(s.clone())).collect() {
-                Ok(v) => Ok(Some(v)),
-                Err(_) => self.wrong(name, "strings in UTF-8"),
-            },
-            Some(AttrValue::Ints(v)) if v.is_empty() => Ok(Some(vec![])),
-            Some(AttrValue::Floats(v)) if v.is_empty() => Ok(Some(vec![])),
-            Some(_) => self.wrong(name, "a list of strings"),
-        }
+    pub fn strings_opt(&mut self, name: &str) -> Option<Vec<String>> {
+        self.value(name, |v| match v {
+            AttrValue::Strings(v) => {
+                let strings = v.iter().map(|s| String::from_utf8(s.clone()));
+                strings.collect::<std::result::Result<_, _>>().map_err(|_| "strings in UTF-8")
+            }
+            AttrValue::Ints(v) if v.is_empty() => Ok(vec![]),
+            AttrValue::Floats(v) if v.is_empty() => Ok(vec![]),
+            _ => Err("a list of strings"),
+        })
     }
-    /// A string from a closed list, with a default.
-    pub fn choice(&mut self, name: &str, default: &str, allowed: &[&str]) -> Result<String> {
-        let s = self.string_opt(name)?.unwrap_or_else(|| default.to_owned());
-        if allowed.contains(&s.as_str()) {
-            Ok(s)
-        } else {
-            self.wrong(name, &format!("one of {}", allowed.join(", ")))
-        }
+    /// Strings; none if the attribute is absent.
+    pub fn strings(&mut self, name: &str) -> Vec<String> {
+        self.strings_opt(name).unwrap_or_default()
+    }
+    /// What a string from a closed list stands for. The attribute is required if the default is not in the
+    /// list.
+    pub fn choice<T: Clone>(&mut self, name: &str, default: &str, choices: &[(&str, T)]) -> T {
+        let s = self.string_opt(name).unwrap_or_else(|| default.to_owned());
+        let found = choices.iter().find(|c| c.0 == s).unwrap_or_else(|| {
+            let names: Vec<&str> = choices.iter().map(|c| c.0).collect();
+            self.wrong(name, &format!("one of {}", names.join(", ")));
+            &choices[0]
+        });
+        found.1.clone()
+    }
+    /// As [`Attrs::choice`], by the position in the list.
+    pub fn numbered<T: Clone>(&mut self, name: &str, default: i64, choices: &[(&str, T)]) -> T {
+        let n = self.int(name, default);
+        let found = usize::try_from(n).ok().and_then(|n| choices.get(n)).unwrap_or_else(|| {
+            self.fail(self.error(format!("{name} is {n}, not 0 to {}", choices.len() - 1)));
+            &choices[0]
+        });
+        found.1.clone()
     }
     /// An optional tensor.
-    pub fn tensor_opt(&mut self, name: &str) -> Result<Option<Arc<ConstData>>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(AttrValue::Tensor(t)) => Ok(Some(t.clone())),
-            Some(_) => self.wrong(name, "a tensor"),
-        }
+    pub fn tensor_opt(&mut self, name: &str) -> Option<Arc<ConstData>> {
+        self.value(name, |v| if let AttrValue::Tensor(t) = v { Ok(t.clone()) } else { Err("a tensor") })
     }
     /// An element type by its number.
-    pub fn elem_type_opt(&mut self, name: &str) -> Result<Option<ElemType>> {
-        match self.int_opt(name)? {
-            None => Ok(None),
-            Some(n) => match i32::try_from(n).ok().and_then(ElemType::from_onnx) {
-                Some(t) => Ok(Some(t)),
-                None => self.wrong(name, "the number of an element type"),
-            },
+    pub fn elem_type_opt(&mut self, name: &str) -> Option<ElemType> {
+        let n = self.int_opt(name)?;
+        let t = i32::try_from(n).ok().and_then(ElemType::from_onnx);
+        if t.is_none() {
+            self.wrong(name, "the number of an element type");
         }
+        t
     }
     /// Accepts an attribute without effect (e.g. `consumed_inputs` of the first versions).
     pub fn ignore(&mut self, name: &str) {
@@ -245,6 +267,13 @@ impl Attrs {
     /// An error about an attribute.
     pub fn error(&self, title: impl Into<String>) -> Error {
         Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin)
+    }
+    /// Keeps an error about the value of an attribute unless `holds`.
+    pub fn expect(&mut self, name: &str, found: impl std::fmt::Display, holds: bool, expected: &str) {
+        if !holds {
+            let e = self.error(format!("attribute \"{name}\" is {found}"));
+            self.fail(e.found_expected(found.to_string(), expected));
+        }
     }
     /// Fails unless `holds`; `otherwise` describes the error.
     pub fn require(&self, holds: bool, otherwise: &str) -> Result<()> {

@@ -43,17 +43,12 @@ const NAMES: [(&str, Post); 5] = [
 
 impl Post {
     /// The attribute `post_transform`.
-    pub fn parse(a: &mut Attrs) -> Result<Post> {
-        let name = a.choice("post_transform", "NONE", &NAMES.map(|n| n.0))?;
-        Ok(NAMES.iter().find(|n| n.0 == name).map_or(Post::None, |n| n.1))
+    pub fn parse(a: &mut Attrs) -> Post {
+        a.choice("post_transform", "NONE", &NAMES)
     }
     /// The attribute `post_transform` as a number.
-    pub fn parse_number(a: &mut Attrs) -> Result<Post> {
-        let n = a.int("post_transform", 0)?;
-        match usize::try_from(n).ok().and_then(|n| NAMES.get(n)) {
-            Some((_, p)) => Ok(*p),
-            None => a.error(format!("post_transform is {n}, not 0 to 4")).fail(),
-        }
+    pub fn parse_number(a: &mut Attrs) -> Post {
+        a.numbered("post_transform", 0, &NAMES)
     }
     /// Writes the transformed rows of `raw` [N, C] to `y`, which may have another type.
     pub fn write(self, cx: &mut LowerCx, raw: Buf, y: Buf) {
@@ -146,8 +141,8 @@ pub enum Labels {
 impl Labels {
     /// Reads the two attributes, only one of which may be given; `None` if neither is.
     pub fn parse(a: &mut Attrs, ints: &str, strings: &str) -> Result<Option<Labels>> {
-        let i = a.ints_opt(ints)?.filter(|v| !v.is_empty());
-        let s = a.strings_opt(strings)?.filter(|v| !v.is_empty());
+        let i = a.ints_opt(ints).filter(|v| !v.is_empty());
+        let s = a.strings_opt(strings).filter(|v| !v.is_empty());
         match (i, s) {
             (Some(_), Some(_)) => a.error(format!("only one of {ints} and {strings} may be given")).fail(),
             (Some(v), None) => Ok(Some(Labels::Ints(v))),

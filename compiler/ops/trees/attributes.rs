@@ -16,42 +16,43 @@ pub struct Attributes {
     roots: Vec<Target>,
 }
 
+type Compare = fn(f64) -> Test;
+
+/// The modes that compare with a number: by name, and in the order of their numbers in version 5.
+const TESTS: [(&str, Compare); 6] = [
+    ("BRANCH_LEQ", Test::Leq),
+    ("BRANCH_LT", Test::Lt),
+    ("BRANCH_GTE", Test::Gte),
+    ("BRANCH_GT", Test::Gt),
+    ("BRANCH_EQ", Test::Eq),
+    ("BRANCH_NEQ", Test::Neq),
+];
+
 /// A list of floats, or the tensor that holds the list in higher precision.
-pub fn numbers(a: &mut Attrs, name: &str) -> Result<Vec<f64>> {
-    let list = a.floats_opt(name)?.unwrap_or_default();
+pub fn numbers(a: &mut Attrs, name: &str) -> Vec<f64> {
+    let list: Vec<f64> = a.floats(name).into_iter().map(f64::from).collect();
     let tensor = format!("{name}_as_tensor");
-    if !a.knows(&tensor) {
-        return Ok(list.into_iter().map(f64::from).collect());
+    let wide = if a.knows(&tensor) { tensor_opt(a, &tensor) } else { None };
+    let Some(wide) = wide else { return list };
+    if !list.is_empty() {
+        a.fail(a.error(format!("only one of {name} and {tensor} may be given")));
     }
-    match tensor_opt(a, &tensor)? {
-        Some(_) if !list.is_empty() => {
-            a.error(format!("only one of {name} and {tensor} may be given")).fail()
-        }
-        Some(v) => Ok(v),
-        None => Ok(list.into_iter().map(f64::from).collect()),
-    }
+    wide
 }
 
-/// A list of integers; empty if it is absent.
-fn ints(a: &mut Attrs, name: &str) -> Result<Vec<i64>> {
-    Ok(a.ints_opt(name)?.unwrap_or_default())
+fn tensor_opt(a: &mut Attrs, name: &str) -> Option<Vec<f64>> {
+    let v = a.tensor_opt(name)?.to_f64s();
+    if v.is_none() {
+        a.fail(a.error(format!("attribute {name} must be a tensor of floats")));
+    }
+    v
 }
 
-fn tensor_opt(a: &mut Attrs, name: &str) -> Result<Option<Vec<f64>>> {
-    match a.tensor_opt(name)? {
-        None => Ok(None),
-        Some(t) => match t.to_f64s() {
-            Some(v) => Ok(Some(v)),
-            None => a.error(format!("attribute {name} must be a tensor of floats")).fail(),
-        },
-    }
-}
-
-fn tensor(a: &mut Attrs, name: &str) -> Result<Vec<f64>> {
-    match tensor_opt(a, name)? {
-        Some(v) => Ok(v),
-        None => a.error(format!("{} needs the attribute {name}", a.op())).fail(),
-    }
+fn tensor(a: &mut Attrs, name: &str) -> Vec<f64> {
+    tensor_opt(a, name).unwrap_or_else(|| {
+        a.fail(a.error(format!("{} needs the attribute {name}", a.op())));
+        vec![]
+    })
 }
 
 fn same_length(a: &Attrs, lists: &[(&str, usize)]) -> Result<()> {
@@ -68,14 +69,14 @@ impl Attributes {
         a.ignore("nodes_hitrates");
         a.ignore("nodes_hitrates_as_tensor");
         let prefix = if a.op() == "TreeEnsembleClassifier" { "class" } else { "target" };
-        let trees = ints(a, "nodes_treeids")?;
-        let ids = ints(a, "nodes_nodeids")?;
-        let features = ints(a, "nodes_featureids")?;
-        let yes = ints(a, "nodes_truenodeids")?;
-        let no = ints(a, "nodes_falsenodeids")?;
-        let modes = a.strings_opt("nodes_modes")?.unwrap_or_default();
-        let mut values = numbers(a, "nodes_values")?;
-        let missing = ints(a, "nodes_missing_value_tracks_true")?;
+        let trees = a.ints("nodes_treeids");
+        let ids = a.ints("nodes_nodeids");
+        let features = a.ints("nodes_featureids");
+        let yes = a.ints("nodes_truenodeids");
+        let no = a.ints("nodes_falsenodeids");
+        let modes = a.strings("nodes_modes");
+        let mut values = numbers(a, "nodes_values");
+        let missing = a.ints("nodes_missing_value_tracks_true");
         let n = ids.len();
         if values.is_empty() {
             values = vec![0.0; n];
@@ -114,19 +115,14 @@ impl Attributes {
         };
         let mut nodes = vec![];
         for &i in &nodes_of {
-            let test = match modes[i].as_str() {
-                "BRANCH_LEQ" => Test::Leq(values[i]),
-                "BRANCH_LT" => Test::Lt(values[i]),
-                "BRANCH_GTE" => Test::Gte(values[i]),
-                "BRANCH_GT" => Test::Gt(values[i]),
-                "BRANCH_EQ" => Test::Eq(values[i]),
-                "BRANCH_NEQ" => Test::Neq(values[i]),
-                m => return a.error(format!("nodes_modes has \"{m}\", which is no mode")).fail(),
+            let mode = &modes[i];
+            let Some((_, test)) = TESTS.iter().find(|t| t.0 == mode) else {
+                return a.error(format!("nodes_modes has \"{mode}\", which is no mode")).fail();
             };
             let missing_holds = missing.get(i).is_some_and(|m| *m != 0);
             nodes.push(Branch {
                 feature: features[i],
-                test,
+                test: test(values[i]),
                 missing_holds,
                 yes: find(a, trees[i], yes[i])?,
                 no: find(a, trees[i], no[i])?,
@@ -140,9 +136,8 @@ impl Attributes {
             }
         }
         let (leaf_trees, leaf_ids) =
-            (ints(a, &format!("{prefix}_treeids"))?, ints(a, &format!("{prefix}_nodeids"))?);
-        let (targets, weights) =
-            (ints(a, &format!("{prefix}_ids"))?, numbers(a, &format!("{prefix}_weights"))?);
+            (a.ints(&format!("{prefix}_treeids")), a.ints(&format!("{prefix}_nodeids")));
+        let (targets, weights) = (a.ints(&format!("{prefix}_ids")), numbers(a, &format!("{prefix}_weights")));
         same_length(
             a,
             &[
@@ -165,12 +160,12 @@ impl Attributes {
     /// TreeEnsemble.
     pub fn version_5(a: &mut Attrs) -> Result<Attributes> {
         a.ignore("nodes_hitrates");
-        let features = ints(a, "nodes_featureids")?;
-        let (yes, no) = (ints(a, "nodes_truenodeids")?, ints(a, "nodes_falsenodeids")?);
-        let (yes_leaf, no_leaf) = (ints(a, "nodes_trueleafs")?, ints(a, "nodes_falseleafs")?);
-        let missing = ints(a, "nodes_missing_value_tracks_true")?;
-        let splits = tensor(a, "nodes_splits")?;
-        let modes = match a.tensor_opt("nodes_modes")?.and_then(|t| t.to_i64s()) {
+        let features = a.ints("nodes_featureids");
+        let (yes, no) = (a.ints("nodes_truenodeids"), a.ints("nodes_falsenodeids"));
+        let (yes_leaf, no_leaf) = (a.ints("nodes_trueleafs"), a.ints("nodes_falseleafs"));
+        let missing = a.ints("nodes_missing_value_tracks_true");
+        let splits = tensor(a, "nodes_splits");
+        let modes = match a.tensor_opt("nodes_modes").and_then(|t| t.to_i64s()) {
             Some(m) => m,
             None => return a.error("nodes_modes must be a tensor of numbers").fail(),
         };
@@ -188,10 +183,10 @@ impl Attributes {
                 ("nodes_missing_value_tracks_true", if missing.is_empty() { n } else { missing.len() }),
             ],
         )?;
-        let members = tensor_opt(a, "membership_values")?.unwrap_or_default();
+        let members = tensor_opt(a, "membership_values").unwrap_or_default();
         // Sets are consecutive in the order of their nodes, each terminated by a NaN.
         let mut sets = members.split_inclusive(|v| v.is_nan());
-        let (targets, weights) = (ints(a, "leaf_targetids")?, tensor(a, "leaf_weights")?);
+        let (targets, weights) = (a.ints("leaf_targetids"), tensor(a, "leaf_weights"));
         same_length(a, &[("leaf_weights", weights.len()), ("leaf_targetids", targets.len())])?;
         let leaves: Vec<Vec<Weight>> =
             targets.iter().zip(&weights).map(|(t, w)| vec![Weight { target: *t, value: *w }]).collect();
@@ -204,14 +199,8 @@ impl Attributes {
         };
         let mut nodes = vec![];
         for i in 0..n {
-            let v = splits[i];
             let test = match modes[i] {
-                0 => Test::Leq(v),
-                1 => Test::Lt(v),
-                2 => Test::Gte(v),
-                3 => Test::Gt(v),
-                4 => Test::Eq(v),
-                5 => Test::Neq(v),
+                m @ 0..6 => TESTS[m as usize].1(splits[i]),
                 6 => match sets.next() {
                     Some(s) => Test::Member(s.iter().copied().filter(|v| !v.is_nan()).collect()),
                     None => {
@@ -229,10 +218,7 @@ impl Attributes {
                 no: target(a, no[i], no_leaf[i])?,
             });
         }
-        let mut roots = vec![];
-        for r in ints(a, "tree_roots")? {
-            roots.push(target(a, r, 0)?);
-        }
+        let roots = a.ints("tree_roots").into_iter().map(|r| target(a, r, 0)).collect::<Result<_>>()?;
         Ok(Attributes { nodes, leaves, roots })
     }
     /// The checked forest in common form, for numbers of a type.
