@@ -21,15 +21,15 @@ impl Operator for AffineGrid {
         Ok(AffineGrid { align_corners: a.flag("align_corners", false) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let theta = cx.tensor(0)?.clone();
+        let theta = cx.tensor(0).clone();
         let n = match runtime::length(cx, 1) {
             Some(4) => 2,
             Some(5) => 3,
             _ => return cx.error(codes::OP_SHAPE, "size must have four or five values").fail(),
         };
         cx.require(theta.rank() == 3, codes::OP_SHAPE, "theta must have rank 3")?;
-        cx.require_eq(theta.dims[1], Dim::constant(n), "theta does not fit the size")?;
-        cx.require_eq(theta.dims[2], Dim::constant(n + 1), "theta does not fit the size")?;
+        cx.require_eq(theta.dims[1], Dim::constant(n), "theta does not fit the size");
+        cx.require_eq(theta.dims[2], Dim::constant(n + 1), "theta does not fit the size");
         let dims = match runtime::late(cx, 1) {
             true => {
                 let rank = n as usize + 2;
@@ -41,7 +41,7 @@ impl Operator for AffineGrid {
             }
         };
         let dims: Vec<Dim> = dims;
-        cx.require_eq(dims[0], theta.dims[0], "theta does not fit the batch")?;
+        cx.require_eq(dims[0], theta.dims[0], "theta does not fit the batch");
         cx.set(0, theta.elem, dims);
         Ok(())
     }

@@ -77,7 +77,7 @@ impl Operator for Attention {
     }
 
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (q, k, v) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+        let (q, k, v) = (cx.tensor(0).clone(), cx.tensor(1).clone(), cx.tensor(2).clone());
         cx.require(
             matches!(q.rank(), 3 | 4) && k.rank() == q.rank() && v.rank() == q.rank(),
             codes::OP_SHAPE,
@@ -91,7 +91,7 @@ impl Operator for Attention {
                 )
                 .fail();
         }
-        let past = (cx.tensor_opt(4)?.cloned(), cx.tensor_opt(5)?.cloned());
+        let past = (cx.tensor_opt(4).cloned(), cx.tensor_opt(5).cloned());
         cx.require(
             past.0.is_some() == past.1.is_some(),
             codes::OP_ARITY,
@@ -106,41 +106,37 @@ impl Operator for Attention {
                     t.dims[2].modulo(h.unwrap_or(1)),
                     Dim::constant(0),
                     "the heads do not divide the hidden size",
-                )?;
+                );
             }
         }
         let s = self.sizes(&q.dims, &k.dims, &v.dims, past.0.as_ref().map(|p| p.dims.as_slice()));
         let [qh, kh, vh] = [(&q, self.q_heads), (&k, self.kv_heads), (&v, self.kv_heads)]
             .map(|(t, h)| if t.rank() == 4 { t.dims[1] } else { Dim::constant(h.unwrap_or(1)) });
-        cx.require_eq(kh, vh, "key and value have different numbers of heads")?;
+        cx.require_eq(kh, vh, "key and value have different numbers of heads");
         cx.require_eq(
             qh.modulo(kh),
             Dim::constant(0),
             "the heads of the query are not a multiple of those of the key",
-        )?;
+        );
         let positions = |t: &TensorType| t.dims[t.rank() - 2];
-        cx.require_eq(positions(&k), positions(&v), "key and value have different lengths")?;
+        cx.require_eq(positions(&k), positions(&v), "key and value have different lengths");
         for (t, what) in [(&k, "key"), (&v, "value")] {
-            cx.require_eq(
-                t.dims[0],
-                q.dims[0],
-                &format!("the batch of the {what} is not that of the query"),
-            )?;
+            cx.require_eq(t.dims[0], q.dims[0], &format!("the batch of the {what} is not that of the query"));
         }
         let key_size = if k.rank() == 4 { k.dims[3] } else { k.dims[2].floor_div(kh) };
-        cx.require_eq(key_size, s.size, "query and key have different head sizes")?;
+        cx.require_eq(key_size, s.size, "query and key have different head sizes");
         for (p, size) in [(&past.0, s.size), (&past.1, s.value_size)] {
             let Some(p) = p else { continue };
             cx.require(p.rank() == 4, codes::OP_SHAPE, "past_key and past_value must have rank 4")?;
             for (a, b) in p.dims.iter().zip([s.batch, s.kv_heads, s.keys - positions(&k), size]) {
-                cx.require_eq(*a, b, "the past does not fit query, key and value")?;
+                cx.require_eq(*a, b, "the past does not fit query, key and value");
             }
         }
-        if let Some(n) = cx.tensor_opt(6)? {
+        if let Some(n) = cx.tensor_opt(6) {
             let n = n.count();
-            cx.require_eq(n, s.batch, "nonpad_kv_seqlen does not have one value for each sample")?;
+            cx.require_eq(n, s.batch, "nonpad_kv_seqlen does not have one value for each sample");
         }
-        if let Some(m) = cx.tensor_opt(3)?.cloned() {
+        if let Some(m) = cx.tensor_opt(3).cloned() {
             self.check_mask(cx, &m, &s)?;
         }
         let y = if q.rank() == 4 {
@@ -254,13 +250,13 @@ impl Attention {
         let n = m.rank();
         let shape = cx.broadcast(&[&full[..3], &m.dims[..n - 1]])?;
         for (a, b) in shape.iter().zip(&full) {
-            cx.require_eq(*a, *b, "attn_mask does not broadcast to the scores")?;
+            cx.require_eq(*a, *b, "attn_mask does not broadcast to the scores");
         }
         if m.dims[n - 1].as_const() != Some(1) {
             cx.syms.require_at_most(m.dims[n - 1], s.keys);
         }
         if cx.since < 24 && m.dims[n - 1].as_const() != Some(1) {
-            cx.require_eq(m.dims[n - 1], s.keys, "attn_mask does not broadcast to the scores")?;
+            cx.require_eq(m.dims[n - 1], s.keys, "attn_mask does not broadcast to the scores");
         }
         Ok(())
     }

@@ -92,25 +92,21 @@ impl Operator for Bnb4 {
         Ok(b)
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let a = cx.tensor(0)?.clone();
+        let a = cx.tensor(0).clone();
         let Some((depth, batch)) = a.dims.split_last() else {
             return cx.error(codes::OP_SHAPE, "the input must have the depth as its last dimension").fail();
         };
         let (want, columns) =
             if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) };
-        cx.require_eq(*depth, want.into(), "the last dimension must be K, or N where transB is 0")?;
+        cx.require_eq(*depth, want.into(), "the last dimension must be K, or N where transB is 0");
         let count = self.rows * self.columns;
-        let (bytes, blocks) = (cx.tensor(1)?.count(), cx.tensor(2)?.count());
-        cx.require_eq(
-            bytes,
-            Dim::constant((count + 1) / 2),
-            "the weights must have a byte for two elements",
-        )?;
+        let (bytes, blocks) = (cx.tensor(1).count(), cx.tensor(2).count());
+        cx.require_eq(bytes, Dim::constant((count + 1) / 2), "the weights must have a byte for two elements");
         cx.require_eq(
             blocks,
             Dim::constant((count + self.block - 1) / self.block),
             "absmax must have a value for each block",
-        )?;
+        );
         let mut dims = batch.to_vec();
         dims.push(columns.into());
         cx.set(0, a.elem, dims);

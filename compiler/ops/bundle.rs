@@ -132,7 +132,7 @@ impl Operator for Bundle {
             }
             Bundle::Alike => {
                 let ((len, columns), (other, _)) = (infer::table(cx, 0)?, infer::table(cx, 1)?);
-                cx.require_eq(len, other, "the sequences differ in length")?;
+                cx.require_eq(len, other, "the sequences differ in length");
                 cx.set(0, ElemType::I64, vec![len, columns]);
                 Ok(())
             }

@@ -38,7 +38,7 @@ impl Operator for Col2Im {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let x = cx.tensor(0)?.clone();
+        let x = cx.tensor(0).clone();
         let (Some(n), Some(blocks)) = (runtime::length(cx, 1), runtime::length(cx, 2)) else {
             return cx
                 .error(codes::OP_SHAPE, "the lengths of image_shape and block_shape must be known")
@@ -85,9 +85,9 @@ impl Operator for Col2Im {
             x.dims[1].modulo(size),
             Dim::constant(0),
             "the second dimension is not a multiple of the block's size",
-        )?;
+        );
         let blocks = Dim::product((0..n).map(|i| self.blocks(i, n, image[i], block[i])));
-        cx.require_eq(x.dims[2], blocks, "the third dimension is not the number of blocks")?;
+        cx.require_eq(x.dims[2], blocks, "the third dimension is not the number of blocks");
         for d in &image {
             cx.syms.require_at_most(Dim::constant(0), *d);
         }

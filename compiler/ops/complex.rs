@@ -40,7 +40,7 @@ impl Operator for Complex {
         Err(Failure::bug("complex", "no operator of a model"))
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         let (elem, dims) = match (self, t.elem.part(), t.elem) {
             (Complex::Parts, Some(part), _) => (part, [t.dims.as_slice(), &[Dim::constant(2)]].concat()),
             (Complex::Join, _, ElemType::F32) => {

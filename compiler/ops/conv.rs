@@ -161,7 +161,7 @@ impl Operator for Conv {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let dims = self.shape(cx, 0, 1, 2)?;
-        cx.set(0, cx.tensor(0)?.elem, dims);
+        cx.set(0, cx.tensor(0).elem, dims);
         Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
@@ -263,7 +263,7 @@ pub(super) fn with_bias(k: &KernelBuilder, sum: Expr, bias: Option<Buf>, channel
 impl Conv {
     /// The shape of the result, given the numbers of the inputs for image, weights and bias.
     pub fn shape(&self, cx: &mut InferCx, x: usize, w: usize, bias: usize) -> Result<Vec<Dim>> {
-        let (x, w) = (cx.tensor(x)?.clone(), cx.tensor(w)?.clone());
+        let (x, w) = (cx.tensor(x).clone(), cx.tensor(w).clone());
         cx.require(
             x.rank() >= 3 && w.rank() == x.rank(),
             codes::OP_SHAPE,
@@ -272,29 +272,29 @@ impl Conv {
         let g = self.group;
         let axes = self.axes(cx, &x.dims[2..], &w.dims[2..])?;
         let channels = if self.transpose.is_some() {
-            cx.require_eq(w.dims[0], x.dims[1], "the weights do not fit the input's channels")?;
+            cx.require_eq(w.dims[0], x.dims[1], "the weights do not fit the input's channels");
             w.dims[1] * g
         } else {
             cx.require_eq(
                 w.dims[1] * g,
                 x.dims[1],
                 "the weights do not fit the input's channels and the groups",
-            )?;
+            );
             cx.require_eq(
                 w.dims[0].modulo(g),
                 Dim::constant(0),
                 "the output channels do not divide into the groups",
-            )?;
+            );
             w.dims[0]
         };
-        if let Some(b) = cx.tensor_opt(bias)? {
+        if let Some(b) = cx.tensor_opt(bias) {
             if b.rank() != 1 {
                 return cx
                     .error(codes::OP_SHAPE, "the bias must have one dimension")
                     .found_expected(format!("rank {}", b.rank()), "rank 1")
                     .fail();
             }
-            cx.require_eq(b.count(), channels, "the bias does not fit the output channels")?;
+            cx.require_eq(b.count(), channels, "the bias does not fit the output channels");
         }
         let mut dims = vec![x.dims[0], channels];
         match &self.transpose {

@@ -35,14 +35,14 @@ impl Operator for CropAndResize {
         Ok(CropAndResize { nearest, outside: a.float("extrapolation_value", 0.0) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (x, rois, images) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+        let (x, rois, images) = (cx.tensor(0).clone(), cx.tensor(1).clone(), cx.tensor(2).clone());
         cx.require(
             x.rank() == 4 && rois.rank() == 2 && images.rank() == 1 && runtime::length(cx, 3) == Some(2),
             codes::OP_SHAPE,
             "images of rank 4, boxes of rank 2, a list of their images, and two sizes are needed",
         )?;
-        cx.require_eq(rois.dims[1], Dim::constant(4), "a box has four corners")?;
-        cx.require_eq(rois.dims[0], images.dims[0], "there are not as many images as boxes")?;
+        cx.require_eq(rois.dims[1], Dim::constant(4), "a box has four corners");
+        cx.require_eq(rois.dims[0], images.dims[0], "there are not as many images as boxes");
         let sizes = match cx.dims_value(3) {
             Some(s) => s,
             None => (2..4).map(|d| cx.size(0, d, 4)).collect(),

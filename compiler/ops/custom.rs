@@ -110,7 +110,7 @@ impl Operator for Custom {
             }
         }
         let like = match self.declaration.like {
-            Some(i) if cx.has(i) => Some(cx.tensor(i)?.clone()),
+            Some(i) if cx.has(i) => Some(cx.tensor(i).clone()),
             _ => None,
         };
         for k in 0..cx.outputs.len() {

@@ -37,23 +37,23 @@ impl Operator for Decoding {
         Ok(Decoding::NGramRepeatBlock { size })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let x = cx.tensor(0)?.clone();
+        let x = cx.tensor(0).clone();
         match self {
             Decoding::NGramRepeatBlock { .. } => {
-                let scores = cx.tensor(1)?.clone();
+                let scores = cx.tensor(1).clone();
                 cx.require(
                     x.rank() == 2 && scores.rank() == 2,
                     codes::OP_SHAPE,
                     "tokens and scores must be matrices",
                 )?;
-                cx.require_eq(x.dims[0], scores.dims[0], "the batches of tokens and scores differ")?;
+                cx.require_eq(x.dims[0], scores.dims[0], "the batches of tokens and scores differ");
                 cx.set(0, scores.elem, scores.dims);
             }
             Decoding::DynamicTimeWarping => {
                 let dims = match x.dims.as_slice() {
                     [_, _] => x.dims.clone(),
                     [one, rest @ ..] if rest.len() == 2 => {
-                        cx.require_eq(*one, Dim::constant(1), "there is more than one matrix")?;
+                        cx.require_eq(*one, Dim::constant(1), "there is more than one matrix");
                         rest.to_vec()
                     }
                     _ => {

@@ -32,7 +32,7 @@ impl Operator for DeformConv {
         Ok(DeformConv { window: Window { auto: Auto::NotSet, ..window }, group, offset_group })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (x, w, offset) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+        let (x, w, offset) = (cx.tensor(0).clone(), cx.tensor(1).clone(), cx.tensor(2).clone());
         cx.require(
             x.rank() >= 3 && w.rank() == x.rank() && offset.rank() == x.rank(),
             codes::OP_SHAPE,
@@ -54,23 +54,23 @@ impl Operator for DeformConv {
             w.dims[1] * self.group,
             x.dims[1],
             "the weights do not fit the input's channels and the groups",
-        )?;
+        );
         cx.require_eq(
             w.dims[0].modulo(self.group),
             zero,
             "the output channels do not divide into the groups",
-        )?;
+        );
         cx.require_eq(
             x.dims[1].modulo(self.offset_group),
             zero,
             "the channels do not divide into the offset groups",
-        )?;
+        );
         let elements = Dim::product(kernel.iter().map(|k| Dim::constant(*k))) * self.offset_group;
         cx.require_eq(
             offset.dims[1],
             elements * kernel.len() as i64,
             "the offset does not have one value for each kernel element and dimension",
-        )?;
+        );
         let mut dims = vec![x.dims[0], w.dims[0]];
         for (a, d) in axes.iter().zip(&x.dims[2..]) {
             let size = cx.syms.simplify((*d + a.before + a.after - a.extent()).floor_div(a.stride) + 1);
@@ -83,30 +83,30 @@ impl Operator for DeformConv {
             dims.push(size);
         }
         let mut like = vec![(&offset, "offset")];
-        let mask = cx.tensor_opt(4)?.cloned();
+        let mask = cx.tensor_opt(4).cloned();
         if let Some(m) = &mask {
             cx.require(
                 m.rank() == x.rank(),
                 codes::OP_SHAPE,
                 "the mask must have as many dimensions as the input",
             )?;
-            cx.require_eq(m.dims[1], elements, "the mask does not have one value for each kernel element")?;
+            cx.require_eq(m.dims[1], elements, "the mask does not have one value for each kernel element");
             like.push((m, "mask"));
         }
         for (t, what) in like {
-            cx.require_eq(t.dims[0], x.dims[0], &format!("the batch of the {what} does not fit"))?;
+            cx.require_eq(t.dims[0], x.dims[0], &format!("the batch of the {what} does not fit"));
             for (a, b) in t.dims[2..].iter().zip(&dims[2..]) {
-                cx.require_eq(*a, *b, &format!("the {what} does not fit the result"))?;
+                cx.require_eq(*a, *b, &format!("the {what} does not fit the result"));
             }
         }
-        if let Some(b) = cx.tensor_opt(3)? {
+        if let Some(b) = cx.tensor_opt(3) {
             if b.rank() != 1 {
                 return cx
                     .error(codes::OP_SHAPE, "the bias must have one dimension")
                     .found_expected(format!("rank {}", b.rank()), "rank 1")
                     .fail();
             }
-            cx.require_eq(b.count(), w.dims[0], "the bias does not fit the output channels")?;
+            cx.require_eq(b.count(), w.dims[0], "the bias does not fit the output channels");
         }
         cx.set(0, x.elem, dims);
         Ok(())

@@ -55,7 +55,7 @@ impl Operator for Dft {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let x = cx.tensor(0)?.clone();
+        let x = cx.tensor(0).clone();
         let last = x.dims.last().copied().unwrap_or_default();
         let real = self.frames && x.rank() == 2;
         cx.require(

@@ -116,7 +116,7 @@ impl Operator for Encode {
         Ok(Encode::Label(Table { keys, values, default }))
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         if let Encode::OneHot { categories, .. } = self {
             let (n, twice) = match categories {
                 Categories::Ints(v) => (v.len(), twice(v)),

@@ -71,20 +71,20 @@ impl Operator for Features {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         // One value for all features, or one per feature.
         let fit = |cx: &mut InferCx, n: usize, what: &str| match t.dims.last() {
-            _ if n == 1 => Ok(()),
+            _ if n == 1 => {}
             Some(c) => {
                 cx.require_eq(Dim::from(n), *c, &format!("there must be one {what} or one for each feature"))
             }
-            None => cx.error(codes::OP_SHAPE, "a scalar has no features").fail(),
+            None => cx.fail(cx.error(codes::OP_SHAPE, "a scalar has no features")),
         };
         match self {
             Features::Scaler { offset, scale } => {
                 for (list, what) in [(offset, "offset"), (scale, "scale")] {
                     if !list.is_empty() {
-                        fit(cx, list.len(), what)?;
+                        fit(cx, list.len(), what);
                     }
                 }
                 cx.set(0, ElemType::F32, t.dims);
@@ -109,7 +109,7 @@ impl Operator for Features {
                         )
                         .fail();
                 }
-                fit(cx, n, "imputed value")?;
+                fit(cx, n, "imputed value");
                 cx.set(0, t.elem, t.dims);
             }
             Features::Binarizer { .. } => cx.set(0, t.elem, t.dims),
@@ -121,7 +121,7 @@ impl Operator for Features {
                 )?;
                 let (mut rows, mut total) = (None, Dim::constant(0));
                 for i in 0..cx.inputs.len() {
-                    let t = cx.tensor(i)?.clone();
+                    let t = cx.tensor(i).clone();
                     let (n, c) = match t.dims[..] {
                         [c] => (Dim::constant(1), c),
                         [n, c] => (n, c),
@@ -133,16 +133,14 @@ impl Operator for Features {
                     };
                     match rows {
                         None => rows = Some(n),
-                        Some(first) => {
-                            cx.require_eq(n, first, "the inputs have different numbers of rows")?
-                        }
+                        Some(first) => cx.require_eq(n, first, "the inputs have different numbers of rows"),
                     }
                     total = total + sizes.as_ref().map_or(c, |s| Dim::constant(s[i]));
                 }
                 cx.set(0, ElemType::F32, [rows.unwrap_or(Dim::constant(1)), total]);
             }
             Features::Extractor => {
-                let count = cx.tensor(1)?.count();
+                let count = cx.tensor(1).count();
                 let outer = match t.dims.split_last() {
                     Some((_, [])) => vec![Dim::constant(1)],
                     Some((_, outer)) => outer.to_vec(),

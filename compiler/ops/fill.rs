@@ -49,7 +49,7 @@ impl Operator for Fill {
                 cx.set(0, value.as_ref().map_or(ElemType::F32, |v| v.elem()), d);
             }
             Fill::Expand if runtime::late(cx, 1) => {
-                let t = cx.tensor(0)?.clone();
+                let t = cx.tensor(0).clone();
                 let rank = runtime::need_length(cx, 1, "sizes")?.max(t.rank());
                 // A size other than 1 is kept.
                 let own = |p: usize| {
@@ -84,7 +84,7 @@ impl Operator for Fill {
                 cx.set_known(0, elem, dims, known);
             }
             Fill::Expand => {
-                let t = cx.tensor(0)?;
+                let t = cx.tensor(0);
                 let target = cx.need_dims(1, "the shape")?;
                 let dims = cx.broadcast(&[&t.dims, &target])?;
                 let known = match (cx.dims_value(0), dims.as_slice()) {
@@ -98,11 +98,11 @@ impl Operator for Fill {
             }
             Fill::Range if bounds_at_run_time(cx) => {
                 let d = cx.sizes(0, 1, None);
-                cx.set(0, cx.tensor(0)?.elem, d);
+                cx.set(0, cx.tensor(0).elem, d);
             }
             Fill::Range => infer_range(cx)?,
             Fill::EyeLike { dtype, .. } => {
-                let t = cx.tensor(0)?;
+                let t = cx.tensor(0);
                 cx.require(t.rank() == 2, codes::OP_SHAPE, "EyeLike needs a matrix")?;
                 cx.set(0, dtype.unwrap_or(t.elem), t.dims.clone());
             }
@@ -192,7 +192,7 @@ impl Operator for Fill {
 
 /// True if one of Range's bounds is only known at run time.
 fn bounds_at_run_time(cx: &InferCx) -> bool {
-    let float = cx.tensor(0).is_ok_and(|t| t.elem.is_float());
+    let float = cx.tensor(0).elem.is_float();
     let known = |i| {
         if float {
             cx.constant(i).is_some()
@@ -238,7 +238,7 @@ fn range_count(k: &mut KernelBuilder, bounds: [Buf; 3], ty: ElemType) -> Expr {
 }
 
 fn infer_range(cx: &mut InferCx) -> Result<()> {
-    let elem = cx.tensor(0)?.elem;
+    let elem = cx.tensor(0).elem;
     if elem.is_float() {
         let v: Option<Vec<f64>> = (0..3).map(|i| cx.constant(i).and_then(|c| c.scalar())).collect();
         let Some(v) = v else {

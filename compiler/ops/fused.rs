@@ -69,33 +69,26 @@ impl Operator for Fused {
             Kind::Conv { conv, nhwc } => {
                 let mut inputs: Vec<Option<Operand>> = cx.inputs.iter().take(3).cloned().collect();
                 if *nhwc {
-                    let x = cx.tensor(0)?;
+                    let x = cx.tensor(0);
                     let mut o = cx.operand(0)?.clone();
                     o.ty = ValueType::Tensor(TensorType::new(x.elem, from_last(&x.dims)));
                     inputs[0] = Some(o);
                 }
-                let mut inner = InferCx {
-                    syms: cx.syms,
-                    origin: cx.origin,
-                    inputs: &inputs,
-                    since: 11,
-                    names: vec![],
-                    declared: vec![],
-                    outputs: vec![],
-                };
-                conv.infer(&mut inner)?;
+                let mut inner = InferCx::new(cx.syms, cx.origin, &inputs, 11);
+                let inferred = conv.infer(&mut inner);
+                inner.check(inferred)?;
                 let Some(Some((ValueType::Tensor(t), _))) = inner.outputs.into_iter().next() else {
                     return Ok(());
                 };
                 let dims = if *nhwc { to_last(&t.dims) } else { t.dims };
-                if let Some(z) = cx.tensor_opt(3)?.cloned() {
+                if let Some(z) = cx.tensor_opt(3).cloned() {
                     cx.require(
                         z.rank() == dims.len(),
                         codes::OP_SHAPE,
                         "the summand Z must have the shape of the result",
                     )?;
                     for (a, b) in z.dims.iter().zip(&dims) {
-                        cx.require_eq(*a, *b, "the summand Z must have the shape of the result")?;
+                        cx.require_eq(*a, *b, "the summand Z must have the shape of the result");
                     }
                 }
                 cx.set(0, t.elem, dims);
@@ -104,7 +97,7 @@ impl Operator for Fused {
             Kind::MatMul { trans, batch, .. } => {
                 let mut views = vec![];
                 for i in 0..2 {
-                    let t = cx.tensor(i)?;
+                    let t = cx.tensor(i);
                     cx.require(t.rank() != 0, codes::OP_SHAPE, "a product does not take scalars")?;
                     views.push(
                         order(t.rank(), trans[i], batch[i])
@@ -114,12 +107,12 @@ impl Operator for Fused {
                     );
                 }
                 let (a, b) = (&views[0], &views[1]);
-                cx.require_eq(a[a.len() - 1], b[b.len().saturating_sub(2)], "the inner dimensions differ")?;
+                cx.require_eq(a[a.len() - 1], b[b.len().saturating_sub(2)], "the inner dimensions differ");
                 let mut dims =
                     cx.broadcast(&[&a[..a.len().saturating_sub(2)], &b[..b.len().saturating_sub(2)]])?;
                 dims.extend((a.len() > 1).then(|| a[a.len() - 2]));
                 dims.extend((b.len() > 1).then(|| b[b.len() - 1]));
-                let elem = cx.tensor(0)?.elem;
+                let elem = cx.tensor(0).elem;
                 cx.set(0, elem, dims);
                 Ok(())
             }

@@ -44,19 +44,19 @@ impl Operator for Gated {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         let mut dims = t.dims.clone();
         match self {
             Gated::SwiGlu(_) => same(cx, 1, &t.dims)?,
-            Gated::Plain(_) => bias(cx, &t.dims)?,
+            Gated::Plain(_) => bias(cx, &t.dims),
             Gated::Add => {
-                bias(cx, &t.dims)?;
+                bias(cx, &t.dims);
                 same(cx, 2, &t.dims)?;
             }
             Gated::Split => {
-                bias(cx, &t.dims)?;
+                bias(cx, &t.dims);
                 if let Some(d) = dims.last_mut() {
-                    cx.require_eq(d.modulo(2), 0.into(), "the last dimension must be even")?;
+                    cx.require_eq(d.modulo(2), 0.into(), "the last dimension must be even");
                     *d = d.floor_div(2);
                 }
             }
@@ -109,19 +109,19 @@ impl Operator for Gated {
 }
 
 fn same(cx: &mut InferCx, i: usize, dims: &[crate::sym::Dim]) -> Result<()> {
-    let t = cx.tensor(i)?.clone();
+    let t = cx.tensor(i).clone();
     cx.require(t.rank() == dims.len(), codes::OP_SHAPE, "the operands must have one shape")?;
     for (a, b) in t.dims.iter().zip(dims) {
-        cx.require_eq(*a, *b, "the operands must have one shape")?;
+        cx.require_eq(*a, *b, "the operands must have one shape");
     }
     Ok(())
 }
 
 /// Input 1, if given, has one value per element of the last dimension.
-fn bias(cx: &mut InferCx, dims: &[crate::sym::Dim]) -> Result<()> {
-    let Some(b) = cx.tensor_opt(1)?.cloned() else { return Ok(()) };
+fn bias(cx: &mut InferCx, dims: &[crate::sym::Dim]) {
+    let Some(b) = cx.tensor_opt(1) else { return };
     match (b.rank(), dims.last()) {
         (1, Some(d)) => cx.require_eq(b.dims[0], *d, "the bias does not fit the last dimension"),
-        _ => cx.error(codes::OP_SHAPE, "the bias must have rank 1, and the input a last dimension").fail(),
+        _ => cx.fail(cx.error(codes::OP_SHAPE, "the bias must have rank 1, and the input a last dimension")),
     }
 }

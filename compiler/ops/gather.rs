@@ -31,7 +31,7 @@ impl Operator for Gather {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (t, i) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        let (t, i) = (cx.tensor(0).clone(), cx.tensor(1).clone());
         match self {
             Gather::Gather(axis) => {
                 let axis = cx.axis(*axis, t.rank())?;
@@ -88,7 +88,7 @@ impl Operator for Gather {
                         .fail();
                 }
                 for d in 0..b {
-                    cx.require_eq(i.dims[d], t.dims[d], "the batch dimensions differ")?;
+                    cx.require_eq(i.dims[d], t.dims[d], "the batch dimensions differ");
                 }
                 let dims: Vec<Dim> =
                     i.dims[..i.rank() - 1].iter().chain(&t.dims[b + last..]).copied().collect();

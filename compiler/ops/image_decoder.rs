@@ -26,7 +26,7 @@ impl Operator for ImageDecoder {
         Ok(ImageDecoder(a.choice("pixel_format", "RGB", &formats)))
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        cx.require(cx.tensor(0)?.rank() == 1, codes::OP_SHAPE, "the encoded image must be a list of bytes")?;
+        cx.require(cx.tensor(0).rank() == 1, codes::OP_SHAPE, "the encoded image must be a list of bytes")?;
         let dims = vec![cx.size(0, 0, 3), cx.size(0, 1, 3), Dim::from(self.0.channels())];
         cx.set(0, ElemType::U8, dims);
         Ok(())

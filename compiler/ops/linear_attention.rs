@@ -85,7 +85,7 @@ impl Operator for LinearAttention {
 }
 
 fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delta: bool) -> Result<()> {
-    let (q, k, v) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+    let (q, k, v) = (cx.tensor(0).clone(), cx.tensor(1).clone(), cx.tensor(2).clone());
     for (i, given, what) in [(4, gated, "decay"), (5, delta, "beta")] {
         if cx.has(i) != given {
             return cx
@@ -105,36 +105,36 @@ fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delt
         "query, key and value must have rank 3",
     )?;
     let (size, value) = (q.dims[2].floor_div(q_heads), v.dims[2].floor_div(kv_heads));
-    cx.require_eq(size * q_heads, q.dims[2], "the heads do not divide the query")?;
-    cx.require_eq(value * kv_heads, v.dims[2], "the heads do not divide the value")?;
-    cx.require_eq(size * kv_heads, k.dims[2], "the key's heads have another size than the query's")?;
+    cx.require_eq(size * q_heads, q.dims[2], "the heads do not divide the query");
+    cx.require_eq(value * kv_heads, v.dims[2], "the heads do not divide the value");
+    cx.require_eq(size * kv_heads, k.dims[2], "the key's heads have another size than the query's");
     for t in [&k, &v] {
-        cx.require_eq(t.dims[0], q.dims[0], "the batches differ")?;
-        cx.require_eq(t.dims[1], q.dims[1], "the lengths differ")?;
+        cx.require_eq(t.dims[0], q.dims[0], "the batches differ");
+        cx.require_eq(t.dims[1], q.dims[1], "the lengths differ");
     }
     let heads = Dim::constant(kv_heads);
     for i in [4, 5] {
-        let Some(t) = cx.tensor_opt(i)?.cloned() else { continue };
+        let Some(t) = cx.tensor_opt(i).cloned() else { continue };
         cx.require(t.rank() == 3, codes::OP_SHAPE, "decay and beta must have rank 3")?;
-        cx.require_eq(t.dims[0], q.dims[0], "the batches differ")?;
-        cx.require_eq(t.dims[1], q.dims[1], "the lengths differ")?;
+        cx.require_eq(t.dims[0], q.dims[0], "the batches differ");
+        cx.require_eq(t.dims[1], q.dims[1], "the lengths differ");
         let what = format!("the last dimension of input {i} does not fit the heads");
         if i == 4 {
             // One rate per head, or one per key element.
             let each = t.dims[2].floor_div(kv_heads);
-            cx.require_eq(heads * each, t.dims[2], &what)?;
-            cx.require_repeatable(each, size, &what)?;
+            cx.require_eq(heads * each, t.dims[2], &what);
+            cx.require_repeatable(each, size, &what);
         } else {
-            cx.require_repeatable(t.dims[2], heads, &what)?;
+            cx.require_repeatable(t.dims[2], heads, &what);
         }
     }
     let state = vec![q.dims[0], heads, size, value];
     let mut elem = q.elem;
-    if let Some(s) = cx.tensor_opt(3)?.cloned() {
+    if let Some(s) = cx.tensor_opt(3).cloned() {
         elem = s.elem;
         cx.require(s.rank() == 4, codes::OP_SHAPE, "the state must have rank 4")?;
         for (a, b) in s.dims.iter().zip(&state) {
-            cx.require_eq(*a, *b, "the state does not fit")?;
+            cx.require_eq(*a, *b, "the state does not fit");
         }
     }
     cx.set(1, elem, state);
@@ -220,20 +220,20 @@ fn lower_linear(
 }
 
 fn infer_conv(cx: &mut InferCx) -> Result<()> {
-    let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+    let (x, w) = (cx.tensor(0).clone(), cx.tensor(1).clone());
     cx.require(x.rank() == 3 && w.rank() == 3, codes::OP_SHAPE, "input and weight must have rank 3")?;
-    cx.require_eq(w.dims[0], x.dims[1], "the weight does not have one kernel for each channel")?;
-    cx.require_eq(w.dims[1], Dim::constant(1), "the second dimension of the weight must be 1")?;
-    if let Some(b) = cx.tensor_opt(2)? {
+    cx.require_eq(w.dims[0], x.dims[1], "the weight does not have one kernel for each channel");
+    cx.require_eq(w.dims[1], Dim::constant(1), "the second dimension of the weight must be 1");
+    if let Some(b) = cx.tensor_opt(2) {
         let n = b.count();
-        cx.require_eq(n, x.dims[1], "the bias does not fit the channels")?;
+        cx.require_eq(n, x.dims[1], "the bias does not fit the channels");
     }
     let state = vec![x.dims[0], x.dims[1], w.dims[2] - 1];
     cx.syms.require_at_most(Dim::constant(1), w.dims[2]);
-    if let Some(s) = cx.tensor_opt(3)?.cloned() {
+    if let Some(s) = cx.tensor_opt(3).cloned() {
         cx.require(s.rank() == 3, codes::OP_SHAPE, "the state must have rank 3")?;
         for (a, b) in s.dims.iter().zip(&state) {
-            cx.require_eq(*a, *b, "the state does not fit")?;
+            cx.require_eq(*a, *b, "the state does not fit");
         }
     }
     cx.set(1, x.elem, state);

@@ -42,18 +42,18 @@ impl Operator for Loss {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (x, c) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        let (x, c) = (cx.tensor(0).clone(), cx.tensor(1).clone());
         cx.require(
             x.rank() >= 2 && c.rank() + 1 == x.rank(),
             codes::OP_SHAPE,
             "the scores must be [N, C, ...], the classes [N, ...]",
         )?;
         for (a, b) in x.dims[..1].iter().chain(&x.dims[2..]).zip(&c.dims) {
-            cx.require_eq(*a, *b, "scores and classes differ in shape")?;
+            cx.require_eq(*a, *b, "scores and classes differ in shape");
         }
-        if let Some(w) = cx.tensor_opt(2)? {
+        if let Some(w) = cx.tensor_opt(2) {
             cx.require(w.rank() == 1, codes::OP_SHAPE, "the weights must be [C]")?;
-            cx.require_eq(w.dims[0], x.dims[1], "there must be one weight for each class")?;
+            cx.require_eq(w.dims[0], x.dims[1], "there must be one weight for each class");
         }
         let dims = if self.reduction == Reduction::None { c.dims } else { vec![] };
         cx.set(0, x.elem, dims);

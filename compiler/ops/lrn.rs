@@ -35,7 +35,7 @@ impl Operator for Lrn {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?;
+        let t = cx.tensor(0);
         cx.require(t.rank() >= 2, codes::OP_SHAPE, "the input must have batch and channel dimensions")?;
         cx.set(0, t.elem, t.dims.clone());
         Ok(())

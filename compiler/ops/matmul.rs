@@ -36,12 +36,12 @@ impl Operator for MatMul {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (a, b) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        let (a, b) = (cx.tensor(0).clone(), cx.tensor(1).clone());
         let dims = match self {
             MatMul::MatMul => {
                 cx.require(a.rank() != 0 && b.rank() != 0, codes::OP_SHAPE, "MatMul does not take scalars")?;
                 let (ka, kb) = (a.dims[a.rank() - 1], b.dims[b.rank().saturating_sub(2)]);
-                cx.require_eq(ka, kb, "the inner dimensions differ")?;
+                cx.require_eq(ka, kb, "the inner dimensions differ");
                 let batch = cx.broadcast(&[
                     &a.dims[..a.rank().saturating_sub(2)],
                     &b.dims[..b.rank().saturating_sub(2)],
@@ -54,12 +54,12 @@ impl Operator for MatMul {
                 cx.require(a.rank() == 2 && b.rank() == 2, codes::OP_SHAPE, "Gemm multiplies matrices")?;
                 let (m, ka) = if *trans_a { (a.dims[1], a.dims[0]) } else { (a.dims[0], a.dims[1]) };
                 let (kb, n) = if *trans_b { (b.dims[1], b.dims[0]) } else { (b.dims[0], b.dims[1]) };
-                cx.require_eq(ka, kb, "the inner dimensions differ")?;
-                if let Some(c) = cx.tensor_opt(2)? {
+                cx.require_eq(ka, kb, "the inner dimensions differ");
+                if let Some(c) = cx.tensor_opt(2) {
                     let shape = cx.broadcast(&[&[m, n], &c.dims])?;
                     cx.require(shape.len() == 2, codes::OP_SHAPE, "C must broadcast to the result")?;
-                    cx.require_eq(shape[0], m, "C must broadcast to the result")?;
-                    cx.require_eq(shape[1], n, "C must broadcast to the result")?;
+                    cx.require_eq(shape[0], m, "C must broadcast to the result");
+                    cx.require_eq(shape[1], n, "C must broadcast to the result");
                 }
                 vec![m, n]
             }

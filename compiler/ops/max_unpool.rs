@@ -36,7 +36,7 @@ impl Operator for MaxUnpool {
         Ok(MaxUnpool { kernel, strides, pads })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (x, at) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        let (x, at) = (cx.tensor(0).clone(), cx.tensor(1).clone());
         cx.require(
             x.rank() == self.kernel.len() + 2 && at.rank() == x.rank(),
             codes::OP_SHAPE,
@@ -44,7 +44,7 @@ impl Operator for MaxUnpool {
                 spatial dimensions as kernel_shape",
         )?;
         for (a, b) in x.dims.iter().zip(&at.dims) {
-            cx.require_eq(*a, *b, "the indices do not have the shape of the input")?;
+            cx.require_eq(*a, *b, "the indices do not have the shape of the input");
         }
         let implied = self.implied(&x.dims);
         for d in &implied {

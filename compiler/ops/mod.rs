@@ -88,7 +88,8 @@ macro_rules! ops {
             }
             /// See [`Operator::infer`].
             pub fn infer(&self, cx: &mut InferCx) -> Result<()> {
-                match self { $(Op::$variant(o) => o.infer(cx)),* }
+                let inferred = match self { $(Op::$variant(o) => o.infer(cx)),* };
+                cx.check(inferred)
             }
             /// See [`Operator::lower`].
             pub fn lower(&self, cx: &mut LowerCx) -> Result<()> {

@@ -184,32 +184,32 @@ struct Given {
 
 impl MsAttention {
     fn infer_attention(&self, cx: &mut InferCx, sizes: Option<&[i64]>, shared: bool) -> Result<()> {
-        let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        let (x, w) = (cx.tensor(0).clone(), cx.tensor(1).clone());
         cx.require(
             x.rank() == 3 && w.rank() == 2,
             codes::OP_SHAPE,
             "the input must have rank 3 and the weights rank 2",
         )?;
-        cx.require_eq(w.dims[0], x.dims[2], "the weights do not fit the input")?;
+        cx.require_eq(w.dims[0], x.dims[2], "the weights do not fit the input");
         let [q, k, v] = self.hidden(w.dims[1], sizes);
-        cx.require_eq(q + k + v, w.dims[1], "the hidden sizes do not add up to the weights' columns")?;
-        cx.require_eq(q, k, "the hidden sizes of query and key differ")?;
+        cx.require_eq(q + k + v, w.dims[1], "the hidden sizes do not add up to the weights' columns");
+        cx.require_eq(q, k, "the hidden sizes of query and key differ");
         for d in [q, v] {
-            cx.require_eq(d.modulo(self.heads), Dim::constant(0), "the heads do not divide the hidden size")?;
+            cx.require_eq(d.modulo(self.heads), Dim::constant(0), "the heads do not divide the hidden size");
         }
-        if let Some(b) = cx.tensor_opt(2)? {
+        if let Some(b) = cx.tensor_opt(2) {
             let n = b.count();
-            cx.require_eq(n, w.dims[1], "the bias does not fit the weights")?;
+            cx.require_eq(n, w.dims[1], "the bias does not fit the weights");
         }
         let mut keys = x.dims[1];
         let size = q.floor_div(self.heads);
-        if let Some(p) = cx.tensor_opt(4)?.cloned() {
+        if let Some(p) = cx.tensor_opt(4).cloned() {
             cx.require(p.rank() == 5, codes::OP_SHAPE, "the past must have rank 5")?;
             keys = if shared { p.dims[3] } else { keys + p.dims[3] };
             for (a, b) in
                 p.dims.iter().zip([Dim::constant(2), x.dims[0], Dim::constant(self.heads), p.dims[3], size])
             {
-                cx.require_eq(*a, b, "the past does not fit")?;
+                cx.require_eq(*a, b, "the past does not fit");
             }
         }
         if shared {
@@ -222,7 +222,7 @@ impl MsAttention {
         self.check_bias(cx, 5, Extents { keys: columns, ..of })?;
         cx.set(1, x.elem, vec![Dim::constant(2), batch, Dim::constant(self.heads), keys, size]);
         if cx.has(4) {
-            cx.require_eq(q, v, "with a past the hidden sizes must be equal")?;
+            cx.require_eq(q, v, "with a past the hidden sizes must be equal");
         }
         cx.set(0, x.elem, vec![batch, queries, v]);
         Ok(())

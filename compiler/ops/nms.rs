@@ -34,15 +34,15 @@ impl Operator for Nms {
         Ok(Nms { center: a.flag("center_point_box", false) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (boxes, scores) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        let (boxes, scores) = (cx.tensor(0).clone(), cx.tensor(1).clone());
         let ([b, n, four], [b2, c, n2]) = (&boxes.dims[..], &scores.dims[..]) else {
             return cx.error(codes::OP_SHAPE, "boxes and scores must have rank 3").fail();
         };
-        cx.require_eq(*four, Dim::constant(4), "a box has four numbers")?;
-        cx.require_eq(*b, *b2, "boxes and scores differ in their batches")?;
-        cx.require_eq(*n, *n2, "boxes and scores differ in the number of boxes")?;
+        cx.require_eq(*four, Dim::constant(4), "a box has four numbers");
+        cx.require_eq(*b, *b2, "boxes and scores differ in their batches");
+        cx.require_eq(*n, *n2, "boxes and scores differ in the number of boxes");
         for i in 2..5 {
-            if cx.tensor_opt(i)?.is_some_and(|t| t.count().as_const() != Some(1)) {
+            if cx.tensor_opt(i).is_some_and(|t| t.count().as_const() != Some(1)) {
                 return cx.error(codes::OP_SHAPE, format!("input {i} must be one number")).fail();
             }
         }

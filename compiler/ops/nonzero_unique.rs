@@ -41,7 +41,7 @@ impl Operator for NonzeroUnique {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         // Sizes of the result along an axis, or flattened; bounded by the size of the input.
         let part = |cx: &mut InferCx, axis: Option<i64>| -> Result<Vec<Dim>> {
             let Some(axis) = axis else { return Ok(cx.sizes(0, 1, Some(t.count()))) };
@@ -58,7 +58,7 @@ impl Operator for NonzeroUnique {
                 cx.set(0, ElemType::I64, vec![Dim::from(t.rank()), n]);
             }
             NonzeroUnique::Compress(axis) => {
-                if cx.tensor(1)?.rank() != 1 {
+                if cx.tensor(1).rank() != 1 {
                     return cx.error(crate::diag::codes::OP_SHAPE, "the condition must have rank 1").fail();
                 }
                 let dims = part(cx, *axis)?;

@@ -86,7 +86,7 @@ impl Operator for Normalize {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         match self {
             Normalize::Batch { training, .. } => {
                 let updates = *training && cx.since >= 14;
@@ -107,7 +107,7 @@ impl Operator for Normalize {
                         "the input must have batch and channel dimensions",
                     )?;
                     for (k, i) in [(1, 3), (2, 4)] {
-                        let s = cx.tensor(i)?.clone();
+                        let s = cx.tensor(i).clone();
                         cx.set(k, s.elem, s.dims);
                     }
                 }
@@ -130,17 +130,17 @@ impl Operator for Normalize {
                     t.dims[1].modulo(*groups),
                     Dim::constant(0),
                     "the channels do not divide into the groups",
-                )?;
+                );
                 let n = if cx.since < 21 { Dim::constant(*groups) } else { t.dims[1] };
                 for i in 1..3 {
-                    let d = cx.tensor(i)?.count();
-                    cx.require_eq(d, n, "scale and bias do not fit")?;
+                    let d = cx.tensor(i).count();
+                    cx.require_eq(d, n, "scale and bias do not fit");
                 }
             }
             Normalize::Layer { axis, stash, rms, .. } => {
                 let axis = cx.axis(*axis, t.rank())?;
                 for i in 1..cx.inputs.len() {
-                    if let Some(s) = cx.tensor_opt(i)?.cloned() {
+                    if let Some(s) = cx.tensor_opt(i).cloned() {
                         let otherwise = "scale and bias must broadcast to the input";
                         cx.require_broadcast_to(&s.dims, &t.dims, otherwise)?;
                     }
@@ -155,7 +155,7 @@ impl Operator for Normalize {
                 cx.set(2, *stash, reduced);
                 if *rms {
                     // The result has the type of the scale.
-                    cx.set(0, cx.tensor(1)?.elem, t.dims);
+                    cx.set(0, cx.tensor(1).elem, t.dims);
                     return Ok(());
                 }
             }
@@ -194,7 +194,7 @@ impl Normalize {
             _ => dims.get(1).copied().unwrap_or(Dim::constant(1)),
         };
         for i in 1..=operands {
-            let t = cx.tensor(i)?.clone();
+            let t = cx.tensor(i).clone();
             // Without `spatial` the operands have the shape of one image, or are flat.
             if t.rank() != 1
                 && !(matches!(self, Normalize::Batch { spatial: false, .. }) && t.rank() + 1 == dims.len())
@@ -204,7 +204,7 @@ impl Normalize {
                     .found_expected(format!("rank {}", t.rank()), "one value for each channel, rank 1")
                     .fail();
             }
-            cx.require_eq(t.count(), channels, &format!("input {i} does not fit the channels"))?;
+            cx.require_eq(t.count(), channels, &format!("input {i} does not fit the channels"));
         }
         Ok(())
     }

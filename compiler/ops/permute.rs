@@ -37,7 +37,7 @@ impl Operator for Permute {
         Ok(if to_space { Permute::DepthToSpace { block, crd } } else { Permute::SpaceToDepth { block, crd } })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         let dims = match self {
             Permute::Transpose(perm) => {
                 let perm = match perm {
@@ -71,19 +71,15 @@ impl Operator for Permute {
                 };
                 let (b, bb) = (*block, block * block);
                 if matches!(self, Permute::SpaceToDepth { .. }) {
-                    cx.require_eq(
-                        h.modulo(b),
-                        Dim::constant(0),
-                        "the height is not a multiple of blocksize",
-                    )?;
-                    cx.require_eq(w.modulo(b), Dim::constant(0), "the width is not a multiple of blocksize")?;
+                    cx.require_eq(h.modulo(b), Dim::constant(0), "the height is not a multiple of blocksize");
+                    cx.require_eq(w.modulo(b), Dim::constant(0), "the width is not a multiple of blocksize");
                     vec![n, c * bb, h.floor_div(b), w.floor_div(b)]
                 } else {
                     cx.require_eq(
                         c.modulo(bb),
                         Dim::constant(0),
                         "the number of channels is not a multiple of blocksize squared",
-                    )?;
+                    );
                     vec![n, c.floor_div(bb), h * b, w * b]
                 }
             }
@@ -163,7 +159,7 @@ impl Operator for Permute {
 }
 
 fn repeats(cx: &InferCx) -> Result<Vec<Dim>> {
-    let rank = cx.tensor(0)?.rank();
+    let rank = cx.tensor(0).rank();
     if cx.since == 1 {
         // Both have the type of the input, so they may be floats.
         let one = |i: usize, what: &str| match cx.constant(i) {

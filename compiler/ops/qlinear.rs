@@ -121,7 +121,7 @@ impl Operator for QLinear {
             if cx.has(*z) {
                 cx.require_type(*z, |u| u == t, t.onnx_name())?;
             }
-            let dims = cx.tensor(*x)?.dims.clone();
+            let dims = cx.tensor(*x).dims.clone();
             if self.channels_last && dims.len() < 3 {
                 return cx
                     .error(codes::OP_SHAPE, "an image needs batch, spatial and channel dimensions")
@@ -135,24 +135,16 @@ impl Operator for QLinear {
         }
         let (scale, zero_point) = self.result();
         for i in operands.iter().flat_map(|o| [o.1, o.2]).chain([scale, zero_point]) {
-            if cx.tensor_opt(i)?.is_some_and(|t| t.dims.iter().any(|d| d.as_const() != Some(1))) {
+            if cx.tensor_opt(i).is_some_and(|t| t.dims.iter().any(|d| d.as_const() != Some(1))) {
                 return cx.error(codes::OP_SHAPE, format!("input {i} must have one element")).fail();
             }
         }
         cx.require_type(scale, |t| t == ElemType::F32, "float")?;
-        let elem = match cx.tensor_opt(zero)? {
+        let elem = match cx.tensor_opt(zero) {
             Some(t) => t.elem,
-            None => cx.tensor(operands.first().map_or(0, |o| o.0))?.elem,
+            None => cx.tensor(operands.first().map_or(0, |o| o.0)).elem,
         };
-        let mut sub = InferCx {
-            syms: cx.syms,
-            origin: cx.origin,
-            inputs: &inner,
-            since: self.since,
-            names: vec![],
-            declared: vec![None],
-            outputs: vec![None],
-        };
+        let mut sub = InferCx::new(cx.syms, cx.origin, &inner, self.since);
         self.op.infer(&mut sub)?;
         let out = sub.outputs.into_iter().next().flatten();
         match out {

@@ -105,7 +105,7 @@ impl Operator for Random {
             );
             return Ok(());
         }
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         let elem = self.dtype.unwrap_or(t.elem);
         let dims = match self.kind {
             Kind::Multinomial { samples } => {

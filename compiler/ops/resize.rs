@@ -143,7 +143,7 @@ impl Operator for Resize {
     }
 
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let x = cx.tensor(0)?.clone();
+        let x = cx.tensor(0).clone();
         if x.elem == ElemType::Str
             && (!matches!(self.filter, Filter::Nearest(_)) || self.transform == Transform::Crop)
         {
@@ -159,7 +159,7 @@ impl Operator for Resize {
         }
         let axes = self.resized(cx, x.rank())?;
         let mut dims = x.dims.clone();
-        let sizes = cx.tensor_opt(3)?.is_some_and(|t| self.by_sizes(Some(&t.dims)));
+        let sizes = cx.tensor_opt(3).is_some_and(|t| self.by_sizes(Some(&t.dims)));
         let scales = self.scale_values(cx.constant(self.scales_at()).and_then(|c| c.to_f64s()));
         let mut asked = vec![];
         if self.transform == Transform::Crop {

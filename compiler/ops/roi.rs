@@ -75,17 +75,17 @@ impl Operator for Roi {
         }
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (x, rois) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        let (x, rois) = (cx.tensor(0).clone(), cx.tensor(1).clone());
         cx.require(
             x.rank() == 4 && rois.rank() == 2,
             codes::OP_SHAPE,
             "the input must have rank 4 and the regions rank 2",
         )?;
         let columns = if self.align.is_some() { 4 } else { 5 };
-        cx.require_eq(rois.dims[1], Dim::constant(columns), "a region has another number of values")?;
+        cx.require_eq(rois.dims[1], Dim::constant(columns), "a region has another number of values");
         if self.align.is_some() {
-            let n = cx.tensor(2)?.count();
-            cx.require_eq(n, rois.dims[0], "batch_indices does not have one value for each region")?;
+            let n = cx.tensor(2).count();
+            cx.require_eq(n, rois.dims[0], "batch_indices does not have one value for each region");
         }
         cx.set(0, x.elem, vec![rois.dims[0], x.dims[1], self.bins[0].into(), self.bins[1].into()]);
         Ok(())

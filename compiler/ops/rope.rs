@@ -58,14 +58,14 @@ impl Operator for Rope {
         Ok(op)
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let x = cx.tensor(0)?.clone();
+        let x = cx.tensor(0).clone();
         let (cos, sin) = if self.microsoft { (2, 3) } else { (1, 2) };
-        let caches = [cx.tensor(cos)?.clone(), cx.tensor(sin)?.clone()];
+        let caches = [cx.tensor(cos).clone(), cx.tensor(sin).clone()];
         cx.require(matches!(x.rank(), 3 | 4), codes::OP_SHAPE, "the input must have rank 3 or 4")?;
         if x.rank() == 3 && self.heads == 0 && (!self.microsoft || self.turning > 0) {
             return cx.error(codes::OP_ATTRIBUTE, "an input of rank 3 needs the attribute num_heads").fail();
         }
-        let positions = cx.tensor_opt(if self.microsoft { 1 } else { 3 })?.cloned();
+        let positions = cx.tensor_opt(if self.microsoft { 1 } else { 3 }).cloned();
         let by_position = positions.is_some();
         for c in &caches {
             if c.rank() != if by_position { 2 } else { 3 } {
@@ -83,7 +83,7 @@ impl Operator for Rope {
                 x.dims[2].modulo(size),
                 Dim::constant(0),
                 "the heads do not divide the hidden size",
-            )?;
+            );
         }
         cx.syms.require_at_most(half * 2, size);
         let (batch, tokens) = (x.dims[0], x.dims[x.rank() - 2]);
@@ -92,20 +92,20 @@ impl Operator for Rope {
                 c.dims[c.rank() - 1],
                 half,
                 "the last dimension of cosines and sines is not half of what turns",
-            )?;
+            );
             if !by_position {
-                cx.require_eq(c.dims[0], batch, "the batch of cosines and sines does not fit")?;
-                cx.require_eq(c.dims[1], tokens, "the length of cosines and sines does not fit")?;
+                cx.require_eq(c.dims[0], batch, "the batch of cosines and sines does not fit");
+                cx.require_eq(c.dims[1], tokens, "the length of cosines and sines does not fit");
             }
         }
         if let Some(p) = positions {
             match p.dims[..] {
                 [b, s] => {
-                    cx.require_eq(b, batch, "position_ids does not fit the batch")?;
-                    cx.require_eq(s, tokens, "position_ids does not fit the sequence")?;
+                    cx.require_eq(b, batch, "position_ids does not fit the batch");
+                    cx.require_eq(s, tokens, "position_ids does not fit the sequence");
                 }
                 [one] if self.microsoft => {
-                    cx.require_eq(one, Dim::constant(1), "position_ids of rank 1 must have one value")?
+                    cx.require_eq(one, Dim::constant(1), "position_ids of rank 1 must have one value")
                 }
                 _ => return cx.error(codes::OP_SHAPE, "position_ids must have rank 2").fail(),
             }

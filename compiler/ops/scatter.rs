@@ -57,7 +57,7 @@ impl Operator for Scatter {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         if let Scatter::Elements { join: Some(op), .. } | Scatter::Nd { join: Some(op) } = self
             && let Some(why) = irreducible(t.elem, *op)
         {
@@ -65,7 +65,7 @@ impl Operator for Scatter {
         }
         match self {
             Scatter::Elements { axis, .. } => {
-                let (i, u) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+                let (i, u) = (cx.tensor(1).clone(), cx.tensor(2).clone());
                 let axis = cx.axis(*axis, t.rank())?;
                 cx.require(
                     i.rank() == t.rank() && u.rank() == t.rank(),
@@ -73,14 +73,14 @@ impl Operator for Scatter {
                     "data, indices and updates must have the same rank",
                 )?;
                 for d in 0..t.rank() {
-                    cx.require_eq(i.dims[d], u.dims[d], "indices and updates differ in shape")?;
+                    cx.require_eq(i.dims[d], u.dims[d], "indices and updates differ in shape");
                     if d != axis {
                         cx.syms.require_at_most(i.dims[d], t.dims[d]);
                     }
                 }
             }
             Scatter::Nd { .. } => {
-                let (i, u) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+                let (i, u) = (cx.tensor(1).clone(), cx.tensor(2).clone());
                 let last = i
                     .dims
                     .last()
@@ -106,11 +106,11 @@ impl Operator for Scatter {
                     "the updates do not fit indices and data",
                 )?;
                 for (a, b) in u.dims.iter().zip(want) {
-                    cx.require_eq(*a, b, "the updates do not fit indices and data")?;
+                    cx.require_eq(*a, b, "the updates do not fit indices and data");
                 }
             }
             Scatter::Tensor { axis, .. } => {
-                let u = cx.tensor(1)?.clone();
+                let u = cx.tensor(1).clone();
                 let axis = cx.axis(*axis, t.rank())?;
                 cx.require(
                     axis != 0 && u.rank() == t.rank(),
@@ -118,16 +118,16 @@ impl Operator for Scatter {
                     "cache and update must have the same rank, and the axis must not be the batch's",
                 )?;
                 for d in (0..t.rank()).filter(|d| *d != axis) {
-                    cx.require_eq(u.dims[d], t.dims[d], "cache and update differ in shape")?;
+                    cx.require_eq(u.dims[d], t.dims[d], "cache and update differ in shape");
                 }
                 cx.syms.require_at_most(u.dims[axis], t.dims[axis]);
-                if let Some(w) = cx.tensor_opt(2)? {
+                if let Some(w) = cx.tensor_opt(2) {
                     cx.require(
                         w.rank() == 1,
                         codes::OP_SHAPE,
                         "there must be one position for each batch element",
                     )?;
-                    cx.require_eq(w.dims[0], t.dims[0], "there must be one position for each batch element")?;
+                    cx.require_eq(w.dims[0], t.dims[0], "there must be one position for each batch element");
                 }
             }
         }

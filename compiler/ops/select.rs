@@ -35,9 +35,9 @@ impl Operator for Select {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         if *self != Select::Where {
-            let t = cx.tensor(0)?;
+            let t = cx.tensor(0);
             for i in 1..cx.inputs.len() {
-                if let Some(b) = cx.tensor_opt(i)?
+                if let Some(b) = cx.tensor_opt(i)
                     && b.count().as_const() != Some(1)
                 {
                     return cx.error(codes::OP_SHAPE, "the bounds of Clip must be scalars").fail();
@@ -46,8 +46,8 @@ impl Operator for Select {
             cx.set(0, t.elem, t.dims.clone());
             return Ok(());
         }
-        let elem = cx.tensor(1)?.elem;
-        let (c, a, b) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
+        let elem = cx.tensor(1).elem;
+        let (c, a, b) = (cx.tensor(0), cx.tensor(1), cx.tensor(2));
         let shape = cx.broadcast(&[&c.dims, &a.dims, &b.dims])?;
         let known = match (cx.ints_value(0), cx.dims_value(1), cx.dims_value(2)) {
             (Some(c), Some(a), Some(b)) if shape.len() <= 1 => {

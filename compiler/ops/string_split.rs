@@ -33,7 +33,7 @@ impl Operator for StringSplit {
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         let size = cx.size(0, t.rank(), t.rank() + 1);
         cx.set(0, ElemType::Str, [t.dims.as_slice(), &[size]].concat());
         cx.set(1, ElemType::I64, t.dims);

@@ -127,7 +127,7 @@ impl Operator for Svm {
             features,
             Dim::from(list.len() / rows),
             "the vectors do not fit the number of features",
-        )?;
+        );
         if self.rho.is_empty() {
             return wrong(cx, "rho is missing".into());
         }

@@ -60,7 +60,7 @@ impl Operator for Tokenizer {
         Ok(Tokenizer { mark, pad, least, how })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         cx.require((1..=2).contains(&t.rank()), codes::OP_SHAPE, "Tokenizer takes a vector or a matrix")?;
         if let How::Separators(list) = &self.how
             && limits::SEPARATORS.exceeded_by(list.len() as u64)

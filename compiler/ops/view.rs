@@ -50,7 +50,7 @@ impl Operator for View {
             cx.set_type(0, o.ty.clone(), o.known.clone());
             return Ok(());
         }
-        let t = cx.tensor(0)?.clone();
+        let t = cx.tensor(0).clone();
         if self.asks_input() && runtime::late(cx, 1) {
             let n = runtime::need_length(
                 cx,
@@ -251,10 +251,10 @@ fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) ->
                 "the input's size is not a multiple of the shape's",
             )?;
             if dims[i] * others != total {
-                cx.require_eq(dims[i] * others, total, "the input's size is not a multiple of the shape's")?;
+                cx.require_eq(dims[i] * others, total, "the input's size is not a multiple of the shape's");
             }
         }
-        None => cx.require_eq(others, total, "the shapes have different numbers of elements")?,
+        None => cx.require_eq(others, total, "the shapes have different numbers of elements"),
     }
     Ok(dims)
 }
@@ -283,7 +283,7 @@ fn squeeze(cx: &mut InferCx, from: &[Dim], attr: &Option<Vec<i64>>) -> Result<Ve
     match axes(cx, attr, from.len())? {
         Some(list) => {
             for a in &list {
-                cx.require_eq(from[*a], Dim::constant(1), &format!("axis {a} can not be squeezed"))?;
+                cx.require_eq(from[*a], Dim::constant(1), &format!("axis {a} can not be squeezed"));
             }
             Ok(from.iter().enumerate().filter(|(i, _)| !list.contains(i)).map(|(_, d)| *d).collect())
         }

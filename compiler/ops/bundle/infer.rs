@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Length and number of columns of a table.
 pub(super) fn table(cx: &InferCx, i: usize) -> Result<(Dim, Dim)> {
-    match cx.tensor(i)?.dims[..] {
+    match cx.tensor(i).dims[..] {
         [len, columns] => Ok((len, columns)),
         _ => Err(Failure::bug("bundle", "a table has rows and columns")),
     }
@@ -35,8 +35,7 @@ fn rank(cx: &InferCx, columns: Dim) -> Result<usize> {
 
 /// Members -> table, data. The first `like` operands only determine the element type.
 pub(super) fn pack(cx: &mut InferCx, elem: Option<ElemType>, rank: usize, like: usize) -> Result<()> {
-    let types: Vec<TensorType> =
-        (0..cx.inputs.len()).map(|i| cx.tensor(i).cloned()).collect::<Result<_>>()?;
+    let types: Vec<TensorType> = (0..cx.inputs.len()).map(|i| cx.tensor(i).clone()).collect();
     let elem = elem
         .or(types.first().map(|t| t.elem))
         .ok_or_else(|| Failure::bug("bundle", "a sequence without an element type"))?;
@@ -62,7 +61,7 @@ pub(super) fn pack(cx: &mut InferCx, elem: Option<ElemType>, rank: usize, like: 
 /// Table, data -> member.
 pub(super) fn at(cx: &mut InferCx, dims: Option<&Vec<Option<i64>>>) -> Result<()> {
     let (_, columns) = table(cx, 0)?;
-    let data = cx.tensor(1)?.clone();
+    let data = cx.tensor(1).clone();
     let rank = rank(cx, columns)?;
     let known = dims.filter(|d| d.len() == rank);
     let size = |cx: &mut InferCx, d: usize| match known.and_then(|k| k[d]) {
@@ -78,7 +77,7 @@ pub(super) fn at(cx: &mut InferCx, dims: Option<&Vec<Option<i64>>>) -> Result<()
 /// Table, data, member -> table, data.
 pub(super) fn insert(cx: &mut InferCx) -> Result<()> {
     let (len, columns) = table(cx, 0)?;
-    let (data, x) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+    let (data, x) = (cx.tensor(1).clone(), cx.tensor(2).clone());
     if data.elem != x.elem {
         return cx
             .error(codes::OP_TYPE, "the tensor has another element type than the members of the sequence")
@@ -115,9 +114,9 @@ pub(super) fn has(cx: &mut InferCx) -> Result<()> {
 /// Tensor, sizes -> table, data.
 pub(super) fn split(cx: &mut InferCx, s: &Split) -> Result<()> {
     let Split { axis, keepdims } = s;
-    let t = cx.tensor(0)?.clone();
+    let t = cx.tensor(0).clone();
     let axis = cx.axis(*axis, t.rank())?;
-    let given = cx.tensor_opt(1)?.cloned();
+    let given = cx.tensor_opt(1).cloned();
     let columns = t.rank() as i64 + HEAD - i64::from(given.is_none() && !keepdims);
     let len = match &given {
         None => t.dims[axis],
@@ -144,7 +143,7 @@ pub(super) fn split(cx: &mut InferCx, s: &Split) -> Result<()> {
 pub(super) fn concat(cx: &mut InferCx, c: &Concat) -> Result<()> {
     let Concat { axis, new_axis } = c;
     let (len, columns) = table(cx, 0)?;
-    let data = cx.tensor(1)?.clone();
+    let data = cx.tensor(1).clone();
     let rank = rank(cx, columns)? + usize::from(*new_axis);
     let axis = cx.axis(*axis, rank)?;
     let dims: Vec<Dim> =
@@ -156,13 +155,13 @@ pub(super) fn concat(cx: &mut InferCx, c: &Concat) -> Result<()> {
 
 /// Scores -> rows of `n`.
 pub(super) fn rows(cx: &mut InferCx, n: i64) -> Result<()> {
-    let t = cx.tensor(0)?.clone();
+    let t = cx.tensor(0).clone();
     let dims = match t.dims[..] {
         [c] => vec![Dim::constant(1), c],
         [_, _] => t.dims.clone(),
         _ => return cx.error(codes::OP_SHAPE, "the scores must be one row or a matrix").fail(),
     };
-    cx.require_eq(dims[1], Dim::constant(n), "there must be a key for each score")?;
+    cx.require_eq(dims[1], Dim::constant(n), "there must be a key for each score");
     cx.set(0, t.elem, vec![dims[0], Dim::constant(n)]);
     Ok(())
 }

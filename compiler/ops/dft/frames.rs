@@ -8,7 +8,7 @@ impl Dft {
             return cx.error(codes::OP_SHAPE, "the signal must have rank 3, or rank 2 if it is real").fail();
         };
         let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());
-        let window = cx.tensor_opt(2)?.map(|w| w.count());
+        let window = cx.tensor_opt(2).map(|w| w.count());
         let length = match (window, cx.has(3)) {
             (Some(w), false) => Some(w),
             (None, false) => {
@@ -37,7 +37,7 @@ impl Dft {
             return Ok(());
         };
         if let Some(w) = window {
-            cx.require_eq(w, length, "the window is not as long as a frame")?;
+            cx.require_eq(w, length, "the window is not as long as a frame");
         }
         for d in [step, length] {
             cx.syms.require_at_most(Dim::constant(1), d);

@@ -68,8 +68,8 @@ impl Query {
 impl MsAttention {
     pub(super) fn infer_group(&self, cx: &mut InferCx, g: &Group) -> Result<()> {
         let q = self.query(cx, g)?;
-        let n = cx.tensor(input::LENGTHS)?.count();
-        cx.require_eq(n, q.batch, "seqlens_k does not have one value for each sample")?;
+        let n = cx.tensor(input::LENGTHS).count();
+        cx.require_eq(n, q.batch, "seqlens_k does not have one value for each sample");
         rotation(cx, g)?;
         let (caches, before) = caches(cx, g, &q)?;
         self.weights(cx, &q)?;
@@ -95,8 +95,8 @@ impl MsAttention {
     }
     /// Checks query, key and value against each other.
     fn query(&self, cx: &mut InferCx, g: &Group) -> Result<Query> {
-        let q = cx.tensor(input::QUERY)?.clone();
-        let (k, v) = (cx.tensor_opt(input::KEY)?.cloned(), cx.tensor_opt(input::VALUE)?.cloned());
+        let q = cx.tensor(input::QUERY).clone();
+        let (k, v) = (cx.tensor_opt(input::KEY).cloned(), cx.tensor_opt(input::VALUE).cloned());
         cx.require(
             q.rank() == 3 && k.is_some() == v.is_some(),
             codes::OP_SHAPE,
@@ -104,11 +104,11 @@ impl MsAttention {
         )?;
         let size = self.group_size(&q.dims, k.is_some(), g.kv_heads);
         let hidden = size * (self.heads + if k.is_some() { 0 } else { 2 * g.kv_heads });
-        cx.require_eq(hidden, q.dims[2], "the heads do not divide the query")?;
+        cx.require_eq(hidden, q.dims[2], "the heads do not divide the query");
         for t in [&k, &v].into_iter().flatten() {
             cx.require(t.rank() == 3, codes::OP_SHAPE, "key and value must have rank 3")?;
             for (a, b) in t.dims.iter().zip([q.dims[0], q.dims[1], size * g.kv_heads]) {
-                cx.require_eq(*a, b, "key and value do not fit the query")?;
+                cx.require_eq(*a, b, "key and value do not fit the query");
             }
         }
         Ok(Query { elem: q.elem, batch: q.dims[0], tokens: q.dims[1], size })
@@ -126,9 +126,9 @@ impl MsAttention {
         for (i, count, message) in
             [(query, q.size, norm), (key, q.size, norm), (input::SINKS, Dim::constant(self.heads), sink)]
         {
-            if let Some(t) = cx.tensor_opt(i)? {
+            if let Some(t) = cx.tensor_opt(i) {
                 let n = t.count();
-                cx.require_eq(n, count, message)?;
+                cx.require_eq(n, count, message);
             }
         }
         Ok(())
@@ -145,7 +145,7 @@ impl MsAttention {
             "sliding_window_cache needs past_key and past_value: their size is the capacity",
         )?;
         cx.syms.require_at_most(Dim::constant(g.window), before);
-        match cx.tensor_opt(input::BIAS)?.filter(|b| b.rank() == 4).map(|b| b.dims[3]) {
+        match cx.tensor_opt(input::BIAS).filter(|b| b.rank() == 4).map(|b| b.dims[3]) {
             Some(columns) => self.check_bias(cx, input::BIAS, q.scores(columns)),
             None => Ok(()),
         }
@@ -177,7 +177,7 @@ fn rotation(cx: &mut InferCx, g: &Group) -> Result<()> {
         return cx.error(codes::OP_ARITY, "do_rotary needs cos_cache and sin_cache").fail();
     }
     for (i, name, rank) in RANKS {
-        if let Some(t) = cx.tensor_opt(i)?.filter(|t| t.rank() != rank) {
+        if let Some(t) = cx.tensor_opt(i).filter(|t| t.rank() != rank) {
             let found = t.rank().to_string();
             return cx
                 .error(codes::OP_SHAPE, format!("{name} must have rank {rank}"))
@@ -185,10 +185,9 @@ fn rotation(cx: &mut InferCx, g: &Group) -> Result<()> {
                 .fail();
         }
     }
-    if let (Some(cos), Some(sin)) = (cx.tensor_opt(input::COS)?.cloned(), cx.tensor_opt(input::SIN)?.cloned())
-    {
+    if let (Some(cos), Some(sin)) = (cx.tensor_opt(input::COS).cloned(), cx.tensor_opt(input::SIN).cloned()) {
         for (a, b) in sin.dims.iter().zip(&cos.dims) {
-            cx.require_eq(*a, *b, "cos_cache and sin_cache differ in shape")?;
+            cx.require_eq(*a, *b, "cos_cache and sin_cache differ in shape");
         }
     }
     Ok(())
@@ -202,7 +201,7 @@ fn caches(cx: &mut InferCx, g: &Group, q: &Query) -> Result<([(ElemType, Dim); 2
         if g.quantized[i] {
             caches[i] = cache::infer(cx, g, i, q.size)?;
         }
-        let Some(p) = cx.tensor_opt(input::PAST[i])?.cloned() else { continue };
+        let Some(p) = cx.tensor_opt(input::PAST[i]).cloned() else { continue };
         cx.require(
             p.rank() == 4 && p.elem == caches[i].0,
             codes::OP_FEATURE,
@@ -211,7 +210,7 @@ fn caches(cx: &mut InferCx, g: &Group, q: &Query) -> Result<([(ElemType, Dim); 2
         tokens = p.dims[2];
         let both = *first.get_or_insert(tokens);
         for (a, b) in p.dims.iter().zip([q.batch, Dim::constant(g.kv_heads), both, caches[i].1]) {
-            cx.require_eq(*a, b, "the past does not fit")?;
+            cx.require_eq(*a, b, "the past does not fit");
         }
     }
     Ok((caches, tokens))

@@ -21,7 +21,7 @@ impl MsAttention {
     /// Checks a padding mask of any supported shape: input `i`.
     pub(super) fn check_mask(&self, cx: &mut InferCx, i: usize, of: Extents, shared: bool) -> Result<()> {
         let Extents { batch, queries, keys } = of;
-        let Some(m) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
+        let Some(m) = cx.tensor_opt(i).cloned() else { return Ok(()) };
         if is_dummy(&m.dims) {
             return Ok(());
         }
@@ -31,34 +31,36 @@ impl MsAttention {
                 if cx.syms.eq(n, batch * 2) == crate::sym::Answer::Yes {
                     return Ok(());
                 }
-                cx.require_eq(n, batch, "a mask of rank 1 must have one value for each sample, or two")
+                cx.require_eq(n, batch, "a mask of rank 1 must have one value for each sample, or two");
             }
             [b, t] => {
-                cx.require_eq(b, batch, "the mask does not fit the batch")?;
-                cx.require_eq(t, total, "the mask does not have one value for each key")
+                cx.require_eq(b, batch, "the mask does not fit the batch");
+                cx.require_eq(t, total, "the mask does not have one value for each key");
             }
             [b, s, t] => {
-                cx.require_eq(b, batch, "the mask does not fit the batch")?;
-                cx.require_eq(s, queries, "the mask does not fit the queries")?;
-                cx.require_eq(t, total, "the mask does not fit the keys")
+                cx.require_eq(b, batch, "the mask does not fit the batch");
+                cx.require_eq(s, queries, "the mask does not fit the queries");
+                cx.require_eq(t, total, "the mask does not fit the keys");
             }
             // A square matrix, from which queries and keys use a part.
             [b, one, rows, columns] if matches!(self.kind, Kind::Attention(..)) && !shared => {
-                cx.require_eq(b, batch, "the mask does not fit the batch")?;
-                cx.require_eq(one, 1.into(), "the mask must have one plane for all heads")?;
-                cx.require_eq(rows, columns, "a mask of rank 4 must be square")?;
+                cx.require_eq(b, batch, "the mask does not fit the batch");
+                cx.require_eq(one, 1.into(), "the mask must have one plane for all heads");
+                cx.require_eq(rows, columns, "a mask of rank 4 must be square");
                 cx.syms.require_at_most(keys, columns);
-                Ok(())
             }
-            _ => cx
-                .error(codes::OP_FEATURE, format!("a mask of rank {} is not supported", m.rank()))
-                .help("use a mask [batch, keys] or [batch, queries, keys], or an attention bias")
-                .fail(),
+            _ => {
+                return cx
+                    .error(codes::OP_FEATURE, format!("a mask of rank {} is not supported", m.rank()))
+                    .help("use a mask [batch, keys] or [batch, queries, keys], or an attention bias")
+                    .fail();
+            }
         }
+        Ok(())
     }
     /// Checks a bias that is added to scores: input `i`.
     pub(super) fn check_bias(&self, cx: &mut InferCx, i: usize, of: Extents) -> Result<()> {
-        let Some(b) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
+        let Some(b) = cx.tensor_opt(i).cloned() else { return Ok(()) };
         let full = [of.batch, Dim::constant(self.heads), of.queries, of.keys];
         cx.require(b.rank() == 4, codes::OP_SHAPE, "the attention bias must have rank 4")?;
         cx.require_broadcast_to(&b.dims, &full, "the attention bias does not broadcast to the scores")

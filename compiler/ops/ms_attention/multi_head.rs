@@ -4,7 +4,7 @@ use super::*;
 
 impl MsAttention {
     pub(super) fn infer_multi_head(&self, cx: &mut InferCx) -> Result<()> {
-        let [q, k, v] = [0, 1, 2].map(|i| cx.tensor_opt(i).ok().flatten().cloned());
+        let [q, k, v] = [0, 1, 2].map(|i| cx.tensor_opt(i).cloned());
         let Some(q) = q else { return cx.error(codes::OP_ARITY, "the query is missing").fail() };
         let Some(g) =
             self.given(&q.dims, k.as_ref().map(|t| t.dims.as_slice()), v.as_ref().map(|t| t.dims.as_slice()))
@@ -17,24 +17,24 @@ impl MsAttention {
                 .fail();
         };
         let heads = Dim::constant(self.heads);
-        let parts = |cx: &mut InferCx, d: &[Dim], n: i64| -> Result<()> {
-            cx.require_eq(d[2], heads, "the packed input has another number of heads")?;
-            cx.require_eq(d[3], Dim::constant(n), "the packed input has another number of parts")
+        let parts = |cx: &mut InferCx, d: &[Dim], n: i64| {
+            cx.require_eq(d[2], heads, "the packed input has another number of heads");
+            cx.require_eq(d[3], Dim::constant(n), "the packed input has another number of parts");
         };
         if q.rank() == 5 {
-            parts(cx, &q.dims, 3)?;
+            parts(cx, &q.dims, 3);
         } else {
-            cx.require_eq(q.dims[2], heads * g.size, "the heads do not divide the query")?;
+            cx.require_eq(q.dims[2], heads * g.size, "the heads do not divide the query");
         }
         match (&k, &v) {
             (Some(k), None) => {
-                parts(cx, &k.dims, 2)?;
-                cx.require_eq(k.dims[4], g.size, "query and key have different head sizes")?;
+                parts(cx, &k.dims, 2);
+                cx.require_eq(k.dims[4], g.size, "query and key have different head sizes");
             }
             (Some(k), Some(v)) if k.rank() == 3 => {
-                cx.require_eq(k.dims[2], q.dims[2], "query and key have different hidden sizes")?;
-                cx.require_eq(v.dims[2], heads * g.value_size, "the heads do not divide the value")?;
-                cx.require_eq(v.dims[1], g.keys, "key and value have different lengths")?;
+                cx.require_eq(k.dims[2], q.dims[2], "query and key have different hidden sizes");
+                cx.require_eq(v.dims[2], heads * g.value_size, "the heads do not divide the value");
+                cx.require_eq(v.dims[1], g.keys, "key and value have different lengths");
             }
             (Some(k), Some(v)) => {
                 for (a, b) in k.dims.iter().chain(&v.dims).zip([
@@ -47,20 +47,20 @@ impl MsAttention {
                     g.keys,
                     g.value_size,
                 ]) {
-                    cx.require_eq(*a, b, "key and value do not fit the query")?;
+                    cx.require_eq(*a, b, "key and value do not fit the query");
                 }
             }
             _ => {}
         }
         for t in [&k, &v].into_iter().flatten() {
-            cx.require_eq(t.dims[0], g.batch, "the batches differ")?;
+            cx.require_eq(t.dims[0], g.batch, "the batches differ");
         }
-        if let Some(b) = cx.tensor_opt(3)? {
+        if let Some(b) = cx.tensor_opt(3) {
             let n = b.count();
-            cx.require_eq(n, heads * (g.size * 2 + g.value_size), "the bias does not fit the hidden sizes")?;
+            cx.require_eq(n, heads * (g.size * 2 + g.value_size), "the bias does not fit the hidden sizes");
         }
         let mut keys = g.keys;
-        let past = [cx.tensor_opt(6)?.cloned(), cx.tensor_opt(7)?.cloned()];
+        let past = [cx.tensor_opt(6).cloned(), cx.tensor_opt(7).cloned()];
         cx.require(
             past[0].is_some() == past[1].is_some(),
             codes::OP_ARITY,
@@ -71,7 +71,7 @@ impl MsAttention {
             cx.require(p.rank() == 4, codes::OP_SHAPE, "the past must have rank 4")?;
             keys = if cx.has(8) { p.dims[2] } else { g.keys + p.dims[2] };
             for (a, b) in p.dims.iter().zip([g.batch, heads, p.dims[2], size]) {
-                cx.require_eq(*a, b, "the past does not fit")?;
+                cx.require_eq(*a, b, "the past does not fit");
             }
         }
         let shared = cx.has(8);

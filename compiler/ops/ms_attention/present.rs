@@ -39,8 +39,9 @@ pub(super) fn check_shared(cx: &mut InferCx, past: usize, count: usize) -> Resul
         "a past that shares its buffer with the present needs \
             past_sequence_length, and that needs a past",
     )?;
-    let n = cx.tensor(count)?.count();
-    cx.require_eq(n, 1.into(), "past_sequence_length must be one number")
+    let n = cx.tensor(count).count();
+    cx.require_eq(n, 1.into(), "past_sequence_length must be one number");
+    Ok(())
 }
 
 /// The number of columns that the mask or the bias of input `i` must have: all keys, or any number if only
@@ -49,7 +50,7 @@ pub(super) fn columns(cx: &mut InferCx, i: usize, keys: Dim, shared: bool) -> Re
     if !shared {
         return Ok(keys);
     }
-    let last = cx.tensor_opt(i)?.filter(|t| t.rank() > 1).and_then(|t| t.dims.last().copied());
+    let last = cx.tensor_opt(i).filter(|t| t.rank() > 1).and_then(|t| t.dims.last().copied());
     Ok(last.unwrap_or(keys))
 }
 

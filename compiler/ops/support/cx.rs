@@ -4,8 +4,9 @@ use crate::diag::{Code, Error, Origin, Result, codes};
 use crate::nest::{self, BinOp, Buf, Expr, KernelBuilder, Module, Status, Stmt};
 use crate::sym::{Answer, Dim, Range, Sym, SymKind, SymTable};
 use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
+use std::cell::OnceCell;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The contents of a value, as far as they are known at compile time.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +49,11 @@ pub struct InferCx<'a> {
     pub declared: Vec<Option<Vec<Dim>>>,
     /// Results: type and contents of each output.
     pub outputs: Vec<Option<(ValueType, Known)>>,
+    failure: OnceCell<Error>,
 }
+
+/// The type of an operand that is missing, until the error about it is reported.
+static NO_TENSOR: LazyLock<TensorType> = LazyLock::new(|| TensorType::new(ElemType::F32, []));
 
 /// An error with the types of the operands.
 pub fn with_operands(e: Error, inputs: &[Option<Operand>], syms: &SymTable) -> Error {
@@ -56,7 +61,28 @@ pub fn with_operands(e: Error, inputs: &[Option<Operand>], syms: &SymTable) -> E
     given.fold(e, |e, (i, o)| e.row(format!("input {i} \"{}\"", o.name), o.ty.display(syms)))
 }
 
+/// Requirements on operands keep the first error, so that `infer` need not leave at each of them; what it infers
+/// afterwards is dropped ([`InferCx::check`]).
 impl<'a> InferCx<'a> {
+    /// The context of a node with unnamed outputs.
+    pub fn new(
+        syms: &'a mut SymTable,
+        origin: &'a Origin,
+        inputs: &'a [Option<Operand>],
+        since: i64,
+    ) -> InferCx<'a> {
+        let (names, declared, outputs) = (vec![], vec![], vec![]);
+        InferCx { syms, origin, inputs, since, names, declared, outputs, failure: OnceCell::new() }
+    }
+    /// The first error of a requirement, if there is one, else the result of `infer`.
+    pub fn check(&mut self, inferred: Result<()>) -> Result<()> {
+        self.failure.take().map_or(inferred, Error::fail)
+    }
+    /// Keeps an error, if it is the first one.
+    pub fn fail(&self, e: Error) {
+        // An error here says that there is an earlier one.
+        let _ = self.failure.set(e);
+    }
     /// An error about this node with the operands' types as rows.
     pub fn error(&self, code: Code, title: impl Into<String>) -> Error {
         with_operands(Error::new(code, title).at(self.origin), self.inputs, self.syms)
@@ -76,16 +102,20 @@ impl<'a> InferCx<'a> {
             None => Err(self.error(codes::OP_ARITY, format!("input {i} is missing")).into()),
         }
     }
-    /// Type of input `i`, which must be a tensor.
-    pub fn tensor(&self, i: usize) -> Result<&'a TensorType> {
-        match &self.operand(i)?.ty {
-            ValueType::Tensor(t) => Ok(t),
-            _ => Err(self.error(codes::OP_TYPE, format!("input {i} must be a tensor")).into()),
-        }
+    /// Type of input `i`, which must be a tensor; a scalar if it is none.
+    pub fn tensor(&self, i: usize) -> &'a TensorType {
+        let tensor = match self.inputs.get(i).and_then(|o| o.as_ref()) {
+            Some(o) => o.ty.as_tensor().ok_or((codes::OP_TYPE, "must be a tensor")),
+            None => Err((codes::OP_ARITY, "is missing")),
+        };
+        tensor.unwrap_or_else(|(code, what)| {
+            self.fail(self.error(code, format!("input {i} {what}")));
+            &NO_TENSOR
+        })
     }
     /// Type of input `i` if given.
-    pub fn tensor_opt(&self, i: usize) -> Result<Option<&'a TensorType>> {
-        if self.has(i) { self.tensor(i).map(Some) } else { Ok(None) }
+    pub fn tensor_opt(&self, i: usize) -> Option<&'a TensorType> {
+        self.has(i).then(|| self.tensor(i))
     }
     /// Constant contents of input `i` if known.
     pub fn constant(&self, i: usize) -> Option<Arc<ConstData>> {
@@ -146,7 +176,7 @@ impl<'a> InferCx<'a> {
         allowed: impl Fn(ElemType) -> bool,
         expected: &str,
     ) -> Result<ElemType> {
-        let t = self.tensor(i)?.elem;
+        let t = self.tensor(i).elem;
         if allowed(t) {
             return Ok(t);
         }
@@ -156,28 +186,22 @@ impl<'a> InferCx<'a> {
             .into())
     }
     /// Requires that two dims are equal: an error if they cannot be, a run-time check if that is unknown.
-    pub fn require_eq(&mut self, a: Dim, b: Dim, what: &str) -> Result<()> {
+    pub fn require_eq(&mut self, a: Dim, b: Dim, what: &str) {
         match self.syms.eq(a, b) {
-            Answer::Yes => Ok(()),
-            Answer::No => Err(self
-                .error(codes::OP_SHAPE, what)
-                .found_expected(a.display(self.syms).to_string(), b.display(self.syms).to_string())
-                .into()),
-            Answer::Unknown => {
-                self.syms.equate(a, b);
-                Ok(())
+            Answer::Yes => {}
+            Answer::No => {
+                let [found, expected] = [a, b].map(|d| d.display(self.syms).to_string());
+                self.fail(self.error(codes::OP_SHAPE, what).found_expected(found, expected));
             }
+            Answer::Unknown => self.syms.equate(a, b),
         }
     }
     /// Requires that a dim is 1 or equal to another, in the same way as [`InferCx::require_eq`].
-    pub fn require_repeatable(&mut self, d: Dim, size: Dim, what: &str) -> Result<()> {
+    pub fn require_repeatable(&mut self, d: Dim, size: Dim, what: &str) {
         match (self.syms.eq(d, size), self.syms.eq(d, Dim::constant(1))) {
-            (Answer::Yes, _) | (_, Answer::Yes) => Ok(()),
+            (Answer::Yes, _) | (_, Answer::Yes) => {}
             (_, Answer::No) => self.require_eq(d, size, what),
-            _ => {
-                self.syms.require_repeatable(d, size);
-                Ok(())
-            }
+            _ => self.syms.require_repeatable(d, size),
         }
     }
     /// The result of multidirectional broadcasting. Unproven conditions are recorded.
@@ -191,7 +215,8 @@ impl<'a> InferCx<'a> {
     pub fn require_broadcast_to(&mut self, from: &[Dim], to: &[Dim], otherwise: &str) -> Result<()> {
         let shape = self.broadcast(&[to, from])?;
         self.require(shape.len() == to.len(), codes::OP_SHAPE, otherwise)?;
-        shape.iter().zip(to).try_for_each(|(a, b)| self.require_eq(*a, *b, otherwise))
+        shape.iter().zip(to).for_each(|(a, b)| self.require_eq(*a, *b, otherwise));
+        Ok(())
     }
     /// A new symbol for a size that is known only at run time. `lower` defines it ([`LowerCx::define`]).
     pub fn fresh(&mut self, hint: &str) -> Sym {
@@ -240,6 +265,9 @@ impl<'a> InferCx<'a> {
     }
     /// Sets output `k`.
     pub fn set_type(&mut self, k: usize, ty: ValueType, known: Known) {
+        if self.failure.get().is_some() {
+            return;
+        }
         if self.outputs.len() <= k {
             self.outputs.resize(k + 1, None);
         }

@@ -209,7 +209,7 @@ pub fn top(k: &mut crate::nest::KernelBuilder, scores: Buf, o: &[Dim]) -> Expr {
 
 /// Rows and columns of input 0, which must be a matrix.
 pub fn matrix(cx: &InferCx) -> Result<(TensorType, Dim, Dim)> {
-    let t = cx.tensor(0)?.clone();
+    let t = cx.tensor(0).clone();
     match t.dims[..] {
         [n, c] => Ok((t, n, c)),
         _ => cx

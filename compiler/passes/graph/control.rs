@@ -159,16 +159,9 @@ impl Cx<'_> {
     fn size(&self, syms: &mut SymTable, k: usize, d: usize, rank: usize) -> Dim {
         let node = &self.g.nodes[self.n];
         let (names, declared) = (self.outer.names.clone(), self.outer.declared.clone());
-        InferCx {
-            syms,
-            origin: &node.origin,
-            inputs: &[],
-            since: node.schema.since,
-            names,
-            declared,
-            outputs: vec![],
-        }
-        .size(k, d, rank)
+        let mut cx = InferCx::new(syms, &node.origin, &[], node.schema.since);
+        (cx.names, cx.declared) = (names, declared);
+        cx.size(k, d, rank)
     }
     /// Types of the body's results; `None`, with findings, if it has errors.
     fn run(
@@ -275,17 +268,7 @@ impl Cx<'_> {
     }
     fn fresh(&self, syms: &mut SymTable, hint: &str) -> Dim {
         let node = &self.g.nodes[self.n];
-        InferCx {
-            syms,
-            origin: &node.origin,
-            inputs: &[],
-            since: node.schema.since,
-            names: vec![],
-            declared: vec![],
-            outputs: vec![],
-        }
-        .fresh(hint)
-        .into()
+        InferCx::new(syms, &node.origin, &[], node.schema.since).fresh(hint).into()
     }
     /// Adds the types of the final values of carried values.
     fn carried(&mut self, syms: &mut SymTable, at: usize, carried: &[TensorType], varies: &[Vec<bool>]) {

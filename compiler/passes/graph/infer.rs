@@ -199,15 +199,9 @@ impl Infer<'_> {
         let declared = node.outputs.iter().map(|v| self.hints[(*v)?].clone()).collect();
         let expands = matches!(node.op, Op::Control(_) | Op::Composite(_) | Op::Contrib(_));
         if !expands && !super::expand::complex::applies(node, operands) {
-            let mut cx = InferCx {
-                syms: self.syms,
-                origin: &node.origin,
-                inputs: operands,
-                since: node.schema.since,
-                names,
-                declared,
-                outputs: vec![None; node.outputs.len()],
-            };
+            let mut cx = InferCx::new(self.syms, &node.origin, operands, node.schema.since);
+            (cx.names, cx.declared) = (names, declared);
+            cx.outputs = vec![None; node.outputs.len()];
             return Ok(Some((node.op.infer(&mut cx), cx.outputs)));
         }
         let once = self.role != Role::Body;

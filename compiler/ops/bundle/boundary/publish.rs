@@ -7,7 +7,7 @@ pub fn infer(cx: &mut InferCx, list: &[Boundary]) -> Result<()> {
     for (k, b) in list.iter().enumerate() {
         let first = at + usize::from(b.form == Form::OptionalSequence);
         at += b.parts();
-        let data = cx.tensor(first + 1)?.clone();
+        let data = cx.tensor(first + 1).clone();
         if data.elem.is_packed() {
             return cx
                 .error(
@@ -18,9 +18,9 @@ pub fn infer(cx: &mut InferCx, list: &[Boundary]) -> Result<()> {
         }
         let mut b = Boundary { elem: data.elem, dims: Some(vec![]), ..b.clone() };
         if b.key.is_some() {
-            b.key = Some(cx.tensor(first)?.elem);
+            b.key = Some(cx.tensor(first).elem);
         } else {
-            let columns = cx.tensor(first)?.dims[1];
+            let columns = cx.tensor(first).dims[1];
             b.dims = columns.as_const().map(|c| vec![None; (c - HEAD).max(0) as usize]);
         }
         cx.set_type(k, b.ty(), Known::No);

@@ -15,7 +15,7 @@ use crate::tensor::ElemType;
 /// scale.
 pub(super) fn infer(cx: &mut InferCx, g: &Group, i: usize, size: Dim) -> Result<(ElemType, Dim)> {
     let (name, what) = (["k_scale", "v_scale"][i], ["past_key", "past_value"][i]);
-    let Some(elem) = cx.tensor_opt(input::PAST[i])?.map(|p| p.elem) else {
+    let Some(elem) = cx.tensor_opt(input::PAST[i]).map(|p| p.elem) else {
         let title = format!("a quantized cache needs the input {what}: it has the cache's type");
         return cx.error(codes::OP_FEATURE, title).fail();
     };
@@ -27,12 +27,12 @@ pub(super) fn infer(cx: &mut InferCx, g: &Group, i: usize, size: Dim) -> Result<
         let error = cx.error(codes::OP_TYPE, format!("{what} has the wrong type"));
         return error.found_expected(elem.to_string(), expected).fail();
     }
-    let Some(n) = cx.tensor_opt(input::SCALES[i])?.map(|s| s.count()) else {
+    let Some(n) = cx.tensor_opt(input::SCALES[i]).map(|s| s.count()) else {
         return cx.error(codes::OP_ARITY, format!("a quantized cache needs the input {name}")).fail();
     };
     if n.as_const() != Some(1) {
         let message = "a scale is one for all, or one for each key head and element";
-        cx.require_eq(n, size * g.kv_heads, message)?;
+        cx.require_eq(n, size * g.kv_heads, message);
     }
     Ok((elem, if g.bits == 4 { size.ceil_div(2) } else { size }))
 }
