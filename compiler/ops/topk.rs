@@ -105,13 +105,16 @@ impl Operator for TopK {
             None => (Method::new(cx, &row, &outer), None),
         };
         cx.kernel(|k| {
-            k.nest(LoopKind::Par, &outer, |k, o| match &short {
-                Some((when, counting)) => {
-                    let when = k.let_(when.clone());
-                    k.if_(when.clone(), |k| self.by(k, &row, o, counting));
-                    k.if_(Expr::un(UnOp::Not, when), |k| self.by(k, &row, o, &method));
+            k.nest(LoopKind::Par, &outer, |k, o| {
+                let row = &RowAt { row: &row, o };
+                match &short {
+                    Some((when, counting)) => {
+                        let when = k.let_(when.clone());
+                        k.if_(when.clone(), |k| self.by(k, row, counting));
+                        k.if_(Expr::un(UnOp::Not, when), |k| self.by(k, row, &method));
+                    }
+                    None => self.by(k, row, &method),
                 }
-                None => self.by(k, &row, o, &method),
             });
         });
         Ok(())
@@ -152,7 +155,7 @@ impl Method {
     }
 }
 
-/// The context of a row.
+/// What all rows have in common.
 struct Row {
     axis: usize,
     n: Dim,
@@ -163,43 +166,57 @@ struct Row {
     indices: Option<Buf>,
 }
 
-impl Row {
-    fn at(&self, o: &[Dim], i: Dim) -> Vec<Dim> {
-        o[..self.axis].iter().chain([&i]).chain(&o[self.axis..]).copied().collect()
+/// A row and its index among the rows.
+struct RowAt<'r> {
+    row: &'r Row,
+    o: &'r [Dim],
+}
+
+impl std::ops::Deref for RowAt<'_> {
+    type Target = Row;
+    fn deref(&self) -> &Row {
+        self.row
+    }
+}
+
+impl RowAt<'_> {
+    fn at(&self, i: Dim) -> Vec<Dim> {
+        let (before, after) = self.o.split_at(self.axis);
+        before.iter().chain([&i]).chain(after).copied().collect()
     }
     /// Stores the element at a position as result `j`.
-    fn take(&self, k: &mut KernelBuilder, o: &[Dim], j: Dim, position: Expr) {
+    fn take(&self, k: &mut KernelBuilder, j: Dim, position: Expr) {
         let i = k.let_(position);
-        let v = k.with_index(i.clone(), self.n, |k, i| k.load(self.x, &self.at(o, i)));
-        self.store(k, o, j, v, i);
+        let v = k.with_index(i.clone(), self.n, |k, i| k.load(self.x, &self.at(i)));
+        self.store(k, j, v, i);
     }
-    fn store(&self, k: &mut KernelBuilder, o: &[Dim], j: Dim, value: Expr, index: Expr) {
+    fn store(&self, k: &mut KernelBuilder, j: Dim, value: Expr, index: Expr) {
         for (buf, v) in [(self.values, value), (self.indices, index)] {
             if let Some(b) = buf {
-                k.store(b, &self.at(o, j), v);
+                k.store(b, &self.at(j), v);
             }
         }
     }
 }
 
 impl TopK {
-    fn by(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], method: &Method) {
+    fn by(&self, k: &mut KernelBuilder, row: &RowAt, method: &Method) {
         match method {
-            Method::Count(short) => self.by_counting(k, row, o, short),
-            Method::Select => self.select(k, row, o),
-            Method::Merge(order, merged) => self.sort(k, row, o, (*order, *merged)),
-            Method::Digits(digits, lists) => self.by_digits(k, row, o, *digits, lists),
-            Method::Keys(scratch) => self.by_keys(k, row, o, scratch),
+            Method::Count(short) => self.by_counting(k, row, short),
+            Method::Select => self.select(k, row),
+            Method::Merge(order, merged) => self.sort(k, row, (*order, *merged)),
+            Method::Digits(digits, lists) => self.by_digits(k, row, *digits, lists),
+            Method::Keys(scratch) => self.by_keys(k, row, scratch),
         }
     }
     /// Finds each result as the first element in order that comes after the previous result.
-    fn select(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim]) {
+    fn select(&self, k: &mut KernelBuilder, row: &RowAt) {
         let ty = row.ty;
         let (last, last_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
         k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
             let (best, best_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
             k.range(LoopKind::Seq, "i", 0, row.n, |k, i| {
-                let v = k.load(row.x, &row.at(o, i));
+                let v = k.load(row.x, &row.at(i));
                 let v = k.let_(v);
                 let after = self.after(k, ty, (v.clone(), i), (last, last_at));
                 let none = Expr::bin(BinOp::Lt, Expr::acc(best_at), runtime::int(0));
@@ -210,29 +227,29 @@ impl TopK {
             });
             k.set(last, Expr::acc(best));
             k.set(last_at, Expr::acc(best_at));
-            row.store(k, o, j, Expr::acc(best), Expr::acc(best_at));
+            row.store(k, j, Expr::acc(best), Expr::acc(best_at));
         });
     }
     /// Sorts the positions by digits.
-    fn by_digits(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], digits: i64, lists: &radix::Lists) {
-        radix::positions(k, o, row.n, digits, lists, |k, i| {
-            let v = k.load(row.x, &row.at(o, i));
+    fn by_digits(&self, k: &mut KernelBuilder, row: &RowAt, digits: i64, lists: &radix::Lists) {
+        radix::positions(k, row.o, row.n, digits, lists, |k, i| {
+            let v = k.load(row.x, &row.at(i));
             let key = radix::key(k, row.ty, v);
             if self.largest { Expr::un(UnOp::BitNot, key) } else { key }
         });
-        self.in_order(k, row, o, lists.order);
+        self.in_order(k, row, lists.order);
     }
     /// Stores the first elements of a list of positions as results.
-    fn in_order(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], order: Buf) {
+    fn in_order(&self, k: &mut KernelBuilder, row: &RowAt, order: Buf) {
         k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
-            let i = k.load(order, &[o, &[j]].concat());
-            row.take(k, o, j, i);
+            let i = k.load(order, &[row.o, &[j]].concat());
+            row.take(k, j, i);
         });
     }
     /// Merges sorted runs of 1, 2, 4, ... positions until there is one.
-    fn sort(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (order, merged): (Buf, Buf)) {
+    fn sort(&self, k: &mut KernelBuilder, row: &RowAt, (order, merged): (Buf, Buf)) {
         let (n, size) = (row.n, Expr::index(row.n));
-        let spot = |i: Dim| -> Vec<Dim> { o.iter().chain([&i]).copied().collect() };
+        let spot = |i: Dim| -> Vec<Dim> { row.o.iter().chain([&i]).copied().collect() };
         let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
         k.range(LoopKind::Seq, "i", 0, n, |k, i| k.store(order, &spot(i), Expr::index(i)));
         let width = k.acc(runtime::int(1));
@@ -253,7 +270,7 @@ impl TopK {
                 let element = |k: &mut KernelBuilder, run: Reg| {
                     k.with_index(Expr::acc(run), n, |k, i| {
                         let i = k.load(order, &spot(i));
-                        k.with_index(i, n, |k, i| k.load(row.x, &row.at(o, i)))
+                        k.with_index(i, n, |k, i| k.load(row.x, &row.at(i)))
                     })
                 };
                 let (va, vb) = (element(k, a), element(k, b));
@@ -274,7 +291,7 @@ impl TopK {
             k.update(BinOp::Add, width, Expr::acc(width));
         });
         k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
-        self.in_order(k, row, o, order);
+        self.in_order(k, row, order);
     }
     /// True if value `a` comes before `b`, regardless of their positions.
     fn before(&self, ty: ElemType, a: Expr, b: Expr) -> Expr {

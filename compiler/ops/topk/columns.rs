@@ -9,7 +9,7 @@
 use super::keys::{packed, position, spot};
 use super::limit::{self, Keys};
 use super::narrow::{self, Narrow};
-use super::{Row, TopK};
+use super::{Row, RowAt, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, UnOp};
 use crate::ops::LowerCx;
 use crate::ops::support::radix;
@@ -95,83 +95,83 @@ pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
 
 impl TopK {
     /// Computes one row.
-    pub(super) fn by_keys(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Scratch) {
+    pub(super) fn by_keys(&self, k: &mut KernelBuilder, row: &RowAt, s: &Scratch) {
         match s {
-            Scratch::Narrow(narrow) => self.narrow(k, row, o, narrow, None),
-            Scratch::Few(tops, List::Sorted(narrow)) => self.by_list(k, row, o, tops, narrow),
-            Scratch::Few(tops, List::Ranked(list)) => self.by_rank(k, row, o, tops, *list),
+            Scratch::Narrow(narrow) => self.narrow(k, row, narrow, None),
+            Scratch::Few(tops, List::Sorted(narrow)) => self.by_list(k, row, tops, narrow),
+            Scratch::Few(tops, List::Ranked(list)) => self.by_rank(k, row, tops, *list),
         }
     }
     /// Sorts the candidates, if not too many are equal.
-    fn by_list(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], tops: &Keys, narrow: &Narrow) {
+    fn by_list(&self, k: &mut KernelBuilder, row: &RowAt, tops: &Keys, narrow: &Narrow) {
         let wanted = row.count.as_const().unwrap_or(0);
         let entries = narrow.entries();
         // A number beyond the capacity means that the list is not used.
         let filled = k.acc(Expr::index(entries + 1));
         let limit = k.acc(int(i32::MIN.into()));
         k.if_(Expr::cmp_index(BinOp::Ge, row.n, tops.n * 2), |k| {
-            let lowest = self.tops(k, row, o, tops);
+            let lowest = self.tops(k, row, tops);
             let lowest = k.let_(lowest);
             k.set(limit, Expr::cast(ElemType::I32, ElemType::I64, lowest.clone()));
-            let reached = reached(k, o, tops, &lowest);
+            let reached = reached(k, row.o, tops, &lowest);
             k.if_(Expr::bin(BinOp::Le, reached, Expr::int(ElemType::I32, 2 * wanted)), |k| {
                 k.set(filled, int(0));
-                self.collect(k, row, o, (tops, lowest), (narrow, filled));
+                self.collect(k, row, (tops, lowest), (narrow, filled));
             });
         });
         let fits = k.let_(le(Expr::acc(filled), Expr::index(entries)));
         k.if_(fits.clone(), |k| {
-            narrow::sort(k, o, filled, narrow);
-            results(k, row, o, narrow.order, 0);
+            narrow::sort(k, row.o, filled, narrow);
+            results(k, row, narrow.order, 0);
         });
-        k.if_(Expr::un(UnOp::Not, fits), |k| self.narrow(k, row, o, narrow, Some(limit)));
+        k.if_(Expr::un(UnOp::Not, fits), |k| self.narrow(k, row, narrow, Some(limit)));
     }
     /// Inserts the candidates into a list.
-    fn by_rank(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], tops: &Keys, list: Buf) {
-        let lowest = self.tops(k, row, o, tops);
+    fn by_rank(&self, k: &mut KernelBuilder, row: &RowAt, tops: &Keys, list: Buf) {
+        let lowest = self.tops(k, row, tops);
         let lowest = k.let_(lowest);
         let columns = tops.n.as_const().unwrap_or(0);
         let by_column = |k: &mut KernelBuilder| {
-            self.pick(k, row, o, list, |k, f| {
-                self.candidates(k, row, o, (tops, lowest.clone()), &mut |k, new| drop(f(k, new)))
+            self.pick(k, row, list, |k, f| {
+                self.candidates(k, row, (tops, lowest.clone()), &mut |k, new| drop(f(k, new)))
             })
         };
         if tops.n == row.n {
             return by_column(k);
         }
         // If elements are equal, many columns have candidates. Such rows are read sequentially.
-        let reached = reached(k, o, tops, &lowest);
+        let reached = reached(k, row.o, tops, &lowest);
         let many = k.let_(Expr::bin(BinOp::Gt, reached, Expr::int(ElemType::I32, columns / MANY)));
         k.if_(many.clone(), |k| {
-            self.pick(k, row, o, list, |k, f| self.in_turn(k, row, o, (lowest.clone(), tops.limit), f))
+            self.pick(k, row, list, |k, f| self.in_turn(k, row, (lowest.clone(), tops.limit), f))
         });
         k.if_(Expr::un(UnOp::Not, many), by_column);
     }
     /// A limit, an i32, that is reached by at least as many column maxima as results are requested, and by
     /// hardly more.
-    fn tops(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Keys) -> Expr {
+    fn tops(&self, k: &mut KernelBuilder, row: &RowAt, s: &Keys) -> Expr {
         let (full, rest) = (row.n.floor_div(s.n), row.n.modulo(s.n));
         k.range(LoopKind::Par, "j", 0, s.n, |k, j| {
             let top = k.acc(Scalar::lowest(ElemType::I32).into());
             k.range(LoopKind::Seq, "r", 0, full, |k, r| {
-                let key = self.key_at(k, row, o, r * s.n + j);
+                let key = self.key_at(k, row, r * s.n + j);
                 k.update(BinOp::Max, top, key);
             });
-            k.store(s.keys, &spot(o, j), Expr::acc(top));
+            k.store(s.keys, &spot(row.o, j), Expr::acc(top));
         });
         if rest.as_const() != Some(0) {
             k.range(LoopKind::Par, "j", 0, rest, |k, j| {
-                let key = self.key_at(k, row, o, full * s.n + j);
-                let top = k.load(s.keys, &spot(o, j));
-                k.store(s.keys, &spot(o, j), key.max(top));
+                let key = self.key_at(k, row, full * s.n + j);
+                let top = k.load(s.keys, &spot(row.o, j));
+                k.store(s.keys, &spot(row.o, j), key.max(top));
             });
         }
         if let Some(n @ ..=SUCCESSIVE) = row.count.as_const() {
-            return limit::successive(k, o, s, n);
+            return limit::successive(k, row.o, s, n);
         }
-        limit::extreme(k, o, s, s.count, BinOp::Min, |_, v| v);
-        let lowest = k.acc(limit::wide(k, o, s.count));
-        limit::bisect(k, o, s, row.count, lowest);
+        limit::extreme(k, row.o, s, s.count, BinOp::Min, |_, v| v);
+        let lowest = k.acc(limit::wide(k, row.o, s.count));
+        limit::bisect(k, row.o, s, row.count, lowest);
         Expr::cast(ElemType::I64, ElemType::I32, Expr::acc(lowest))
     }
     /// Inserts the keys with which `candidates` calls its function into the list. The function returns the
@@ -179,19 +179,18 @@ impl TopK {
     fn pick(
         &self,
         k: &mut KernelBuilder,
-        row: &Row,
-        o: &[Dim],
+        row: &RowAt,
         list: Buf,
         candidates: impl FnOnce(&mut KernelBuilder, &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr),
     ) {
         // A sentinel before the first entry.
-        k.store(list, &spot(o, 0.into()), int(i64::MAX));
-        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+        k.store(list, &spot(row.o, 0.into()), int(i64::MAX));
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(row.o, j + 1), int(i64::MIN)));
         candidates(k, &mut |k, new| {
-            rank(k, o, row.count, list, new);
-            k.load(list, &spot(o, row.count))
+            rank(k, row.o, row.count, list, new);
+            k.load(list, &spot(row.o, row.count))
         });
-        results(k, row, o, list, 1);
+        results(k, row, list, 1);
     }
     /// Calls `f` with packed keys that are not below the limit, in row order. `f` returns the last relevant
     /// entry, or i64::MIN if the list is not full. Later elements must be larger than it, because the first
@@ -200,8 +199,7 @@ impl TopK {
     fn in_turn(
         &self,
         k: &mut KernelBuilder,
-        row: &Row,
-        o: &[Dim],
+        row: &RowAt,
         (lowest, top): (Expr, Buf),
         f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr,
     ) {
@@ -209,7 +207,7 @@ impl TopK {
         let reaches =
             |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key), Expr::acc(least));
         let mut consider = |k: &mut KernelBuilder, i: Dim| {
-            let key = self.key_at(k, row, o, i);
+            let key = self.key_at(k, row, i);
             let key = k.let_(key);
             k.if_(reaches(key.clone()), |k| {
                 let new = k.let_(packed(key, i));
@@ -223,8 +221,8 @@ impl TopK {
             });
         };
         let mut block = |k: &mut KernelBuilder, first: Dim, n: Dim| {
-            self.block_top(k, row, o, (first, n), top);
-            let most = k.load(top, &spot(o, 0.into()));
+            self.block_top(k, row, (first, n), top);
+            let most = k.load(top, &spot(row.o, 0.into()));
             k.if_(reaches(most), |k| k.range(LoopKind::Seq, "i", 0, n, |k, i| consider(k, first + i)));
         };
         let (blocks, rest) = (row.n.floor_div(BLOCK), row.n.modulo(BLOCK));
@@ -235,14 +233,14 @@ impl TopK {
     }
     /// The largest key of a block. The loop is in a separate statement list, because a list is vectorized
     /// only if all of its statements are.
-    fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (first, n): (Dim, Dim), to: Buf) {
+    fn block_top(&self, k: &mut KernelBuilder, row: &RowAt, (first, n): (Dim, Dim), to: Buf) {
         k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
             let found = k.acc(Scalar::lowest(ElemType::I32).into());
             k.range(LoopKind::Seq, "j", 0, n, |k, j| {
-                let key = self.key_at(k, row, o, first + j);
+                let key = self.key_at(k, row, first + j);
                 k.update(BinOp::Max, found, key);
             });
-            k.store(to, &spot(o, Dim::constant(0)), Expr::acc(found));
+            k.store(to, &spot(row.o, Dim::constant(0)), Expr::acc(found));
         });
     }
     /// Collects the packed keys that are not below the limit, in row order and without branches. Entries that
@@ -250,18 +248,17 @@ impl TopK {
     fn collect(
         &self,
         k: &mut KernelBuilder,
-        row: &Row,
-        o: &[Dim],
+        row: &RowAt,
         (tops, lowest): (&Keys, Expr),
         (list, filled): (&Narrow, Reg),
     ) {
         let one = |c: Expr| Expr::cast(ElemType::Bool, ElemType::I64, c);
         let hits = k.acc(int(0));
         k.range(LoopKind::Seq, "j", 0, tops.n, |k, j| {
-            let hit = Expr::bin(BinOp::Ge, k.load(tops.keys, &spot(o, j)), lowest.clone());
+            let hit = Expr::bin(BinOp::Ge, k.load(tops.keys, &spot(row.o, j)), lowest.clone());
             let hit = k.let_(hit);
             k.at_index(Expr::acc(hits), tops.n, |k, at| {
-                k.store(tops.keys, &spot(o, at), Expr::cast(ElemType::I64, ElemType::I32, Expr::index(j)))
+                k.store(tops.keys, &spot(row.o, at), Expr::cast(ElemType::I64, ElemType::I32, Expr::index(j)))
             });
             k.update(BinOp::Add, hits, one(hit));
         });
@@ -273,16 +270,18 @@ impl TopK {
         };
         k.at_index(Expr::acc(hits), tops.n + 1, |k, hits| {
             k.nest(LoopKind::Seq, &[rows, hits], |k, at| {
-                let j = Expr::cast(ElemType::I32, ElemType::I64, k.load(tops.keys, &spot(o, at[1])));
+                let j = Expr::cast(ElemType::I32, ElemType::I64, k.load(tops.keys, &spot(row.o, at[1])));
                 let i = k.let_(j + Expr::index(at[0] * tops.n));
                 let last = i.clone().min(Expr::index(row.n - 1));
                 k.at_index(last, row.n, |k, p| {
-                    let key = self.key_at(k, row, o, p);
+                    let key = self.key_at(k, row, p);
                     let key = k.let_(key);
                     let taken = Expr::bin(BinOp::Ge, key.clone(), lowest.clone());
                     let taken = k.let_(taken.and(Expr::bin(BinOp::Lt, i, Expr::index(row.n))));
                     let to = Expr::acc(filled).min(Expr::index(entries));
-                    k.at_index(to, entries + 1, |k, to| k.store(list.order, &spot(o, to), packed(key, p)));
+                    k.at_index(to, entries + 1, |k, to| {
+                        k.store(list.order, &spot(row.o, to), packed(key, p))
+                    });
                     k.update(BinOp::Add, filled, one(taken));
                 });
             });
@@ -292,14 +291,13 @@ impl TopK {
     fn candidates(
         &self,
         k: &mut KernelBuilder,
-        row: &Row,
-        o: &[Dim],
+        row: &RowAt,
         (tops, lowest): (&Keys, Expr),
         f: &mut dyn FnMut(&mut KernelBuilder, Expr),
     ) {
         let (full, rest) = (row.n.floor_div(tops.n), row.n.modulo(tops.n));
         let mut consider = |k: &mut KernelBuilder, i: Dim| {
-            let key = self.key_at(k, row, o, i);
+            let key = self.key_at(k, row, i);
             let key = k.let_(key);
             k.if_(Expr::bin(BinOp::Ge, key.clone(), lowest.clone()), |k| {
                 let new = k.let_(packed(key, i));
@@ -308,7 +306,7 @@ impl TopK {
         };
         let whole = rest.as_const() == Some(0);
         k.range(LoopKind::Seq, "j", 0, tops.n, |k, j| {
-            let top = k.load(tops.keys, &spot(o, j));
+            let top = k.load(tops.keys, &spot(row.o, j));
             k.if_(Expr::bin(BinOp::Ge, top, lowest.clone()), |k| {
                 k.range(LoopKind::Seq, "r", 0, if whole { full } else { full + 1 }, |k, r| {
                     let i = r * tops.n + j;
@@ -331,10 +329,10 @@ fn reached(k: &mut KernelBuilder, o: &[Dim], tops: &Keys, lowest: &Expr) -> Expr
 }
 
 /// Stores the entries of a list from `first` on as results.
-pub(super) fn results(k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
+pub(super) fn results(k: &mut KernelBuilder, row: &RowAt, list: Buf, first: i64) {
     k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
-        let p = k.load(list, &spot(o, j + first));
-        row.take(k, o, j, position(p));
+        let p = k.load(list, &spot(row.o, j + first));
+        row.take(k, j, position(p));
     });
 }
 

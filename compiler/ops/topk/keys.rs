@@ -2,7 +2,7 @@
 //! come first. Key and position are packed into a 64-bit integer, so that all comparisons are on integers and
 //! no two are equal.
 
-use super::{Row, TopK};
+use super::{Row, RowAt, TopK};
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::ops::LowerCx;
 use crate::ops::support::runtime::int;
@@ -33,8 +33,8 @@ impl TopK {
         let key = ordered(k, ty, v);
         if self.largest { key } else { Expr::un(UnOp::BitNot, key) }
     }
-    pub(super) fn key_at(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], i: Dim) -> Expr {
-        let v = k.load(row.x, &row.at(o, i));
+    pub(super) fn key_at(&self, k: &mut KernelBuilder, row: &RowAt, i: Dim) -> Expr {
+        let v = k.load(row.x, &row.at(i));
         self.key(k, row.ty, v)
     }
 }

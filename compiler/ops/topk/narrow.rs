@@ -13,7 +13,7 @@ use super::columns::results;
 use super::keys::{packed, spot};
 use super::limit::{Keys, bisect, extreme, lt, most, wide};
 use super::short::{Ranks, places};
-use super::{Row, TopK};
+use super::{Row, RowAt, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg};
 use crate::ops::LowerCx;
 use crate::ops::support::runtime::{eq, int, le, or};
@@ -67,10 +67,10 @@ impl Narrow {
 impl TopK {
     /// Computes one row. `limit`: an i64 that at least as many keys reach as results are requested; may be
     /// i32::MIN.
-    pub(super) fn narrow(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Narrow, limit: Option<Reg>) {
+    pub(super) fn narrow(&self, k: &mut KernelBuilder, row: &RowAt, s: &Narrow, limit: Option<Reg>) {
         k.range(LoopKind::Par, "i", 0, row.n, |k, i| {
-            let key = self.key_at(k, row, o, i);
-            k.store(s.keys.keys, &spot(o, i), key);
+            let key = self.key_at(k, row, i);
+            k.store(s.keys.keys, &spot(row.o, i), key);
         });
         // Keys above `lowest` are taken, and `allowed` of those that are equal to it, or all if that is
         // negative.
@@ -80,15 +80,15 @@ impl TopK {
         if !k.m.syms.is_nonneg(most(row.count) - row.n) {
             k.if_(Expr::cmp_index(BinOp::Gt, row.n, most(row.count)), |k| {
                 let least = |k: &mut KernelBuilder| {
-                    extreme(k, o, &s.keys, s.keys.count, BinOp::Min, |_, v| v);
-                    k.set(lowest, wide(k, o, s.keys.count));
+                    extreme(k, row.o, &s.keys, s.keys.count, BinOp::Min, |_, v| v);
+                    k.set(lowest, wide(k, row.o, s.keys.count));
                 };
                 if known {
                     k.if_(eq(Expr::acc(lowest), none), least)
                 } else {
                     least(k)
                 }
-                let found = bisect(k, o, &s.keys, row.count, lowest);
+                let found = bisect(k, row.o, &s.keys, row.count, lowest);
                 k.set(above, Expr::acc(found.above));
                 let rest = Expr::index(row.count) - Expr::acc(above);
                 k.set(allowed, Expr::select(eq(Expr::acc(found.close), int(0)), rest, int(-1)));
@@ -99,24 +99,28 @@ impl TopK {
         let some = or(lt(Expr::acc(allowed), int(0)), lt(int(0), Expr::acc(above)));
         k.if_(some, |k| {
             k.range(LoopKind::Seq, "i", 0, row.n, |k, i| {
-                let key = k.let_(k.load(s.keys.keys, &spot(o, i)));
+                let key = k.let_(k.load(s.keys.keys, &spot(row.o, i)));
                 let taken = le(least.clone(), Expr::cast(ElemType::I32, ElemType::I64, key.clone()));
-                k.at_index(Expr::acc(filled), s.room, |k, at| k.store(s.order, &spot(o, at), packed(key, i)));
+                k.at_index(Expr::acc(filled), s.room, |k, at| {
+                    k.store(s.order, &spot(row.o, at), packed(key, i))
+                });
                 k.update(BinOp::Add, filled, Expr::cast(ElemType::Bool, ElemType::I64, taken));
             });
         });
         let (from, all) = (k.acc(int(0)), k.let_(Expr::acc(filled) + Expr::acc(allowed)));
         k.while_(lt(Expr::acc(filled), all), |k| {
             k.at_index(Expr::acc(from), row.n, |k, i| {
-                let key = k.let_(k.load(s.keys.keys, &spot(o, i)));
+                let key = k.let_(k.load(s.keys.keys, &spot(row.o, i)));
                 let same = eq(Expr::acc(lowest), Expr::cast(ElemType::I32, ElemType::I64, key.clone()));
-                k.at_index(Expr::acc(filled), s.room, |k, at| k.store(s.order, &spot(o, at), packed(key, i)));
+                k.at_index(Expr::acc(filled), s.room, |k, at| {
+                    k.store(s.order, &spot(row.o, at), packed(key, i))
+                });
                 k.update(BinOp::Add, filled, Expr::cast(ElemType::Bool, ElemType::I64, same));
             });
             k.update(BinOp::Add, from, int(1));
         });
-        sort(k, o, filled, s);
-        results(k, row, o, s.order, 0);
+        sort(k, row.o, filled, s);
+        results(k, row, s.order, 0);
     }
 }
 

@@ -8,7 +8,7 @@
 //! ```
 
 use super::keys::{spot, suits};
-use super::{Row, TopK};
+use super::{Row, RowAt, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::ops::LowerCx;
 use crate::sym::Dim;
@@ -52,16 +52,16 @@ impl Short {
 
 impl TopK {
     /// Computes one row.
-    pub(super) fn by_counting(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Short) {
+    pub(super) fn by_counting(&self, k: &mut KernelBuilder, row: &RowAt, s: &Short) {
         k.range(LoopKind::Par, "j", 0, s.length, |k, j| {
-            let key = self.key_at(k, row, o, j);
-            k.store(s.ranks.keys, &spot(o, j), key);
+            let key = self.key_at(k, row, j);
+            k.store(s.ranks.keys, &spot(row.o, j), key);
         });
-        places(k, o, s.length, &s.ranks, |k, i, place| {
+        places(k, row.o, s.length, &s.ranks, |k, i, place| {
             let put = |k: &mut KernelBuilder| {
                 k.at_index(place.clone(), row.count, |k, at| {
-                    let v = k.load(row.x, &row.at(o, i));
-                    row.store(k, o, at, v, Expr::index(i));
+                    let v = k.load(row.x, &row.at(i));
+                    row.store(k, at, v, Expr::index(i));
                 });
             };
             if row.count == row.n {
