@@ -55,83 +55,102 @@ pub(super) fn code() -> Result<Asking> {
     Ok(Asking { bytes: code, steps, imports: vec![] })
 }
 
+/// Assembles instructions and labels in order, each written as its mnemonic and operands.
+macro_rules! assemble {
+    ($a:ident { $($mnemonic:ident $($operand:expr),*;)* }) => { $($a.$mnemonic($($operand),*)?;)* };
+}
+
 fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     let mut a = CodeAssembler::new(64)?;
-    let mut done = a.create_label();
+    let [mut done, mut none, mut asked, mut next] = std::array::from_fn(|_| a.create_label());
     // cpuid writes eax, ebx, ecx and edx, xgetbv writes eax and edx; only rbx of these is callee-saved.
     let (answer, basic, extended, amd) = (r8d, r9d, r10d, r11d);
-    a.push(rbx)?;
-    a.mov(answer, has::BASE)?;
-    a.mov(eax, 0x8000_0001u32)?;
-    a.cpuid()?;
-    a.mov(amd, ecx)?;
-    a.mov(eax, 1)?;
-    a.cpuid()?;
-    a.mov(basic, ecx)?;
-    need(&mut a, basic, V2.basic, done)?;
-    need(&mut a, amd, V2.amd, done)?;
-    a.or(answer, has::V2 as i32)?;
-    need(&mut a, basic, V3.basic, done)?;
-    need(&mut a, amd, V3.amd, done)?;
-    a.xor(eax, eax)?;
-    a.cpuid()?;
-    a.cmp(eax, 7)?;
-    a.jb(done)?;
-    // xgetbv is valid only with OSXSAVE, which has been checked.
-    a.xor(ecx, ecx)?;
-    a.xgetbv()?;
-    let state = basic;
-    a.mov(state, eax)?;
-    need(&mut a, state, V3.state, done)?;
-    a.mov(eax, 7)?;
-    a.xor(ecx, ecx)?;
-    a.cpuid()?;
-    a.mov(extended, ebx)?;
-    let more = amd;
-    a.mov(more, ecx)?;
-    need(&mut a, extended, V3.extended, done)?;
-    a.or(answer, has::V3 as i32)?;
-    // Leaf 7 reports its highest subleaf in EAX.
-    let mut none = a.create_label();
-    let mut asked = a.create_label();
-    a.cmp(eax, 1)?;
-    a.jb(none)?;
-    a.mov(eax, 7)?;
-    a.mov(ecx, 1)?;
-    a.cpuid()?;
-    let sub = edx;
-    a.mov(sub, eax)?;
-    a.jmp(asked)?;
-    a.set_label(&mut none)?;
-    a.xor(sub, sub)?;
-    a.set_label(&mut asked)?;
-    let mut next = a.create_label();
-    need(&mut a, sub, AVX_VNNI, next)?;
-    a.or(answer, has::AVX_VNNI as i32)?;
-    a.set_label(&mut next)?;
-    need(&mut a, extended, V4.extended, done)?;
-    need(&mut a, state, V4.state, done)?;
-    a.or(answer, has::V4 as i32)?;
-    need(&mut a, more, AVX512_VNNI, done)?;
-    a.or(answer, has::AVX512_VNNI as i32)?;
-    need(&mut a, sub, AVX512_BF16, done)?;
-    a.or(answer, has::AVX512_BF16 as i32)?;
-    a.set_label(&mut done)?;
-    a.mov(eax, answer)?;
-    a.pop(rbx)?;
-    a.ret()?;
+    // Registers whose first content is no longer needed.
+    let (state, more, sub) = (basic, amd, edx);
+    assemble!(a {
+        push rbx;
+        mov answer, has::BASE;
+        mov eax, 0x8000_0001u32;
+        cpuid;
+        mov amd, ecx;
+        mov eax, 1;
+        cpuid;
+        mov basic, ecx;
+        need basic, V2.basic, done;
+        need amd, V2.amd, done;
+        or answer, has::V2 as i32;
+        need basic, V3.basic, done;
+        need amd, V3.amd, done;
+        xor eax, eax;
+        cpuid;
+        cmp eax, 7;
+        jb done;
+        // xgetbv is valid only with OSXSAVE, which has been checked.
+        xor ecx, ecx;
+        xgetbv;
+        mov state, eax;
+        need state, V3.state, done;
+        mov eax, 7;
+        xor ecx, ecx;
+        cpuid;
+        mov extended, ebx;
+        mov more, ecx;
+        need extended, V3.extended, done;
+        or answer, has::V3 as i32;
+        // Leaf 7 reports its highest subleaf in EAX.
+        cmp eax, 1;
+        jb none;
+        mov eax, 7;
+        mov ecx, 1;
+        cpuid;
+        mov sub, eax;
+        jmp asked;
+        set_label &mut none;
+        xor sub, sub;
+        set_label &mut asked;
+        need sub, AVX_VNNI, next;
+        or answer, has::AVX_VNNI as i32;
+        set_label &mut next;
+        need extended, V4.extended, done;
+        need state, V4.state, done;
+        or answer, has::V4 as i32;
+        need more, AVX512_VNNI, done;
+        or answer, has::AVX512_VNNI as i32;
+        need sub, AVX512_BF16, done;
+        or answer, has::AVX512_BF16 as i32;
+        set_label &mut done;
+        mov eax, answer;
+        pop rbx;
+        ret;
+    });
     a.assemble(0)
 }
 
-/// Jumps unless all `bits` are set.
-fn need(
-    a: &mut CodeAssembler,
-    register: AsmRegister32,
-    bits: u32,
-    otherwise: CodeLabel,
-) -> std::result::Result<(), IcedError> {
-    a.mov(eax, register)?;
-    a.and(eax, bits)?;
-    a.cmp(eax, bits)?;
-    a.jne(otherwise)
+/// A check as an instruction.
+trait Need {
+    /// Jumps unless all `bits` are set.
+    fn need(
+        &mut self,
+        register: AsmRegister32,
+        bits: u32,
+        otherwise: CodeLabel,
+    ) -> std::result::Result<(), IcedError>;
+}
+
+impl Need for CodeAssembler {
+    fn need(
+        &mut self,
+        register: AsmRegister32,
+        bits: u32,
+        otherwise: CodeLabel,
+    ) -> std::result::Result<(), IcedError> {
+        let a = self;
+        assemble!(a {
+            mov eax, register;
+            and eax, bits;
+            cmp eax, bits;
+            jne otherwise;
+        });
+        Ok(())
+    }
 }
