@@ -79,7 +79,9 @@ impl Import {
                 .find(|s| s.since <= opset)
                 .ok_or_else(|| Failure::bug("import", "no schema of Constant"))?,
             (None, Err(why)) => {
-                self.missing(&dom, &op, opset, &at.origin, &reason(&dom, &op, opset, &why));
+                let reason = reason(&dom, &op, opset, &why);
+                let first = self.unknown.entry((dom, op, opset));
+                first.or_insert_with(|| (at.origin, 0, reason)).1 += 1;
                 return Ok(());
             }
         };
@@ -105,7 +107,11 @@ impl Import {
         }
         let parsed = match &custom {
             Some(d) => self.custom(d, &values, &subgraphs, &p.output[..n_outputs], hints, &at.origin),
-            None => parse(schema, inputs.len(), n_outputs, &at.origin, values, &subgraphs),
+            None => {
+                let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
+                let arity = (inputs.len(), n_outputs);
+                ops::read(Attrs::new(schema, arity, at.origin.clone(), values, names))
+            }
         };
         let Some(op) = self.absorb(parsed, &mut at)? else { return Ok(()) };
         if resolved {
@@ -285,13 +291,6 @@ impl Import {
         }
         ok
     }
-    fn missing(&mut self, dom: &str, op: &str, opset: i64, origin: &Origin, why: &str) {
-        let e = self
-            .unknown
-            .entry((dom.to_owned(), op.to_owned(), opset))
-            .or_insert_with(|| (origin.clone(), 0, why.to_owned()));
-        e.1 += 1;
-    }
     /// Warns about `--custom` operators that the model does not use.
     pub(super) fn unused_customs(&mut self) {
         for (d, _) in self.customs.iter().filter(|(_, used)| !used) {
@@ -449,19 +448,4 @@ fn operands_fit(schema: &ops::Schema, p: &super::proto::NodeProto, origin: &Orig
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(Failure::Errors(errors)) }
-}
-
-fn parse(
-    schema: &'static ops::Schema,
-    n_in: usize,
-    n_out: usize,
-    origin: &Origin,
-    values: Vec<(String, AttrValue)>,
-    subgraphs: &[(String, Graph)],
-) -> Result<ops::Op> {
-    let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
-    let mut a = Attrs::new(schema, n_in, n_out, origin.clone(), values, names);
-    let op = ops::parse(&mut a)?;
-    a.finish()?;
-    Ok(op)
 }

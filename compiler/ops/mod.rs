@@ -101,6 +101,13 @@ macro_rules! ops {
 
 include!("table.rs");
 
+/// Parses an operator, and fails on attributes that it does not have or has not read.
+pub fn read(mut a: Attrs) -> Result<Op> {
+    let op = parse(&mut a)?;
+    a.finish()?;
+    Ok(op)
+}
+
 /// Operators that the importer replaces itself.
 pub const AT_IMPORT: &[&str] = &["Constant"];
 

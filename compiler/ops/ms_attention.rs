@@ -23,7 +23,7 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use masks::{Extents, is_dummy, kept};
-use present::Before;
+use present::{Before, New};
 
 /// Which of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -288,7 +288,8 @@ impl MsAttention {
                 Operand { buf: present, form: Form::Stacked(1) },
             );
             for (new, to) in [(new_key, key), (new_value, value)] {
-                present::append(cx, new, to, &before, [dx[0], heads, dx[1], size], keys);
+                let sizes = [dx[0], heads, dx[1], size];
+                New { new, before: &before, sizes, room: keys }.append(cx, to);
             }
         }
         let added = Added { mask: cx.input_opt(3), bias: cx.input_opt(5) };

@@ -132,15 +132,8 @@ impl MsAttention {
                 for (i, (o, size)) in [(&mut key, g.size), (&mut value, g.value_size)].into_iter().enumerate()
                 {
                     let Some(p) = past[i] else { return cx.bug("the past is missing") };
-                    *o = present::shared(
-                        cx,
-                        cx.output_opt(1 + i),
-                        p,
-                        *o,
-                        &before,
-                        [g.batch, heads, g.keys, size],
-                        room,
-                    );
+                    let new = New { new: *o, before: &before, sizes: [g.batch, heads, g.keys, size], room };
+                    *o = new.shared(cx, cx.output_opt(1 + i), p);
                 }
                 (room, before)
             }

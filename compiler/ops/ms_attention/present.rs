@@ -64,50 +64,41 @@ pub(super) fn copy(cx: &mut LowerCx, past: Buf, present: Buf, dims: &[Dim]) {
     });
 }
 
-/// Appends `new` keys or values of `[batch, head, position, element]` to a buffer with capacity `room`.
-pub(super) fn append(
-    cx: &mut LowerCx,
-    new: Operand,
-    to: Operand,
-    before: &Before,
-    [batch, heads, tokens, size]: [Dim; 4],
-    room: Dim,
-) {
-    cx.kernel(|k| match before {
-        Before::Known(n) => k.nest(LoopKind::Par, &[batch, heads, tokens, size], |k, at| {
-            let v = new.load(k, at[0], at[1], at[2], at[3]);
-            k.store(to.buf, &to.at(at[0], at[1], at[2] + *n, at[3]), v);
-        }),
-        Before::Counted(_) => k.nest(LoopKind::Par, &[batch, heads, tokens], |k, at| {
-            let place = before.value(k) + Expr::index(at[2]);
-            k.at_index(place, room, |k, p| {
-                k.nest(LoopKind::Par, &[size], |k, e| {
-                    let v = new.load(k, at[0], at[1], at[2], e[0]);
-                    k.store(to.buf, &to.at(at[0], at[1], p, e[0]), v);
-                });
-            });
-        }),
-    });
+/// New keys or values of `[batch, head, position, element]` for buffers with capacity `room`.
+pub(super) struct New<'a> {
+    pub new: Operand,
+    pub before: &'a Before,
+    pub sizes: [Dim; 4],
+    pub room: Dim,
 }
 
-/// Present keys or values of the capacity of the past.
-pub(super) fn shared(
-    cx: &mut LowerCx,
-    wanted: Option<Buf>,
-    past: Buf,
-    new: Operand,
-    before: &Before,
-    sizes: [Dim; 4],
-    room: Dim,
-) -> Operand {
-    let dims = cx.dims(past);
-    let elem = cx.elem(past);
-    let out = match wanted {
-        Some(b) => b,
-        None => cx.temp("present", elem, dims.clone()),
-    };
-    copy(cx, past, out, &dims);
-    let to = Operand { buf: out, form: Form::Heads };
-    append(cx, new, to, before, sizes, room);
-    to
+impl New<'_> {
+    /// Appends them to a buffer.
+    pub fn append(&self, cx: &mut LowerCx, to: Operand) {
+        let New { new, before, sizes: [batch, heads, tokens, size], room } = *self;
+        cx.kernel(|k| match before {
+            Before::Known(n) => k.nest(LoopKind::Par, &[batch, heads, tokens, size], |k, at| {
+                let v = new.load(k, at[0], at[1], at[2], at[3]);
+                k.store(to.buf, &to.at(at[0], at[1], at[2] + *n, at[3]), v);
+            }),
+            Before::Counted(_) => k.nest(LoopKind::Par, &[batch, heads, tokens], |k, at| {
+                let place = before.value(k) + Expr::index(at[2]);
+                k.at_index(place, room, |k, p| {
+                    k.nest(LoopKind::Par, &[size], |k, e| {
+                        let v = new.load(k, at[0], at[1], at[2], e[0]);
+                        k.store(to.buf, &to.at(at[0], at[1], p, e[0]), v);
+                    });
+                });
+            }),
+        });
+    }
+    /// Present keys or values of the capacity of the past, in the buffer `wanted` if it is used.
+    pub fn shared(&self, cx: &mut LowerCx, wanted: Option<Buf>, past: Buf) -> Operand {
+        let (dims, elem) = (cx.dims(past), cx.elem(past));
+        let out = wanted.unwrap_or_else(|| cx.temp("present", elem, dims.clone()));
+        copy(cx, past, out, &dims);
+        let to = Operand { buf: out, form: Form::Heads };
+        self.append(cx, to);
+        to
+    }
 }

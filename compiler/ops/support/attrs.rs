@@ -56,11 +56,10 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    /// Attributes of a node; `subgraphs` are the names of graph attributes.
+    /// Attributes of a node with numbers of inputs and outputs; `subgraphs` are the names of graph attributes.
     pub fn new(
         schema: &'static Schema,
-        n_inputs: usize,
-        n_outputs: usize,
+        (n_inputs, n_outputs): (usize, usize),
         origin: Origin,
         values: Vec<(String, AttrValue)>,
         subgraphs: Vec<String>,

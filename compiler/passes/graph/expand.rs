@@ -186,9 +186,9 @@ impl<'a> Make<'a> {
     /// Adds a node of a specific version of an operator.
     fn parsed(&mut self, schema: &'static Schema, spec: NodeSpec) -> Vec<Value> {
         let names = spec.subgraphs.iter().map(|(n, _)| n.clone()).collect();
-        let (inputs, attrs) = (spec.inputs.len(), spec.attrs.clone());
-        let mut a = Attrs::new(schema, inputs, spec.outputs, self.origin.clone(), attrs, names);
-        match ops::parse(&mut a).and_then(|op| a.finish().map(|()| op)) {
+        let arity = (spec.inputs.len(), spec.outputs);
+        let a = Attrs::new(schema, arity, self.origin.clone(), spec.attrs.clone(), names);
+        match ops::read(a) {
             Ok(op) => self.place(op, schema, spec),
             Err(e) => self.failed(e, spec.outputs),
         }

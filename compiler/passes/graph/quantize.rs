@@ -247,9 +247,8 @@ impl Rewrite<'_> {
         let types: Vec<Option<&ValueType>> =
             inputs.iter().map(|v| v.and_then(|v| self.g.values[v].ty.as_ref())).collect();
         schema.check_types(&types).ok()?;
-        let mut a = Attrs::new(schema, inputs.len(), 1, like.origin.clone(), attrs.clone(), vec![]);
-        let op = ops::parse(&mut a).ok()?;
-        a.finish().ok()?;
+        let a = Attrs::new(schema, (inputs.len(), 1), like.origin.clone(), attrs.clone(), vec![]);
+        let op = ops::read(a).ok()?;
         let n = self.g.nodes.push(NodeData {
             op,
             schema,

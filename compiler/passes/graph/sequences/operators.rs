@@ -209,17 +209,10 @@ impl Scope {
             self.g.values[out].def = Def::Unused;
             let members: Vec<Value> =
                 (0..parts.len()).map(|k| self.value(format!("{name}.{k}"), Def::Node(n, k as u32))).collect();
-            let mut attrs = Attrs::new(
-                split,
-                2,
-                members.len(),
-                origin,
-                vec![("axis".into(), AttrValue::Int(axis))],
-                vec![],
-            );
-            let op = crate::ops::parse(&mut attrs)?;
+            let attrs = vec![("axis".into(), AttrValue::Int(axis))];
+            let op = crate::ops::read(Attrs::new(split, (2, members.len()), origin, attrs.clone(), vec![]))?;
             self.become_op(n, op, split, vec![Some(x), Some(list)]);
-            self.g.nodes[n].attrs = vec![("axis".into(), AttrValue::Int(axis))];
+            self.g.nodes[n].attrs = attrs;
             self.g.nodes[n].outputs = members.iter().copied().map(Some).collect();
             self.parts.insert(out, Parts::List { members, elem: None, like: Some(x), rank: 0 });
             return Ok(());

@@ -8,6 +8,21 @@ use crate::passes::graph::expand::NodeSpec;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
+/// Attributes of a convolution or pooling.
+struct Window {
+    strides: Vec<i64>,
+    dilations: Vec<i64>,
+    pads: Vec<i64>,
+    group: i64,
+}
+
+/// Sizes along the dimensions of a window: of the result, the operand and the filters.
+struct Sizes<'a> {
+    from: &'a [Dim],
+    to: &'a [Dim],
+    kernel: &'a [Dim],
+}
+
 impl Back<'_, '_> {
     pub(super) fn global_average(&mut self) -> Value {
         let (d, x, y) = (self.d(), self.x(0), self.y(0));
@@ -130,29 +145,22 @@ impl Back<'_, '_> {
         }
         Ok(parts)
     }
-    /// Strides, dilations and pads of a window over `n` dimensions.
-    fn window(&self, n: usize) -> Result<(Vec<i64>, Vec<i64>, Vec<i64>)> {
+    /// The attributes of a window over `n` dimensions.
+    fn window(&self, n: usize) -> Result<Window> {
         if !matches!(self.text("auto_pad", "NOTSET").as_str(), "NOTSET" | "VALID") {
             return self.error("auto_pad must be written as pads").fail();
         }
-        Ok((
-            self.ints("strides").unwrap_or(vec![1; n]),
-            self.ints("dilations").unwrap_or(vec![1; n]),
-            self.ints("pads").unwrap_or(vec![0; 2 * n]),
-        ))
+        Ok(Window {
+            strides: self.ints("strides").unwrap_or(vec![1; n]),
+            dilations: self.ints("dilations").unwrap_or(vec![1; n]),
+            pads: self.ints("pads").unwrap_or(vec![0; 2 * n]),
+            group: 1,
+        })
     }
-    /// The transposed convolution, from the result's sizes to those of `x`.
-    #[allow(clippy::too_many_arguments)]
-    fn transposed(
-        &mut self,
-        d: Value,
-        w: Value,
-        from: &[Dim],
-        to: &[Dim],
-        kernel: &[Dim],
-        group: i64,
-        (strides, dilations, pads): (&[i64], &[i64], &[i64]),
-    ) -> Result<Value> {
+    /// The transposed convolution of `d` and the filters `w`, from the result's sizes to those of the operand.
+    fn transposed(&mut self, [d, w]: [Value; 2], window: &Window, sizes: Sizes<'_>) -> Result<Value> {
+        let Sizes { from, to, kernel } = sizes;
+        let Window { strides, dilations, pads, group } = window;
         let n = strides.len();
         let mut more = vec![];
         for i in 0..n {
@@ -168,7 +176,7 @@ impl Back<'_, '_> {
             ("strides", list(strides)),
             ("dilations", list(dilations)),
             ("pads", list(pads)),
-            ("group", AttrValue::Int(group)),
+            ("group", AttrValue::Int(*group)),
             ("output_padding", AttrValue::Ints(more)),
         ];
         Ok(self.make.with("ConvTranspose", attrs, &[d, w]))
@@ -177,20 +185,14 @@ impl Back<'_, '_> {
         let (d, x, w, y) = (self.d(), self.x(0), self.x(1), self.y(0));
         let (dx, dw, out) = (self.make.dims(x)?, self.make.dims(w)?, self.make.dims(y)?);
         let n = dx.len() - 2;
-        let (strides, dilations, pads) = self.window(n)?;
         let group = self.int("group", 1);
+        let window = Window { group, ..self.window(n)? };
         let mut parts = vec![None, None, None];
         if self.wants(0) {
-            parts[0] = Some(self.transposed(
-                d,
-                w,
-                &out[2..],
-                &dx[2..],
-                &dw[2..],
-                group,
-                (&strides, &dilations, &pads),
-            )?);
+            let sizes = Sizes { from: &out[2..], to: &dx[2..], kernel: &dw[2..] };
+            parts[0] = Some(self.transposed([d, w], &window, sizes)?);
         }
+        let Window { strides, dilations, pads, .. } = window;
         if self.wants(1) {
             // Images take the role of channels: the result's adjoint slides over the operand.
             let spatial: Vec<i64> = (2..n as i64 + 2).collect();
@@ -250,11 +252,11 @@ impl Back<'_, '_> {
         let (d, x, y) = (self.d(), self.x(0), self.y(0));
         let (dims, out) = (self.make.dims(x)?, self.make.dims(y)?);
         let n = dims.len() - 2;
-        let (strides, dilations, pads) = self.window(n)?;
+        let window = self.window(n)?;
         let kernel = self.ints("kernel_shape").unwrap_or_default();
         if self.int("ceil_mode", 0) != 0
             || kernel.len() != n
-            || pads.iter().any(|p| *p != 0) && self.int("count_include_pad", 0) == 0
+            || window.pads.iter().any(|p| *p != 0) && self.int("count_include_pad", 0) == 0
         {
             return self.error("windows count differently many elements").fail();
         }
@@ -265,10 +267,11 @@ impl Back<'_, '_> {
         let d = self.op("Reshape", &[d, shape]);
         let weight = self.number(x, 1.0 / kernel.iter().product::<i64>() as f64);
         let shape: Vec<i64> = [1, 1].into_iter().chain(kernel.iter().copied()).collect();
-        let (shape, sizes) =
-            (self.make.ints(&shape), kernel.iter().map(|k| Dim::constant(*k)).collect::<Vec<Dim>>());
+        let shape = self.make.ints(&shape);
+        let kernel: Vec<Dim> = kernel.into_iter().map(Dim::constant).collect();
         let w = self.op("Expand", &[weight, shape]);
-        let v = self.transposed(d, w, &out[2..], &dims[2..], &sizes, 1, (&strides, &dilations, &pads))?;
+        let sizes = Sizes { from: &out[2..], to: &dims[2..], kernel: &kernel };
+        let v = self.transposed([d, w], &window, sizes)?;
         let shape = self.shape(x);
         Ok(self.op("Reshape", &[v, shape]))
     }
