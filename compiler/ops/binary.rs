@@ -13,6 +13,7 @@
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, patterns};
+use crate::ops::from_end;
 use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::ElemType;
 
@@ -298,7 +299,7 @@ impl Binary {
         let b = cx.input(i);
         match self.legacy {
             Some((true, Some(axis))) if i == 1 && !self.single_slope(&cx.dims(b)) => {
-                let axis = if axis < 0 { axis + rank as i64 } else { axis } as usize;
+                let axis = from_end(axis, rank as i64) as usize;
                 let mut dims = cx.dims(b);
                 dims.resize(rank - axis, Dim::constant(1));
                 cx.m.view(b, dims)

@@ -7,6 +7,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, LoopKind};
+use crate::ops::from_end;
 use crate::sym::Dim;
 
 /// The operator.
@@ -58,9 +59,7 @@ impl Operator for CenterCropPad {
         let (from, to) = (cx.dims(x), cx.dims(y));
         let ty = cx.elem(x).compute();
         let axes: Vec<usize> = match &self.axes {
-            Some(a) => {
-                a.iter().map(|a| (if *a < 0 { *a + from.len() as i64 } else { *a }) as usize).collect()
-            }
+            Some(a) => a.iter().map(|a| from_end(*a, from.len() as i64) as usize).collect(),
             None => (0..from.len()).collect(),
         };
         if let Some(b) = runtime::late_operand(cx, 1) {

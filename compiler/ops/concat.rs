@@ -10,6 +10,7 @@
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::LoopKind;
+use crate::ops::from_end;
 use crate::sym::Dim;
 
 /// The axis.
@@ -54,7 +55,7 @@ impl Operator for Concat {
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let y = cx.output(0);
         let rank = cx.dims(y).len() as i64;
-        let axis = if self.axis < 0 { self.axis + rank } else { self.axis } as usize;
+        let axis = from_end(self.axis, rank) as usize;
         let mut start = Dim::constant(0);
         for i in 0..cx.inputs.len() {
             let x = cx.input(i);

@@ -7,6 +7,7 @@ use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
+use crate::ops::from_end;
 use crate::sym::Dim;
 
 /// The operators.
@@ -45,7 +46,7 @@ impl Operator for Cumulate {
         let rank = cx.dims(x).len();
         let known = cx.ints_value(1);
         cx.kernel(|k| match known.as_deref() {
-            Some([a]) => self.nest(k, x, y, (if *a < 0 { *a + rank as i64 } else { *a }) as usize),
+            Some([a]) => self.nest(k, x, y, from_end(*a, rank as i64) as usize),
             _ => {
                 let sets: Vec<Vec<usize>> = (0..rank).map(|d| vec![d]).collect();
                 let found = runtime::names_any(k, axis, &sets, rank);

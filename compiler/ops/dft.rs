@@ -23,6 +23,7 @@ use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::f64::consts::PI;
@@ -188,7 +189,7 @@ impl Dft {
         let rank = dims.len();
         let given = cx.input_opt(1);
         let length = given.and_then(|_| cx.dims_value(1)).and_then(|v| v.first().copied());
-        let place = |a: i64| (if a < 0 { a + rank as i64 } else { a }) as usize;
+        let place = |a: i64| from_end(a, rank as i64) as usize;
         let (axis, asked) = match (self.axis, cx.input_opt(2)) {
             (Some(a), _) => (Some(place(a)), None),
             (None, None) => (Some(rank - 2), None),

@@ -6,6 +6,7 @@
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -40,8 +41,7 @@ impl Operator for Gather {
                 let known = match (cx.dims_value(0), cx.ints_value(1)) {
                     (Some(v), Some(at)) if t.rank() == 1 && i.rank() <= 1 => {
                         let n = v.len() as i64;
-                        let pick =
-                            |j: i64| v.get(usize::try_from(if j < 0 { j + n } else { j }).ok()?).copied();
+                        let pick = |j: i64| v.get(usize::try_from(from_end(j, n)).ok()?).copied();
                         match at.into_iter().map(pick).collect::<Option<Vec<_>>>() {
                             Some(v) => Known::Dims(v),
                             None => return cx.error(codes::OP_SHAPE, "an index is out of range").fail(),
@@ -101,7 +101,7 @@ impl Operator for Gather {
         let (x, i, y) = (cx.input(0), cx.input(1), cx.output(0));
         let (from, idx) = (cx.dims(x), cx.dims(i));
         let known = cx.ints_value(1);
-        let axis_of = |a: i64| (if a < 0 { a + from.len() as i64 } else { a }) as usize;
+        let axis_of = |a: i64| from_end(a, from.len() as i64) as usize;
         match self {
             Gather::Gather(axis) => {
                 let axis = axis_of(*axis);

@@ -11,6 +11,7 @@ use super::support::bits::{Fields, number};
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::{ElemType, TensorType};
 
@@ -42,7 +43,7 @@ impl GatherBlocks {
 
 /// An axis that `infer` has checked.
 fn axis(a: i64, rank: usize) -> usize {
-    (if a < 0 { a + rank as i64 } else { a }) as usize
+    from_end(a, rank as i64) as usize
 }
 
 impl Operator for GatherBlocks {

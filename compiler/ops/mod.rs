@@ -111,6 +111,11 @@ pub fn read(mut a: Attrs) -> Result<Op> {
 /// Operators that the importer replaces itself.
 pub const AT_IMPORT: &[&str] = &["Constant"];
 
+/// A position among `n`, which counts from the end if it is negative. It is not checked.
+pub fn from_end(position: i64, n: i64) -> i64 {
+    if position < 0 { position + n } else { position }
+}
+
 /// The name with its domain, unless the domain is ONNX's own.
 pub fn qualified(domain: &str, name: &str) -> String {
     if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }

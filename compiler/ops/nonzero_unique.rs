@@ -11,6 +11,7 @@ use super::support::{radix, runtime};
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, UnOp};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use runtime::{eq, int, one_if};
@@ -130,7 +131,7 @@ fn non_zero(cx: &mut LowerCx) {
 fn compress(cx: &mut LowerCx, axis: Option<i64>) {
     let (x, cond, y) = (cx.input(0), cx.input(1), cx.output(0));
     let (x, axis) = match axis {
-        Some(a) => (x, (if a < 0 { a + cx.dims(x).len() as i64 } else { a }) as usize),
+        Some(a) => (x, from_end(a, cx.dims(x).len() as i64) as usize),
         None => {
             let all = Dim::product(cx.dims(x));
             (cx.m.view(x, vec![all]), 0)
@@ -212,7 +213,7 @@ impl Slices {
 fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
     let x = cx.input(0);
     let (x, axis) = match axis {
-        Some(a) => (x, (if a < 0 { a + cx.dims(x).len() as i64 } else { a }) as usize),
+        Some(a) => (x, from_end(a, cx.dims(x).len() as i64) as usize),
         None => {
             let all = Dim::product(cx.dims(x));
             (cx.m.view(x, vec![all]), 0)

@@ -11,6 +11,7 @@
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Reg, UnOp};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -291,7 +292,7 @@ fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<(
     let bias = if rms { None } else { cx.input_opt(2) };
     let (mean_out, inv_out) = (cx.output_opt(1), cx.output_opt(2));
     let dims = cx.dims(x);
-    let axis = (if axis < 0 { axis + dims.len() as i64 } else { axis }) as usize;
+    let axis = from_end(axis, dims.len() as i64) as usize;
     let ty = cx.elem(x).compute();
     let n = Dim::product(dims[axis..].iter().copied());
     let (outer, row) = (dims[..axis].to_vec(), dims[axis..].to_vec());
@@ -409,7 +410,7 @@ fn lower_group(cx: &mut LowerCx, groups: Option<i64>, epsilon: f32) -> Result<()
 fn lower_lp(cx: &mut LowerCx, axis: i64, p: i64) -> Result<()> {
     let (x, y) = (cx.input(0), cx.output(0));
     let dims = cx.dims(x);
-    let axis = (if axis < 0 { axis + dims.len() as i64 } else { axis }) as usize;
+    let axis = from_end(axis, dims.len() as i64) as usize;
     let ty = cx.elem(x).compute();
     let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
     cx.kernel(|k| {

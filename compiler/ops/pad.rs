@@ -9,6 +9,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::{ElemType, TensorType};
 
@@ -202,7 +203,7 @@ fn spread_pads(list: &[Dim], axes: &[i64], rank: usize) -> Option<Vec<(Dim, Dim)
         return None;
     }
     for (i, a) in axes.iter().enumerate() {
-        let a = usize::try_from(if *a < 0 { a + rank as i64 } else { *a }).ok()?;
+        let a = usize::try_from(from_end(*a, rank as i64)).ok()?;
         *out.get_mut(a)? = (list[i], list[axes.len() + i]);
     }
     Some(out)

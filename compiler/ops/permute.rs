@@ -7,6 +7,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::Expr;
+use crate::ops::from_end;
 use crate::sym::Dim;
 
 /// The operators.
@@ -94,7 +95,7 @@ impl Operator for Permute {
             Permute::Transpose(perm) => {
                 let r = dims.len() as i64;
                 let perm: Vec<usize> = match perm {
-                    Some(p) => p.iter().map(|a| (if *a < 0 { a + r } else { *a }) as usize).collect(),
+                    Some(p) => p.iter().map(|a| from_end(*a, r) as usize).collect(),
                     None => (0..dims.len()).rev().collect(),
                 };
                 cx.map(y, |k, at| {

@@ -21,6 +21,7 @@ use super::cast::saturated;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::{ElemType, TensorType};
 
@@ -50,7 +51,7 @@ impl Grain {
     }
     /// The position of the scale for position `at` of a tensor. A scale with one element applies to all.
     pub fn scale_at(&self, scale: &[Dim], at: &[Dim]) -> Vec<Dim> {
-        let axis = (if self.axis < 0 { self.axis + at.len() as i64 } else { self.axis }) as usize;
+        let axis = from_end(self.axis, at.len() as i64) as usize;
         if scale.iter().all(|d| d.as_const() == Some(1)) {
             return vec![Dim::constant(0); scale.len()];
         }

@@ -23,6 +23,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::ops::from_end;
 use crate::sym::{Answer, Dim};
 use crate::tensor::ElemType;
 use coords::{Filter, Nearest, Transform};
@@ -232,9 +233,7 @@ impl Operator for Resize {
             _ => ElemType::F32,
         };
         let axes: Vec<usize> = match &self.axes {
-            Some(a) => {
-                a.iter().map(|a| (if *a < 0 { *a + from.len() as i64 } else { *a }) as usize).collect()
-            }
+            Some(a) => a.iter().map(|a| from_end(*a, from.len() as i64) as usize).collect(),
             None => (0..from.len()).collect(),
         };
         let plans = self.plans(cx, &axes, &from, &to)?;

@@ -16,6 +16,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -137,9 +138,9 @@ impl Operator for Scatter {
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (x, y) = (cx.input(0), cx.output(0));
         let dims = cx.dims(x);
-        let from_end = |a: i64| (if a < 0 { a + dims.len() as i64 } else { a }) as usize;
+        let axis_of = |a: i64| from_end(a, dims.len() as i64) as usize;
         if let Scatter::Tensor { axis, circular } = self {
-            lower_tensor(cx, from_end(*axis), *circular);
+            lower_tensor(cx, axis_of(*axis), *circular);
             return Ok(());
         }
         cx.map(y, |k, at| k.load(x, at));
@@ -147,7 +148,7 @@ impl Operator for Scatter {
         let idx = cx.dims(i);
         match self {
             Scatter::Elements { axis, join } => {
-                let axis = from_end(*axis);
+                let axis = axis_of(*axis);
                 let update = |k: &mut KernelBuilder, at: &[Dim]| {
                     let pos = k.load(i, at);
                     let pos = from_start(k, i, pos, dims[axis]);

@@ -7,6 +7,7 @@
 
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::Result;
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -37,7 +38,7 @@ impl Operator for Shape {
             Shape::Size => cx.set_known(0, i64_, vec![], Known::Dims(vec![t.count()])),
             Shape::Shape { start, end } => {
                 let r = t.rank() as i64;
-                let clamp = |v: i64| (if v < 0 { v + r } else { v }).clamp(0, r);
+                let clamp = |v: i64| from_end(v, r).clamp(0, r);
                 let (a, b) = (clamp(*start), clamp(end.unwrap_or(r)));
                 let v: Vec<Dim> = t.dims[a as usize..b.max(a) as usize].to_vec();
                 cx.set_known(0, i64_, vec![Dim::from(v.len())], Known::Dims(v));

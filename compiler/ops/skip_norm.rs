@@ -8,6 +8,7 @@
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -91,7 +92,7 @@ impl Operator for SkipNorm {
             Kind::Simplified => {
                 let x = cx.input(0);
                 let n = rank(x, cx);
-                let axis = if self.axis < 0 { self.axis + n } else { self.axis } as usize;
+                let axis = from_end(self.axis, n) as usize;
                 let (scale, y, inv) = (cx.input(1), cx.output_opt(0), cx.output_opt(1));
                 let form = Normalization { axis, simple: true, epsilon: self.epsilon };
                 normalize(cx, x, form, [Some(scale), None], [y, None, inv]);

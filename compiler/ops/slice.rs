@@ -9,6 +9,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder};
+use crate::ops::from_end;
 use crate::sym::{Answer, Dim, SymTable};
 
 /// The operators.
@@ -155,7 +156,7 @@ impl Operator for Slice {
                 });
             }
             Slice::Split { axis, sizes, parts } => {
-                let axis = if *axis < 0 { *axis + from.len() as i64 } else { *axis } as usize;
+                let axis = from_end(*axis, from.len() as i64) as usize;
                 let list = if sizes.is_some() { None } else { runtime::late_operand(cx, 1) };
                 let sizes: Vec<Dim> = match list {
                     Some(list) => {
@@ -251,7 +252,7 @@ fn slice_windows(
     }
     for (((s, e), axis), step) in starts.iter().zip(ends).zip(&axes).zip(&steps) {
         let r = from.len() as i64;
-        let a = usize::try_from(if *axis < 0 { axis + r } else { *axis })
+        let a = usize::try_from(from_end(*axis, r))
             .ok()
             .filter(|a| *a < from.len())
             .ok_or(format!("axis {axis} is out of range for rank {r}"))?;
@@ -339,9 +340,7 @@ fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
     let (starts, ends, axes, steps) = (cx.input(1), cx.input(2), cx.input_opt(3), cx.input_opt(4));
     let known: Option<Vec<usize>> = match (axes, cx.ints_value(3)) {
         (None, _) => Some((0..runtime::count(&cx.dims(starts)).unwrap_or(0)).collect()),
-        (_, a) => {
-            a.map(|a| a.into_iter().map(|a| (if a < 0 { a + rank as i64 } else { a }) as usize).collect())
-        }
+        (_, a) => a.map(|a| a.into_iter().map(|a| from_end(a, rank as i64) as usize).collect()),
     };
     let found = cx.compute(3 * rank.max(1), |k, list| {
         let (s, e) = (runtime::values(k, starts), runtime::values(k, ends));

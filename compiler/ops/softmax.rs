@@ -8,6 +8,7 @@
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Scalar, UnOp};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::ops::Range;
@@ -59,8 +60,7 @@ impl Operator for Softmax {
         let (x, y) = (cx.input(0), cx.output(0));
         let dims = cx.dims(x);
         let rank = dims.len();
-        let axis =
-            (if self.axis < 0 { self.axis + rank as i64 } else { self.axis }).clamp(0, rank as i64) as usize;
+        let axis = from_end(self.axis, rank as i64).clamp(0, rank as i64) as usize;
         // The axes of a row: a single one, or all from `axis` on.
         let last = if cx.since < 13 { rank } else { (axis + 1).min(rank) };
         rows(cx, self.kind, x, y, axis..last);

@@ -22,6 +22,7 @@ use super::support::{radix, runtime};
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Stmt, UnOp};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -84,7 +85,7 @@ impl Operator for TopK {
         let (values, indices) = (cx.output_opt(0), cx.output_opt(1));
         let Some(any) = values.or(indices) else { return Ok(()) };
         let dims = cx.dims(x);
-        let axis = (if self.axis < 0 { self.axis + dims.len() as i64 } else { self.axis }) as usize;
+        let axis = from_end(self.axis, dims.len() as i64) as usize;
         let row = Row {
             axis,
             n: dims[axis],

@@ -8,6 +8,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr};
+use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -107,7 +108,7 @@ impl Operator for TriluOnehot {
                 let (depth, values) = (cx.input(1), cx.input(2));
                 let known = cx.constant(1).is_some() || cx.dims_value(1).is_some();
                 let out = cx.dims(y);
-                let axis = (if *axis < 0 { *axis + out.len() as i64 } else { *axis }) as usize;
+                let axis = from_end(*axis, out.len() as i64) as usize;
                 let (n, from_end) = (out[axis], cx.since >= 11);
                 if !known {
                     cx.define(n, runtime::entry(cx, depth, 0));

@@ -15,6 +15,7 @@ use super::support::runtime;
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
+use crate::ops::from_end;
 use crate::sym::{Answer, Dim, SymKind};
 use crate::tensor::ValueType;
 
@@ -88,7 +89,7 @@ impl Operator for View {
                         .error(codes::OP_ATTRIBUTE, format!("axis {axis} is out of range for rank {r}"))
                         .fail();
                 }
-                let axis = if *axis < 0 { axis + r } else { *axis } as usize;
+                let axis = from_end(*axis, r) as usize;
                 vec![
                     Dim::product(t.dims[..axis].iter().copied()),
                     Dim::product(t.dims[axis..].iter().copied()),

@@ -5,6 +5,7 @@
 use super::{HEAD, is_size, ix, same};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
 use crate::ops::LowerCx;
+use crate::ops::from_end;
 use crate::ops::sequence::{Concat, Split};
 use crate::ops::support::runtime::{check, int, le};
 use crate::sym::Dim;
@@ -49,7 +50,7 @@ impl Cut {
 }
 
 fn nonneg(axis: i64, rank: usize) -> usize {
-    (if axis < 0 { axis + rank as i64 } else { axis }) as usize
+    from_end(axis, rank as i64) as usize
 }
 
 /// SplitToSequence.

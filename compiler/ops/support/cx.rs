@@ -2,6 +2,7 @@
 
 use crate::diag::{Code, Error, Origin, Result, codes};
 use crate::nest::{self, BinOp, Buf, Expr, KernelBuilder, Module, Status, Stmt};
+use crate::ops::from_end;
 use crate::sym::{Answer, Dim, Range, Sym, SymKind, SymTable};
 use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::cell::OnceCell;
@@ -167,7 +168,7 @@ impl<'a> InferCx<'a> {
                 .error(codes::OP_ATTRIBUTE, format!("axis {axis} is out of range for rank {rank}"))
                 .into());
         }
-        Ok((if axis < 0 { axis + r } else { axis }) as usize)
+        Ok(from_end(axis, r) as usize)
     }
     /// Fails unless the element type of input `i` is allowed.
     pub fn require_type(

@@ -13,6 +13,7 @@ use super::infer::{Hints, Role, infer_graph};
 use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
 use crate::graph::{Def, Graph, Node, NodeData, Value};
 use crate::ops::control::{Control, Scan};
+use crate::ops::from_end;
 use crate::ops::{InferCx, Known, Op, Operand};
 use crate::sym::{Answer, Dim, SymKind, SymTable};
 use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
@@ -417,7 +418,7 @@ fn columns_of(t: &TensorType, other: &TensorType) -> TensorType {
 
 /// Resolves an axis, which may be negative to count from the end.
 pub(crate) fn axis(a: i64, rank: usize) -> Option<usize> {
-    usize::try_from(if a < 0 { a + rank as i64 } else { a }).ok().filter(|a| *a < rank)
+    usize::try_from(from_end(a, rank as i64)).ok().filter(|a| *a < rank)
 }
 
 /// The truth value, if it is known.

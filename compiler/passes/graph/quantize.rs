@@ -17,6 +17,7 @@
 
 use crate::diag::Result;
 use crate::graph::{Def, Graph, Model, Node, NodeData, Value, ValueData};
+use crate::ops::from_end;
 use crate::ops::{self, AttrValue, Attrs, Known};
 use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::sync::Arc;
@@ -183,7 +184,7 @@ impl Rewrite<'_> {
         }
         let rank = self.tensor(x)?.rank() as i64;
         let axis = if scales.len() == 1 { None } else { Some(int("axis").unwrap_or(1)) };
-        let axis = axis.map(|a| usize::try_from(if a < 0 { a + rank } else { a }).unwrap_or(usize::MAX));
+        let axis = axis.map(|a| usize::try_from(from_end(a, rank)).unwrap_or(usize::MAX));
         Some(Quantized { x, scale, zero, elem, scales, zeros, axis })
     }
     /// The quantized form of a value that a DequantizeLinear computes.

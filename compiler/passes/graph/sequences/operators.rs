@@ -4,6 +4,7 @@ use super::{Kind, Parts, Scope, Seq, Thing, newest};
 use crate::diag::{Result, codes};
 use crate::graph::{Def, Node, Value};
 use crate::ops::bundle::Bundle;
+use crate::ops::from_end;
 use crate::ops::maps::{Keys, Maps};
 use crate::ops::sequence::{Concat, Sequence, Split};
 use crate::ops::support::schema;
@@ -21,7 +22,7 @@ fn truth(v: bool) -> Option<Arc<ConstData>> {
 
 /// Position `p` in `0..=last`; a negative one counts from `len`.
 fn place(p: i64, len: usize, last: usize) -> Option<usize> {
-    usize::try_from(if p < 0 { p + len as i64 } else { p }).ok().filter(|p| *p <= last)
+    usize::try_from(from_end(p, len as i64)).ok().filter(|p| *p <= last)
 }
 
 impl Scope {
@@ -229,7 +230,7 @@ impl Scope {
     fn known_parts(&self, x: Value, sizes: Option<Value>, axis: i64) -> Option<Vec<i64>> {
         let along = || {
             let t = self.g.values[x].ty.as_ref()?.as_tensor()?;
-            let a = usize::try_from(if axis < 0 { axis + t.rank() as i64 } else { axis }).ok()?;
+            let a = usize::try_from(from_end(axis, t.rank() as i64)).ok()?;
             t.dims.get(a)?.as_const()
         };
         let parts = match sizes {

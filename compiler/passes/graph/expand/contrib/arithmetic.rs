@@ -4,6 +4,7 @@ use super::{Contrib, Outputs};
 use crate::diag::{Failure, Result};
 use crate::graph::Value;
 use crate::ops::AttrValue;
+use crate::ops::from_end;
 use crate::tensor::ElemType;
 
 impl Contrib<'_> {
@@ -15,7 +16,7 @@ impl Contrib<'_> {
             return self.refuse("a bias of fewer dimensions that broadcasts inside");
         }
         let axis = self.int("axis", 1);
-        let axis = if axis < 0 { axis + rank as i64 } else { axis };
+        let axis = from_end(axis, rank as i64);
         let v = self.op("Add", &[x, bias]);
         if axis + 1 == rank as i64 {
             return Ok(self.make.with("Softmax", vec![("axis", AttrValue::Int(-1))], &[v]));

@@ -4,6 +4,7 @@ use super::Contrib;
 use crate::diag::Result;
 use crate::graph::Value;
 use crate::ops::AttrValue;
+use crate::ops::from_end;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
@@ -92,7 +93,7 @@ impl Contrib<'_> {
         let x = self.x(0);
         let (rank, size, step) = (self.rank(x)? as i64, self.int("size", 1), self.int("step", 1));
         let dim = self.int("dim", -1);
-        let dim = if dim < 0 { dim + rank } else { dim };
+        let dim = from_end(dim, rank);
         let Some(length) = self.make.dims(x)?.get(dim as usize).and_then(|d| d.as_const()) else {
             return self.refuse("a dimension that only run time knows, or that the tensor does not have");
         };

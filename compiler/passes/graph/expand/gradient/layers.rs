@@ -4,6 +4,7 @@ use super::{Back, Parts};
 use crate::diag::Result;
 use crate::graph::Value;
 use crate::ops::AttrValue;
+use crate::ops::from_end;
 use crate::passes::graph::expand::NodeSpec;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -284,7 +285,7 @@ impl Back<'_, '_> {
         let dims = self.make.dims(x)?;
         let rank = dims.len() as i64;
         let axis = self.int("axis", -1);
-        let axes: Vec<i64> = (if axis < 0 { axis + rank } else { axis }..rank).collect();
+        let axes: Vec<i64> = (from_end(axis, rank)..rank).collect();
         let eps = self.float("epsilon", f64::from(1e-5_f32));
         let mean = self.mean(x, &axes);
         let centred = self.op("Sub", &[x, mean]);

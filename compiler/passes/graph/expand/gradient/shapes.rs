@@ -7,6 +7,7 @@ use super::rules::Rule;
 use super::{Back, Parts};
 use crate::diag::Result;
 use crate::graph::{Def, Value};
+use crate::ops::from_end;
 use crate::ops::{AttrValue, Known};
 use crate::passes::graph::expand::Piece;
 use crate::tensor::ElemType;
@@ -127,7 +128,7 @@ impl Back<'_, '_> {
         let d = self.d();
         let axis = self.int("axis", 1);
         let rank = self.make.dims(self.y(0))?.len() as i64;
-        let at = if axis < 0 { axis + rank } else { axis };
+        let at = from_end(axis, rank);
         let n = self.node.inputs.len();
         let mut sizes = vec![];
         for i in 0..n {
@@ -172,7 +173,7 @@ impl Back<'_, '_> {
                 (0..rank as i64).collect()
             });
         }
-        Ok(list.into_iter().map(|a| if a < 0 { a + rank as i64 } else { a }).collect())
+        Ok(list.into_iter().map(|a| from_end(a, rank as i64)).collect())
     }
     pub(super) fn reduced(&mut self) -> Result<Value> {
         let (mut d, x, mut y) = (self.d(), self.x(0), self.y(0));
@@ -206,7 +207,7 @@ impl Back<'_, '_> {
         let (d, x, y) = (self.d(), self.x(0), self.y(0));
         let rank = self.make.dims(x)?.len() as i64;
         let axis = self.int("axis", if self.since() >= 13 { -1 } else { 1 });
-        let axis = if axis < 0 { axis + rank } else { axis };
+        let axis = from_end(axis, rank);
         // The first versions flatten the dimensions from the axis on.
         let axes: Vec<i64> = if self.since() >= 13 { vec![axis] } else { (axis..rank).collect() };
         if self.name() == "Softmax" {
