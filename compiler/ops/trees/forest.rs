@@ -138,46 +138,57 @@ impl Test {
     }
 }
 
+/// Where a test leads, and whether it holds for a missing value.
+#[derive(Clone, Copy)]
+struct Ways {
+    nan: bool,
+    yes: usize,
+    no: usize,
+}
+
+impl Ways {
+    /// The ways of the opposite test.
+    fn swapped(self) -> Ways {
+        Ways { nan: !self.nan, yes: self.no, no: self.yes }
+    }
+}
+
 impl Branch {
     fn write(&self, out: &mut Vec<Step>, yes: usize, no: usize, ty: ElemType) {
-        let nan = self.missing_holds;
+        let ways = Ways { nan: self.missing_holds, yes, no };
         match &self.test {
-            Test::Leq(v) => self.at_most(out, *v, nan, yes, no),
-            Test::Lt(v) => self.at_most(out, below(*v, ty), nan, yes, no),
-            Test::Gt(v) if !v.is_nan() => self.at_most(out, *v, !nan, no, yes),
+            Test::Leq(v) => self.at_most(out, *v, ways),
+            Test::Lt(v) => self.at_most(out, below(*v, ty), ways),
+            Test::Gt(v) if !v.is_nan() => self.at_most(out, *v, ways.swapped()),
             Test::Gte(v) if !v.is_nan() => match below(*v, ty) {
                 // Every number is at least the smallest.
-                b if b.is_nan() => self.at_most(out, f64::INFINITY, nan, yes, no),
-                b => self.at_most(out, b, !nan, no, yes),
+                b if b.is_nan() => self.at_most(out, f64::INFINITY, ways),
+                b => self.at_most(out, b, ways.swapped()),
             },
-            Test::Gt(v) | Test::Gte(v) => self.at_most(out, *v, nan, yes, no),
-            Test::Eq(v) => self.equal(out, *v, ty, nan, yes, no),
-            Test::Neq(v) => self.equal(out, *v, ty, !nan, no, yes),
+            Test::Gt(v) | Test::Gte(v) => self.at_most(out, *v, ways),
+            Test::Eq(v) => self.equal(out, *v, ty, ways),
+            Test::Neq(v) => self.equal(out, *v, ty, ways.swapped()),
             Test::Member(set) => {
                 for v in set.split_last().map_or(&[][..], |(_, first)| first) {
                     let next = out.len() + 2;
-                    self.equal(out, *v, ty, nan, yes, next);
+                    self.equal(out, *v, ty, Ways { no: next, ..ways });
                 }
-                let last = set.last().copied().unwrap_or(f64::NAN);
-                self.equal(out, last, ty, nan, yes, no);
+                self.equal(out, set.last().copied().unwrap_or(f64::NAN), ty, ways);
             }
         }
     }
     /// Equality: at most v, and not at most the next smaller number.
-    fn equal(&self, out: &mut Vec<Step>, v: f64, ty: ElemType, nan: bool, yes: usize, no: usize) {
+    fn equal(&self, out: &mut Vec<Step>, v: f64, ty: ElemType, ways: Ways) {
         let second = out.len() + 1;
-        self.at_most(out, v, nan, second, no);
+        self.at_most(out, v, Ways { yes: second, ..ways });
         // A missing value that arrives here satisfies the test.
-        self.at_most(out, below(v, ty), false, no, yes);
+        self.at_most(out, below(v, ty), Ways { nan: false, yes: ways.no, no: ways.yes });
     }
-    fn at_most(&self, out: &mut Vec<Step>, v: f64, nan: bool, yes: usize, no: usize) {
-        let feature = self.feature;
-        out.push(match v.is_nan() && nan {
-            // No number is at most NaN, but a missing value satisfies the test: all numbers are at most
-            // infinity.
-            true => Step { feature, value: f64::INFINITY, nan_holds: false, yes: no, no: yes },
-            false => Step { feature, value: v, nan_holds: nan, yes, no },
-        });
+    fn at_most(&self, out: &mut Vec<Step>, v: f64, ways: Ways) {
+        // No number is at most NaN, but a missing value satisfies the test: all numbers are at most infinity.
+        let (value, ways) = if v.is_nan() && ways.nan { (f64::INFINITY, ways.swapped()) } else { (v, ways) };
+        let Ways { nan, yes, no } = ways;
+        out.push(Step { feature: self.feature, value, nan_holds: nan, yes, no });
     }
 }
 
