@@ -120,7 +120,7 @@ impl Operator for Linear {
             let y = cx.output(0);
             let direct = self.post == Post::None && cx.elem(y) == ty;
             let raw = if direct { y } else { cx.temp("scores", ty, [dims[0], Dim::from(rows)]) };
-            products(cx, x, &self.coefficients, &self.intercepts, raw, ty);
+            products(cx, x, &self.coefficients, &self.intercepts, raw);
             if !direct {
                 self.post.write(cx, raw, y);
             }
@@ -128,7 +128,7 @@ impl Operator for Linear {
         };
         let (label, scores) = (cx.output_opt(0), cx.output_opt(1));
         let raw = cx.temp("scores", ty, [dims[0], Dim::from(rows)]);
-        products(cx, x, &self.coefficients, &self.intercepts, raw, ty);
+        products(cx, x, &self.coefficients, &self.intercepts, raw);
         let both = if rows == 1 && labels.is_some() { pair(cx, raw, false) } else { raw };
         let mut judged = raw;
         if self.post == Post::SoftmaxZero && rows > 1 {
@@ -162,9 +162,9 @@ pub fn table(cx: &mut LowerCx, name: &str, v: &[f32], columns: usize, ty: ElemTy
     cx.m.constant(name, Arc::new(data.unwrap_or_else(|| ConstData::f32s(vec![0, 0], &[]))))
 }
 
-/// `y[n, r] = sum over f of x[n, f] * w[r, f], + bias[r]` in type `ty`, the type of `y`. The weights are in
-/// rows.
-pub fn products(cx: &mut LowerCx, x: Buf, weights: &[f32], bias: &[f32], y: Buf, ty: ElemType) {
+/// `y[n, r] = sum over f of x[n, f] * w[r, f], + bias[r]` in the type of `y`. The weights are in rows.
+pub fn products(cx: &mut LowerCx, x: Buf, weights: &[f32], bias: &[f32], y: Buf) {
+    let ty = cx.elem(y);
     let (from, out, depth) = (cx.elem(x).compute(), cx.dims(y), cx.dims(x)[1]);
     let rows = out[1].as_const().unwrap_or(1).max(1) as usize;
     let w = table(cx, "coefficients", weights, weights.len() / rows, ty);

@@ -181,12 +181,9 @@ impl Operator for Svm {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let x = cx.input(0);
-        let ty = compute_type(cx.elem(x));
         match &self.kind {
-            Kind::Regressor { supports, one_class } => self.regress(cx, x, ty, *supports, *one_class),
-            Kind::Classifier { labels, per_class, prob } => {
-                return self.classify(cx, x, ty, labels, per_class, prob.as_ref());
-            }
+            Kind::Regressor { supports, one_class } => self.regress(cx, x, *supports, *one_class),
+            Kind::Classifier { labels, per_class, .. } => return self.classify(cx, x, labels, per_class),
         }
         Ok(())
     }
@@ -213,15 +210,16 @@ impl Svm {
             _ => classes,
         }
     }
-    fn regress(&self, cx: &mut LowerCx, x: Buf, ty: ElemType, supports: usize, one_class: bool) {
+    fn regress(&self, cx: &mut LowerCx, x: Buf, supports: usize, one_class: bool) {
+        let ty = compute_type(cx.elem(x));
         let (rows, y) = (cx.dims(x)[0], cx.output(0));
         let raw = cx.temp("sum", ty, [rows, Dim::constant(1)]);
         let bias = &self.rho[..1];
         match supports {
-            0 => products(cx, x, &self.coefficients, bias, raw, ty),
+            0 => products(cx, x, &self.coefficients, bias, raw),
             n => {
-                let like = self.kernels(cx, x, ty, n);
-                products(cx, like, &self.coefficients, bias, raw, ty);
+                let like = self.kernels(cx, x, n);
+                products(cx, like, &self.coefficients, bias, raw);
             }
         }
         let mut done = raw;
@@ -235,7 +233,8 @@ impl Svm {
         self.post.write(cx, done, y);
     }
     /// The kernel of each sample with each of `n` support vectors.
-    fn kernels(&self, cx: &mut LowerCx, x: Buf, ty: ElemType, n: usize) -> Buf {
+    fn kernels(&self, cx: &mut LowerCx, x: Buf, n: usize) -> Buf {
+        let ty = compute_type(cx.elem(x));
         let (rows, depth, from) = (cx.dims(x)[0], cx.dims(x)[1], cx.elem(x).compute());
         let dims = [rows, Dim::from(n)];
         let num = |v: f32| Expr::num(ty, f64::from(v));
@@ -257,7 +256,7 @@ impl Svm {
             return out;
         }
         let dots = cx.temp("dots", ty, dims);
-        products(cx, x, &self.vectors, &[], dots, ty);
+        products(cx, x, &self.vectors, &[], dots);
         if self.similarity == Similarity::Linear {
             return dots;
         }
@@ -271,36 +270,29 @@ impl Svm {
         });
         out
     }
-    fn classify(
-        &self,
-        cx: &mut LowerCx,
-        x: Buf,
-        ty: ElemType,
-        labels: &Labels,
-        per_class: &[usize],
-        prob: Option<&(Vec<f32>, Vec<f32>)>,
-    ) -> Result<()> {
+    fn classify(&self, cx: &mut LowerCx, x: Buf, labels: &Labels, per_class: &[usize]) -> Result<()> {
+        let ty = compute_type(cx.elem(x));
         let (label, scores) = (cx.output_opt(0), cx.output_opt(1));
         let (rows, classes) = (cx.dims(x)[0], labels.len());
         if per_class.is_empty() {
             let raw = cx.temp("scores", ty, [rows, Dim::from(classes)]);
-            products(cx, x, &self.coefficients, &vec![self.rho[0]; classes], raw, ty);
+            products(cx, x, &self.coefficients, &vec![self.rho[0]; classes], raw);
             if let Some(y) = scores {
                 self.post.write(cx, raw, y);
             }
             return label.map_or(Ok(()), |y| labels.write(cx, y, |k, at| top(k, raw, at)));
         }
         let n = per_class.iter().sum();
-        let like = self.kernels(cx, x, ty, n);
+        let like = self.kernels(cx, x, n);
         let pairs: Vec<(usize, usize)> =
             (0..classes).flat_map(|i| (i + 1..classes).map(move |j| (i, j))).collect();
         let decisions = cx.temp("decisions", ty, [rows, Dim::from(pairs.len())]);
-        products(cx, like, &self.pair_weights(per_class, &pairs), &self.rho, decisions, ty);
+        products(cx, like, &self.pair_weights(per_class, &pairs), &self.rho, decisions);
         if let Some(y) = scores {
-            let raw = match prob {
-                Some((a, b)) => coupling::couple(cx, decisions, a, b, classes, ty),
-                None if pairs.len() == 1 && self.post != Post::Probit => pair(cx, decisions, false),
-                None => decisions,
+            let raw = match &self.kind {
+                Kind::Classifier { prob: Some((a, b)), .. } => coupling::couple(cx, decisions, a, b, classes),
+                _ if pairs.len() == 1 && self.post != Post::Probit => pair(cx, decisions, false),
+                _ => decisions,
             };
             self.post.write(cx, raw, y);
         }

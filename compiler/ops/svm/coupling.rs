@@ -21,7 +21,8 @@ struct Work {
 }
 
 /// The probabilities [N, C] from decisions [N, C (C - 1) / 2] and the coefficients of their logistic curves.
-pub fn couple(cx: &mut LowerCx, decisions: Buf, a: &[f32], b: &[f32], classes: usize, ty: ElemType) -> Buf {
+pub fn couple(cx: &mut LowerCx, decisions: Buf, a: &[f32], b: &[f32], classes: usize) -> Buf {
+    let ty = cx.elem(decisions);
     let (rows, c) = (cx.dims(decisions)[0], Dim::from(classes));
     let square = [rows, c, c];
     let w = Work {
