@@ -135,6 +135,34 @@ pub struct NodeData {
     pub origin: Origin,
 }
 
+/// Attributes as the file has them; `None` if the attribute is absent, or of another kind.
+impl NodeData {
+    /// An attribute of any kind.
+    pub fn attr(&self, name: &str) -> Option<&AttrValue> {
+        self.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
+    }
+    /// An integer.
+    pub fn int(&self, name: &str) -> Option<i64> {
+        if let Some(AttrValue::Int(v)) = self.attr(name) { Some(*v) } else { None }
+    }
+    /// A float.
+    pub fn float(&self, name: &str) -> Option<f32> {
+        if let Some(AttrValue::Float(v)) = self.attr(name) { Some(*v) } else { None }
+    }
+    /// Integers.
+    pub fn ints(&self, name: &str) -> Option<Vec<i64>> {
+        if let Some(AttrValue::Ints(v)) = self.attr(name) { Some(v.clone()) } else { None }
+    }
+    /// A string.
+    pub fn text(&self, name: &str) -> Option<String> {
+        if let Some(AttrValue::String(s)) = self.attr(name) {
+            Some(String::from_utf8_lossy(s).into_owned())
+        } else {
+            None
+        }
+    }
+}
+
 /// Receives the name and contents of a constant, and may return replacement contents.
 pub type Replace<'a> = dyn FnMut(&str, &Arc<ConstData>) -> Option<Arc<ConstData>> + 'a;
 

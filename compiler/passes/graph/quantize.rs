@@ -158,12 +158,7 @@ impl Rewrite<'_> {
     fn params(&self, q: &NodeData, result: bool) -> Option<Quantized> {
         let (x, scale, zero) =
             ((*q.inputs.first()?)?, (*q.inputs.get(1)?)?, q.inputs.get(2).copied().flatten());
-        let int = |name: &str| {
-            q.attrs.iter().find_map(|(n, v)| {
-                if let (true, AttrValue::Int(i)) = (n == name, v) { Some(*i) } else { None }
-            })
-        };
-        let other = ["block_size", "precision"].iter().any(|a| int(a).is_some_and(|v| v != 0));
+        let other = ["block_size", "precision"].iter().any(|a| q.int(a).is_some_and(|v| v != 0));
         let elem = if result { self.tensor((*q.outputs.first()?)?)?.elem } else { self.tensor(x)?.elem };
         let narrow = matches!(elem, ElemType::I8 | ElemType::U8) || !result && elem == ElemType::I32;
         let float = if result { self.tensor(x)?.elem } else { self.tensor((*q.outputs.first()?)?)?.elem };
@@ -183,7 +178,7 @@ impl Rewrite<'_> {
             return None;
         }
         let rank = self.tensor(x)?.rank() as i64;
-        let axis = if scales.len() == 1 { None } else { Some(int("axis").unwrap_or(1)) };
+        let axis = if scales.len() == 1 { None } else { Some(q.int("axis").unwrap_or(1)) };
         let axis = axis.map(|a| usize::try_from(from_end(a, rank)).unwrap_or(usize::MAX));
         Some(Quantized { x, scale, zero, elem, scales, zeros, axis })
     }
@@ -206,8 +201,7 @@ impl Rewrite<'_> {
             if let Some(Some(v)) = op.inputs.get(i) {
                 return self.constant(*v)?.scalar();
             }
-            let attr = op.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v);
-            Some(if let Some(AttrValue::Float(f)) = attr { f64::from(*f) } else { open })
+            Some(op.float(name).map_or(open, f64::from))
         };
         match (op.schema.domain, op.schema.name) {
             ("", "Relu") => Some((0.0, f64::INFINITY)),

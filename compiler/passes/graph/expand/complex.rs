@@ -77,18 +77,17 @@ fn either(make: &mut Make, node: &NodeData, x: Value) -> Value {
 
 /// Slices along an axis, or pairs if there is none, are ordered element by element.
 fn unique(make: &mut Make, node: &NodeData, x: Value) -> Vec<Value> {
-    let attr = |name: &str| node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let mut pairs = view(make, Complex::Parts, x);
-    let axis = match attr("axis") {
-        Some(AttrValue::Int(a)) => a - i64::from(a < 0),
-        _ => {
+    let axis = match node.int("axis") {
+        Some(a) => a - i64::from(a < 0),
+        None => {
             let rows = make.ints(&[-1, 2]);
             pairs = make.op("Reshape", &[pairs, rows]);
             0
         }
     };
     let mut attrs = vec![("axis", AttrValue::Int(axis))];
-    attrs.extend(attr("sorted").map(|v| ("sorted", v)));
+    attrs.extend(node.attr("sorted").map(|v| ("sorted", v.clone())));
     let mut results = make.node("Unique", attrs, vec![Some(pairs)], 4);
     results[0] = view(make, Complex::Join, results[0]);
     results

@@ -129,18 +129,14 @@ impl Contrib<'_> {
         let missing = || Failure::bug("contrib", format!("{} without operand {i}", self.node.schema.name));
         self.make.need(self.given(i), missing)
     }
-    fn attr(&self, name: &str) -> Option<&AttrValue> {
-        self.node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
-    }
     fn int(&self, name: &str, default: i64) -> i64 {
-        if let Some(AttrValue::Int(v)) = self.attr(name) { *v } else { default }
+        self.node.int(name).unwrap_or(default)
+    }
+    fn float(&self, name: &str, default: f32) -> f32 {
+        self.node.float(name).unwrap_or(default)
     }
     fn text(&self, name: &str, default: &str) -> String {
-        if let Some(AttrValue::String(s)) = self.attr(name) {
-            String::from_utf8_lossy(s).into_owned()
-        } else {
-            default.to_owned()
-        }
+        self.node.text(name).unwrap_or_else(|| default.to_owned())
     }
     /// The integers of operand `i`, if they are known.
     fn known_ints(&self, i: usize) -> Option<Vec<i64>> {
@@ -152,7 +148,7 @@ impl Contrib<'_> {
     }
     /// The attributes of the node whose names are in the list.
     fn same(&self, names: &[&'static str]) -> Vec<(&'static str, AttrValue)> {
-        names.iter().filter_map(|n| self.attr(n).map(|v| (*n, v.clone()))).collect()
+        names.iter().filter_map(|n| self.node.attr(n).map(|v| (*n, v.clone()))).collect()
     }
     /// The same, with owned names.
     fn kept(&self, names: &[&'static str]) -> Vec<(String, AttrValue)> {

@@ -15,8 +15,8 @@ mod shapes;
 use super::{Make, Piece};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Node, NodeData, Value};
+use crate::ops::Known;
 use crate::ops::composite::Gradient;
-use crate::ops::{AttrValue, Known};
 use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -284,32 +284,14 @@ impl Back<'_, '_> {
         }
         self.make.need(self.dy.first().copied().flatten(), || Failure::bug("gradient", "no adjoint"))
     }
-    fn attr(&self, name: &str) -> Option<&AttrValue> {
-        self.node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
-    }
     fn int(&self, name: &str, default: i64) -> i64 {
-        match self.attr(name) {
-            Some(AttrValue::Int(v)) => *v,
-            _ => default,
-        }
+        self.node.int(name).unwrap_or(default)
     }
     fn float(&self, name: &str, default: f64) -> f64 {
-        match self.attr(name) {
-            Some(AttrValue::Float(v)) => f64::from(*v),
-            _ => default,
-        }
-    }
-    fn ints(&self, name: &str) -> Option<Vec<i64>> {
-        match self.attr(name) {
-            Some(AttrValue::Ints(v)) => Some(v.clone()),
-            _ => None,
-        }
+        self.node.float(name).map_or(default, f64::from)
     }
     fn text(&self, name: &str, default: &str) -> String {
-        match self.attr(name) {
-            Some(AttrValue::String(s)) => String::from_utf8_lossy(s).into_owned(),
-            _ => default.to_owned(),
-        }
+        self.node.text(name).unwrap_or_else(|| default.to_owned())
     }
     /// The integers of operand `i`, if they are known.
     fn known_ints(&self, i: usize) -> Option<Vec<i64>> {

@@ -19,28 +19,23 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
             .fail()
     };
     let given = |i: usize| node.inputs.get(i).copied().flatten();
-    let attr = |name: &str| node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v);
     let usual = |(i, s): (usize, &Vec<u8>)| {
         let name: &[u8] = if i % 3 == 0 { b"sigmoid" } else { b"tanh" };
         s.eq_ignore_ascii_case(name)
     };
     let plain = |v: &AttrValue| matches!(v, AttrValue::Strings(l) if l.iter().enumerate().all(usual));
-    if attr("activations").is_some_and(|v| !plain(v)) {
+    if node.attr("activations").is_some_and(|v| !plain(v)) {
         return refuse("activations other than Sigmoid, Tanh, Tanh");
     }
     if given(4).is_some() || given(7).is_some() {
         return refuse("lengths of sequences, or peepholes");
     }
-    if attr("clip").is_some_and(|v| matches!(v, AttrValue::Float(c) if *c > 0.0))
-        || attr("input_forget").is_some_and(|v| !matches!(v, AttrValue::Int(0)))
+    if node.float("clip").is_some_and(|c| c > 0.0)
+        || node.attr("input_forget").is_some_and(|v| !matches!(v, AttrValue::Int(0)))
     {
         return refuse("a clip, or an input that forgets");
     }
-    let direction = match attr("direction") {
-        Some(AttrValue::String(s)) => String::from_utf8_lossy(s).into_owned(),
-        _ => "forward".into(),
-    };
-    let directions: &[bool] = match direction.as_str() {
+    let directions: &[bool] = match node.text("direction").as_deref().unwrap_or("forward") {
         "forward" => &[false],
         "reverse" => &[true],
         _ => &[false, true],

@@ -7,9 +7,6 @@ use crate::ops::AttrValue;
 use crate::tensor::ElemType;
 
 impl Contrib<'_> {
-    pub(super) fn float(&self, name: &str, default: f32) -> f32 {
-        if let Some(AttrValue::Float(v)) = self.attr(name) { *v } else { default }
-    }
     pub(super) fn concat(&mut self, parts: &[Value]) -> Value {
         self.make.with("Concat", vec![("axis", AttrValue::Int(0))], parts)
     }

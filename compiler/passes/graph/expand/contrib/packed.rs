@@ -17,8 +17,8 @@ impl Contrib<'_> {
         let v = self.op("MatMul", &[self.x(0), w]);
         let v = self.op("Add", &[v, bias]);
         let total = self.make.dims(w)?.last().and_then(|d| d.as_const());
-        let sizes = match (self.attr("qkv_hidden_sizes"), total) {
-            (Some(AttrValue::Ints(v)), _) if v.len() == 3 => v.clone(),
+        let sizes = match (self.node.ints("qkv_hidden_sizes"), total) {
+            (Some(v), _) if v.len() == 3 => v,
             (_, Some(n)) if n % 3 == 0 => vec![n / 3; 3],
             _ => return self.refuse("hidden sizes that only run time knows"),
         };

@@ -32,11 +32,7 @@ impl Contrib<'_> {
         let x = self.x(0);
         let elem = self.make.elem(x);
         let v = self.dequantized(0, 1, 2, 0);
-        let axes = self.make.ints(&if let Some(AttrValue::Ints(a)) = self.attr("axes") {
-            a.clone()
-        } else {
-            vec![]
-        });
+        let axes = self.make.ints(&self.node.ints("axes").unwrap_or_default());
         let v = self.make.with("ReduceMean", self.same(&["keepdims"]), &[v, axes]);
         self.requantized(v, 3, 4, elem)
     }
@@ -79,11 +75,7 @@ impl Contrib<'_> {
         let x = self.x(0);
         let to = if self.make.elem(x) == ElemType::U8 { ElemType::U32 } else { ElemType::I32 };
         let v = self.cast(x, to);
-        let axes = self.make.ints(&if let Some(AttrValue::Ints(a)) = self.attr("axes") {
-            a.clone()
-        } else {
-            vec![]
-        });
+        let axes = self.make.ints(&self.node.ints("axes").unwrap_or_default());
         self.make.with("ReduceSum", self.same(&["keepdims"]), &[v, axes])
     }
     /// QAttention: attention with quantized operands.

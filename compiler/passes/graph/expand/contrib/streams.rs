@@ -129,7 +129,7 @@ impl Contrib<'_> {
     pub(super) fn rotary_of_three(&mut self) -> Result<Value> {
         let x = self.x(0);
         let (positions, cos, sin) = (self.x(1), self.x(2), self.x(3));
-        let Some(AttrValue::Ints(sections)) = self.attr("mrope_section").cloned() else {
+        let Some(sections) = self.node.ints("mrope_section") else {
             return self.refuse("sections that are not given");
         };
         let half: i64 = sections.iter().sum();
@@ -240,7 +240,7 @@ impl Contrib<'_> {
         let v = self.make.contrib("FusedMatMul", attrs, self.node.inputs.clone(), 1)[0];
         let mut own = vec![];
         let mut given = |s: &Self, from: &str, to: &'static str| {
-            if let Some(a) = s.attr(from) {
+            if let Some(a) = s.node.attr(from) {
                 own.push((to, a.clone()));
             }
         };

@@ -152,9 +152,9 @@ impl Back<'_, '_> {
             return self.error("auto_pad must be written as pads").fail();
         }
         Ok(Window {
-            strides: self.ints("strides").unwrap_or(vec![1; n]),
-            dilations: self.ints("dilations").unwrap_or(vec![1; n]),
-            pads: self.ints("pads").unwrap_or(vec![0; 2 * n]),
+            strides: self.node.ints("strides").unwrap_or(vec![1; n]),
+            dilations: self.node.ints("dilations").unwrap_or(vec![1; n]),
+            pads: self.node.ints("pads").unwrap_or(vec![0; 2 * n]),
             group: 1,
         })
     }
@@ -254,7 +254,7 @@ impl Back<'_, '_> {
         let (dims, out) = (self.make.dims(x)?, self.make.dims(y)?);
         let n = dims.len() - 2;
         let window = self.window(n)?;
-        let kernel = self.ints("kernel_shape").unwrap_or_default();
+        let kernel = self.node.ints("kernel_shape").unwrap_or_default();
         if self.int("ceil_mode", 0) != 0
             || kernel.len() != n
             || window.pads.iter().any(|p| *p != 0) && self.int("count_include_pad", 0) == 0
@@ -369,7 +369,7 @@ impl Back<'_, '_> {
             let of = self.make.elem(labels);
             let mut class = labels;
             let mut weight = self.filled_like_labels(labels, x);
-            if let Some(AttrValue::Int(skip)) = self.attr("ignore_index").cloned() {
+            if let Some(skip) = self.node.int("ignore_index") {
                 let skip = self.make.integer(skip);
                 let skip = self.make.cast(skip, ElemType::I64, of);
                 let ignored = self.op("Equal", &[labels, skip]);

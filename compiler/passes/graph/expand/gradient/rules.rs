@@ -3,7 +3,6 @@
 use super::{Back, Parts};
 use crate::diag::Result;
 use crate::graph::{NodeData, Value};
-use crate::ops::AttrValue;
 use crate::passes::graph::expand::formula::{Formula, Term};
 use crate::tensor::ElemType;
 use std::f64::consts::PI;
@@ -25,10 +24,7 @@ pub(super) type Rule = fn(At<'_>) -> Term<'_>;
 
 impl<'f> At<'f> {
     fn float(&self, name: &str, default: f64) -> f64 {
-        match self.node.attrs.iter().find(|(n, _)| n == name) {
-            Some((_, AttrValue::Float(v))) => f64::from(*v),
-            _ => default,
-        }
+        self.node.float(name).map_or(default, f64::from)
     }
     fn where_positive(&self, a: Term<'f>, b: f64) -> Term<'f> {
         self.x.above(0.0).select(a, b)
@@ -92,10 +88,10 @@ const UNARY: &[(&str, Rule)] = &[
         let (low, high) = (line.above(0.0), line.below(1.0));
         r.d * low.with("And", high).select(r.x * (2.0 / 6.0) + 0.5, low.select(1.0, 0.0))
     }),
-    ("Gelu", |r| match r.node.attrs.iter().find(|(n, _)| n == "approximate") {
-        Some((_, AttrValue::String(s))) if s == b"tanh" => gelu_by_tanh(r),
-        _ => gelu(r),
-    }),
+    (
+        "Gelu",
+        |r| if r.node.text("approximate").is_some_and(|s| s == "tanh") { gelu_by_tanh(r) } else { gelu(r) },
+    ),
     ("Mish", |r| {
         let t = r.x.op("Softplus").op("Tanh");
         r.d * (t + r.x * (complement(t) * r.x.op("Sigmoid")))

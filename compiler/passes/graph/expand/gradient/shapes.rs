@@ -42,7 +42,7 @@ impl Back<'_, '_> {
     pub(super) fn transposed_back(&mut self) -> Result<Value> {
         let (d, x) = (self.d(), self.x(0));
         let rank = self.make.dims(x)?.len();
-        let perm = self.ints("perm").unwrap_or_else(|| (0..rank as i64).rev().collect());
+        let perm = self.node.ints("perm").unwrap_or_else(|| (0..rank as i64).rev().collect());
         let back: Vec<i64> =
             (0..rank as i64).filter_map(|i| perm.iter().position(|p| *p == i).map(|p| p as i64)).collect();
         Ok(self.make.with("Transpose", vec![("perm", AttrValue::Ints(back))], &[d]))
@@ -65,7 +65,7 @@ impl Back<'_, '_> {
             return self.error("it repeats elements, or its value depends on xs").fail();
         }
         let d = self.d();
-        let pads = match self.ints("pads").or_else(|| self.ints("paddings")) {
+        let pads = match self.node.ints("pads").or_else(|| self.node.ints("paddings")) {
             Some(p) => self.make.ints(&p),
             None => self.x(1),
         };
@@ -158,7 +158,7 @@ impl Back<'_, '_> {
     }
     /// The dimensions that a reduction sums over.
     fn reduced_axes(&self, rank: usize) -> Result<Vec<i64>> {
-        let list = match self.ints("axes") {
+        let list = match self.node.ints("axes") {
             Some(a) => a,
             None if self.has(1) => match self.known_ints(1) {
                 Some(a) => a,
