@@ -2,8 +2,8 @@
 //!
 //! [`translate()`] turns a leaf nest into a function of the tile IR ([`ir`], built with `builder`). It
 //! queries the capabilities of a machine and knows no instructions. [`text`] prints and parses functions.
-//! `rematerialize` places constants, `regalloc` assigns registers (regalloc2), `moves` removes redundant moves,
-//! and a machine under `isa` selects and encodes instructions.
+//! `rematerialize` places constants, `regalloc` assigns registers (regalloc2), `moves` removes its redundant
+//! moves, and a machine under `isa` selects and encodes instructions.
 
 mod builder;
 mod interleave;

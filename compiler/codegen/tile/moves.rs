@@ -1,9 +1,9 @@
 //! Removes moves of the register allocator whose destination holds the value already.
 //!
-//! A value that a loop reads from its spill slot is stored back to that slot before the next iteration, though
-//! nothing has changed it: regalloc2 places moves for each block edge by itself. The next load waits for that
-//! store. This pass computes which registers and slots hold the same value at each point, a forward dataflow
-//! problem whose states are sets of equal pairs, and drops moves between equal ones.
+//! A value that a loop reads from its spill slot is stored back to that slot before the next iteration,
+//! though nothing has changed it: regalloc2 places the moves of each block edge by itself. The next load
+//! waits for that store. This pass computes which registers and slots hold the same value at each point, a
+//! forward dataflow problem whose states are sets of equal pairs, and drops moves between equal ones.
 
 use super::regalloc::Alloc;
 use crate::codegen::Set;
