@@ -20,8 +20,9 @@ pub(super) struct Site {
     size: u32,
     /// Loops of the tile with their strides in elements, if it is linear in all of them.
     terms: Option<Vec<(Sym, Dim)>>,
-    /// True if rows at a run-time distance may share a pointer: lanes are adjacent, or all the same.
-    has_rows: bool,
+    /// The unrolled loop over rows at a run-time distance that share a pointer. Lanes are adjacent, or all the
+    /// same.
+    rows: Option<Sym>,
     /// The part that does not depend on them; the whole position if it is not linear.
     rest: Dim,
     constant: i64,
@@ -136,9 +137,7 @@ impl Translate<'_> {
                 (Some(k), Some(d)) => {
                     p.constant = k.checked_mul(d).and_then(|x| p.constant.checked_add(x)).ok_or(TOO_FAR)?
                 }
-                (None, Some(d)) if p.row.is_none() && site.has_rows && !self.is_inner(*k) => {
-                    p.row = Some((*k, d));
-                }
+                (None, Some(d)) if site.rows == Some(*s) => p.row = Some((*k, d)),
                 _ => p.more = p.more + *k * *d,
             }
         }
@@ -244,8 +243,10 @@ impl Translate<'_> {
             true => matches!(k.as_const(), Some(0 | 1)),
             false => !self.withs.contains(s),
         };
-        let has_rows = self.shares_rows() && terms.iter().flatten().all(adjacent);
-        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, has_rows, rest, constant });
+        let rows = terms.as_ref().filter(|t| self.shares_rows() && t.iter().all(adjacent));
+        let distant = |(s, k): &&(Sym, Dim)| k.as_const().is_none() && self.unrolled.contains(s);
+        let rows = rows.and_then(|t| t.iter().find(distant)).map(|t| t.0);
+        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, rows, rest, constant });
         self.sites.insert(key, site.clone());
         Ok(site)
     }

@@ -156,7 +156,7 @@ pub fn translate(s: Setting, body: &[Stmt]) -> Fit<Tile> {
 fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     let Setting { m, vectors, substitute, lines } = s;
     let (mut locals, mut of_vectors) = (vec![], vec![]);
-    let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
+    let (mut prefetched, mut withs, mut lanes_of_one, mut unrolled) = (vec![], vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
         if let Expr::With { sym, .. } = e {
             withs.push(*sym);
@@ -165,6 +165,9 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
     visit::walk(body, &mut |s| match s {
         Stmt::For { kind, var, lo, hi, .. } => {
             locals.push(*var);
+            if *kind == LoopKind::Unroll {
+                unrolled.push(*var);
+            }
             if let LoopKind::Vec(n) = kind {
                 of_vectors.push(*var);
                 if m.syms.le(*hi - *lo, Dim::from(*n)) == Answer::Yes {
@@ -187,6 +190,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         trips: vec![],
         deeper: vec![],
         locals,
+        unrolled,
         vectors: of_vectors,
         most: Map::default(),
         lanes_of_one,
@@ -312,6 +316,8 @@ struct Translate<'a> {
     deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
     locals: Vec<Sym>,
+    /// Variables of unrolled loops.
+    unrolled: Vec<Sym>,
     /// Variables of vector loops.
     vectors: Vec<Sym>,
     /// The most iterations of open loops, where they are known.
