@@ -97,17 +97,7 @@ impl Emit<'_, '_> {
         }
         let n = self.dim(trip)?;
         let any = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, n, 0);
-        let (inner, done) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(any, inner, &[], done, &[]);
-        self.b.switch_to_block(inner);
-        self.b.seal_block(inner);
-        self.push();
-        emit(self)?;
-        self.pop();
-        self.b.ins().jump(done, &[]);
-        self.b.switch_to_block(done);
-        self.b.seal_block(done);
-        Ok(())
+        self.only_if(any, emit)
     }
     /// Emits a call of a tile, and the check of its result.
     fn call_tile(&mut self, tile: tile::Tile, body: &[Stmt]) -> Result<()> {

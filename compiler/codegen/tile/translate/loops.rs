@@ -126,36 +126,27 @@ impl Translate<'_> {
             None => last.count,
             Some(k) => self.b.equals(last.count, k),
         };
-        let before = self.accs_set_in(body);
-        let around = self.acc_values(&before);
         let opened = self.b.open_if_positive(runs);
-        let saved = (self.streams.clone(), self.loaded.clone(), self.mask);
-        self.loaded.clear();
-        if let Some((_, whole)) = last.behind {
-            for (s, p) in &last.streams {
-                let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..*p };
-                self.streams.insert(s.clone(), p);
+        self.arm(opened, body, |t| {
+            t.loaded.clear();
+            if let Some((_, whole)) = last.behind {
+                for (s, p) in &last.streams {
+                    let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..*p };
+                    t.streams.insert(s.clone(), p);
+                }
             }
-        }
-        self.mask = match known {
-            Some(k) if k == lanes => None,
-            Some(k) => Some(self.b.first_lanes(Count::Fixed(k))),
-            None => Some(self.b.first_lanes(Count::Run(last.count))),
-        };
-        let outer = std::mem::replace(&mut self.rest, self.mask.map(|m| (m, last.count)));
-        let outer_of = std::mem::replace(&mut self.rest_of, last.of);
-        self.active.extend(last.behind);
-        self.block(body)?;
-        if last.behind.is_some() {
-            self.active.pop();
-        }
-        (self.streams, self.loaded, self.mask) = saved;
-        (self.rest, self.rest_of) = (outer, outer_of);
-        self.forget(body);
-        let through = self.acc_values(&before);
-        let merged = self.b.close_if(opened, &around, &through);
-        self.set_acc_values(&before, &merged);
-        Ok(())
+            let mask = match known {
+                Some(k) if k == lanes => None,
+                Some(k) => Some(t.b.first_lanes(Count::Fixed(k))),
+                None => Some(t.b.first_lanes(Count::Run(last.count))),
+            };
+            t.active.extend(last.behind);
+            t.with_mask(mask, (last.of, last.count), |t| t.block(body))?;
+            if last.behind.is_some() {
+                t.active.pop();
+            }
+            Ok(())
+        })
     }
     /// Vectors of `n` elements.
     fn known_vectors(&mut self, var: Sym, n: i64, lanes: i64, body: &[Stmt]) -> Fit<()> {
@@ -196,10 +187,20 @@ impl Translate<'_> {
     /// Runs `f` with the first `n` lanes active.
     fn masked(&mut self, trip: Dim, n: Value, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
         let mask = self.b.first_lanes(Count::Run(n));
+        self.with_mask(Some(mask), (trip, n), f)
+    }
+    /// Runs `f` with the lanes of a mask active, which are those of the last, partial vector: their number as
+    /// a dim and in a register.
+    fn with_mask(
+        &mut self,
+        mask: Option<Value>,
+        (of, count): (Dim, Value),
+        f: impl FnOnce(&mut Self) -> Fit<()>,
+    ) -> Fit<()> {
         let outer = (
-            self.mask.replace(mask),
-            self.rest.replace((mask, n)),
-            std::mem::replace(&mut self.rest_of, trip),
+            std::mem::replace(&mut self.mask, mask),
+            std::mem::replace(&mut self.rest, mask.map(|m| (m, count))),
+            std::mem::replace(&mut self.rest_of, of),
         );
         let r = f(self);
         (self.mask, self.rest, self.rest_of) = outer;
@@ -227,7 +228,8 @@ impl Translate<'_> {
         let not = self.b.not(c.v);
         for (c, body) in [(c.v, then), (not, els)] {
             if !body.is_empty() {
-                self.arm(|t| Ok(t.b.open_if_any(c)), body)?;
+                let opened = self.b.open_if_any(c);
+                self.arm(opened, body, |t| t.block(body))?;
             }
         }
         Ok(())
@@ -242,17 +244,17 @@ impl Translate<'_> {
                 continue;
             }
             let Count::Run(n) = self.count(d)? else { return Err("a size that is no register") };
-            self.arm(|t| Ok(t.b.open_if_positive(n)), body)?;
+            let opened = self.b.open_if_positive(n);
+            self.arm(opened, body, |t| t.block(body))?;
         }
         Ok(())
     }
-    /// An arm of a branch, in the region that `open` opens.
-    fn arm(&mut self, open: impl FnOnce(&mut Self) -> Fit<usize>, body: &[Stmt]) -> Fit<()> {
+    /// A region that may not run, for statements `body`, which `emit` translates.
+    fn arm(&mut self, opened: usize, body: &[Stmt], emit: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
         let before = self.accs_set_in(body);
         let around = self.acc_values(&before);
-        let opened = open(self)?;
         let saved = (self.streams.clone(), self.loaded.clone());
-        self.block(body)?;
+        emit(self)?;
         (self.streams, self.loaded) = saved;
         self.forget(body);
         let through = self.acc_values(&before);

@@ -13,7 +13,7 @@
 use super::access::Access;
 use super::{Fit, Translate};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::{Mem, Value};
+use crate::codegen::tile::ir::{Mem, Op, Value};
 use crate::codegen::tile::isa;
 use crate::sym::Dim;
 
@@ -24,7 +24,7 @@ const APART: i64 = 5;
 pub(super) type Row = (Dim, i64);
 
 /// The factor of `s` and the scale that reach row `n`, counted from a pointer.
-fn scaled(n: i64) -> Option<(i32, u8)> {
+fn scaled(n: i64) -> Option<(i64, u8)> {
     match n {
         1 | 2 | 4 | 8 => Some((1, n as u8)),
         3 | 6 | 12 => Some((3, (n / 3) as u8)),
@@ -66,38 +66,28 @@ impl Translate<'_> {
             return *p;
         }
         let before = self.rows.get(&(base, s, n - APART, key.3)).copied();
-        let from = if n == APART { Some(base) } else { before };
+        let (from, n) = before.map_or((base, n), |p| (p, APART));
+        let far = self.times(s, n);
         let begin = self.b.next_value();
-        let p = match (from, i32::try_from(n)) {
-            (Some(p), _) => {
-                let far = self.times(s, APART as i32);
-                self.b.add(p, far)
-            }
-            (None, Ok(n)) => {
-                let far = self.b.mul_imm(s, n);
-                self.b.add(base, far)
-            }
-            (None, Err(_)) => {
-                let n = self.b.int(n);
-                let far = self.b.mul(s, n);
-                self.b.add(base, far)
-            }
-        };
+        let p = self.b.add(from, far);
         self.b.are_positions(begin);
         self.rows.insert(key, p);
         p
     }
     /// A multiple of a distance, computed once per block.
-    fn times(&mut self, s: Value, factor: i32) -> Value {
+    fn times(&mut self, s: Value, factor: i64) -> Value {
         if factor == 1 {
             return s;
         }
-        let key = (s, s, i64::from(factor), self.b.block());
+        let key = (s, s, factor, self.b.block());
         if let Some(v) = self.rows.get(&key) {
             return *v;
         }
         let begin = self.b.next_value();
-        let v = self.b.mul_imm(s, factor);
+        let v = match self.numbers(Op::Mul, Count::Run(s), Count::Fixed(factor)) {
+            Count::Run(v) => v,
+            Count::Fixed(n) => self.b.int(n),
+        };
         self.b.are_positions(begin);
         self.rows.insert(key, v);
         v

@@ -134,6 +134,16 @@ pub(super) fn omits_many(
     clips(m, p, borders, rows).iter().any(|c| c.is_worth(WORTH_A_ROW))
 }
 
+/// The same if the omitted steps are known: an image of run-time size may have none.
+pub(super) fn surely_omits_many(
+    m: &Module,
+    p: &Contraction,
+    borders: &Borders,
+    rows: (Option<(Sym, Dim)>, i64),
+) -> bool {
+    left(&clips(m, p, borders, rows)).is_some_and(|share| share <= 1.0 - 1.0 / WORTH_A_ROW as f64)
+}
+
 /// The reduction loops with fresh variables: each variable, and the iterations of tiles with rows `row .. row
 /// + mr`.
 pub(super) fn loops(

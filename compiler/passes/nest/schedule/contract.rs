@@ -174,9 +174,6 @@ impl Axes {
     }
 }
 
-/// Largest share of the steps that is left where tiles within the rows of an image pay.
-const MOST_LEFT: f64 = 0.875;
-
 /// True if tiles within the rows of an image omit so many steps that the innermost row loop is not fused with
 /// the one outside it.
 fn keeps_rows_of_image(m: &Module, p: &Contraction, borders: &Borders, rows: &[(Sym, Dim)]) -> bool {
@@ -185,7 +182,7 @@ fn keeps_rows_of_image(m: &Module, p: &Contraction, borders: &Borders, rows: &[(
     };
     let mut p = p.clone();
     order_reduction(m, &mut p, Some(*row), borders);
-    clip::left(&clip::clips(m, &p, borders, (Some(*row), MOST_ROWS))).is_some_and(|share| share <= MOST_LEFT)
+    clip::surely_omits_many(m, &p, borders, (Some(*row), MOST_ROWS))
 }
 
 /// Fewest accumulators of tiles within the rows of an image: the latency of fewer takes longer than what
