@@ -9,6 +9,7 @@
 
 use crate::codegen::weights_file::COMPILER;
 use crate::diag::{Error, Failure, Result, render};
+use crate::emit;
 use crate::onnx::Source;
 use crate::options::Options;
 use rayon::prelude::*;
@@ -165,9 +166,10 @@ impl Cache {
         }
         for (from, to) in kept.iter().zip(paths) {
             let io = |e: std::io::Error| Failure::Io(to.display().to_string(), e.to_string());
-            let tmp = to.with_file_name(format!(".{}.{}.tmp", file_name(to), std::process::id()));
+            let target = emit::target_of(to);
+            let tmp = emit::unfinished(&target);
             std::fs::copy(from, &tmp).map_err(io)?;
-            std::fs::rename(&tmp, to).map_err(io)?;
+            std::fs::rename(&tmp, target).map_err(io)?;
         }
         // Used now: what nobody uses goes first.
         let _ = std::fs::File::options()

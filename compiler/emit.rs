@@ -305,6 +305,18 @@ pub fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
 }
 
+/// Where the bytes of an output go: a symbolic link stays, and what it names is written.
+pub fn target_of(path: &Path) -> PathBuf {
+    let target = if path.is_symlink() { path.canonicalize().ok() } else { None };
+    target.unwrap_or_else(|| path.to_owned())
+}
+
+/// The name that a file has while it is written, in the same folder.
+pub fn unfinished(path: &Path) -> PathBuf {
+    let name = path.file_name().map_or("out".into(), |f| f.to_string_lossy());
+    path.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
+}
+
 /// True for a special file that is not a device, and so has a reader.
 fn is_pipe(path: &Path) -> bool {
     #[cfg(unix)]
@@ -370,7 +382,7 @@ pub fn write_all(
 
 /// An output that does not have its name yet.
 enum Staged {
-    /// A file beside it.
+    /// A file beside it, or beside what it is a symbolic link to.
     File { tmp: PathBuf, path: PathBuf },
     /// The bytes for a device or pipe.
     Bytes { bytes: Vec<u8>, path: PathBuf },
@@ -385,7 +397,7 @@ impl Staged {
     /// Gives it its name, which is returned.
     fn publish(self) -> Result<PathBuf> {
         let (result, path) = match self {
-            Staged::File { tmp, path } => (std::fs::rename(&tmp, &path), path),
+            Staged::File { tmp, path } => (std::fs::rename(&tmp, target_of(&path)), path),
             Staged::Bytes { bytes, path } => {
                 let open = std::fs::OpenOptions::new().write(true).open(&path);
                 (open.and_then(|mut f| f.write_all(&bytes)), path)
@@ -416,11 +428,7 @@ fn stage(
         return Ok(());
     }
     let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
-    let tmp = path.with_file_name(format!(
-        ".{}.{}.tmp",
-        path.file_name().map_or("out".into(), |f| f.to_string_lossy().into_owned()),
-        std::process::id()
-    ));
+    let tmp = unfinished(&target_of(path));
     let file = std::fs::File::create(&tmp).map_err(io)?;
     staged.push(Staged::File { tmp, path: path.to_owned() });
     let mut w = std::io::BufWriter::with_capacity(1 << 20, file);

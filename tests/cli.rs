@@ -106,6 +106,23 @@ fn a_pipe_stays_a_pipe() {
     assert_eq!(left, 4, "the model, the pipe, an object and its header");
 }
 
+/// What a symbolic link names is written, also from the cache.
+#[cfg(unix)]
+#[test]
+fn a_link_stays_a_link() {
+    let d = scratch("link");
+    let (m, link, behind) = (model(&d), d.join("link.o"), d.join("behind.o"));
+    std::fs::write(&behind, "before").expect("a file");
+    std::os::unix::fs::symlink(&behind, &link).expect("link");
+    let cache = d.join("cache").display().to_string();
+    for _ in 0..2 {
+        let o = compile(&m, &link, &["--cache", &cache, "--target", "x86_64-unknown-linux-gnu"]);
+        assert!(o.status.success() && link.is_symlink(), "{}", stderr(&o));
+        assert!(std::fs::read(&behind).expect("an object").starts_with(b"\x7fELF"));
+        std::fs::write(&behind, "before").expect("a file");
+    }
+}
+
 #[test]
 fn two_processes_write_equal_bytes() {
     let d = scratch("determinism");
