@@ -2,7 +2,7 @@
 
 use super::form::{Contraction, ProductKind, depends};
 use super::strides::{stride, unit_stride_var};
-use crate::nest::{Math, Module};
+use crate::nest::{Buf, Math, Module};
 use crate::sym::{Dim, Sym};
 
 /// Lanes of the longest vectors.
@@ -26,14 +26,48 @@ pub(crate) fn channels_of_group(c: &Contraction) -> Option<i64> {
     extent(&c.loops, &|l| c.is_only_of_b(l))
 }
 
+/// The channels of the image that a sum runs over, if their number is known.
+fn depth_of_group(c: &Contraction) -> Option<i64> {
+    extent(&c.reduction, &|l| c.a.1.get(1).is_some_and(|d| d.contains(l)))
+}
+
 /// The iterations of those of the loops for which `found` holds, if their number is known.
 fn extent(loops: &[(Sym, Dim)], found: &dyn Fn(Sym) -> bool) -> Option<i64> {
     Dim::product(loops.iter().filter(|l| found(l.0)).map(|l| l.1)).as_const()
 }
 
-/// The row of a convolution between planes, if vectors along it are fuller than along the output channels of
-/// a group. Vectors read the image in place, at each tap.
-pub(crate) fn fuller_row(m: &Module, c: &Contraction) -> Option<(Sym, Dim)> {
+/// Costs of a step of the sum per element of the result, in twentieths: of full vectors along rows, which
+/// cross cache lines; and what the ends of a row cost, in elements.
+const STEP_ALONG_ROW: i64 = 25;
+const ROW_OVERHEAD: i64 = 8;
+/// The row that stands for those of run-time length: its last vector is partial.
+const UNKNOWN_ROW: i64 = 36;
+
+/// The same with vectors along the output channels, `channels` of them in a group. The result is transposed
+/// into planes, and so is the image, unless lanes read it in `planes`. Constants are those of a comparison of
+/// both ways over 14 convolutions with images of 7x7 to 64x64.
+fn along_channels(m: &Module, c: &Contraction, channels: i64, out: Buf, planes: bool) -> Option<i64> {
+    const TRANSPOSE_RESULT: i64 = 400;
+    const TRANSPOSE_IMAGE: i64 = 200;
+    let of = |b: Buf| m.bufs[b].dims.get(1)?.as_const();
+    let (read, written) = (of(c.a.0)?, of(out)?);
+    let depth = Dim::product(c.reduction.iter().map(|l| l.1)).as_const()?;
+    let step = match channels {
+        n if n >= LANES => whole(n) * 16 / n,
+        // Lanes of several groups each read from another plane.
+        n if planes => (480 / n).max(40),
+        n if LANES % n == 0 && written % LANES == 0 => 26,
+        // Vectors along the sum.
+        _ if depth_of_group(c) >= Some(2 * LANES) => 33,
+        _ => 40,
+    };
+    let image = if planes { 0 } else { TRANSPOSE_IMAGE * read };
+    Some(step + (TRANSPOSE_RESULT * written + image) / (written * depth))
+}
+
+/// The row of a convolution between planes, if vectors along it cost less than along the output channels of
+/// a group. Vectors read the image in place, at each tap. `planes`: the image will not be transposed.
+pub(crate) fn fuller_row(m: &Module, c: &Contraction, planes: bool) -> Option<(Sym, Dim)> {
     let (out, at) = c.store()?;
     let var = unit_stride_var(m, out, &at, &c.loops)?;
     let row = c.loops.iter().copied().find(|l| l.0 == var)?;
@@ -48,22 +82,8 @@ pub(crate) fn fuller_row(m: &Module, c: &Contraction) -> Option<(Sym, Dim)> {
         && !depends(&c.b.1, var)
         && stride(m, c.a.0, &c.a.1, var) == Some(1)
         && !is_depthwise(&c.loops, &c.a.1, &c.b.1);
-    // Cost per element, in twentieths of that of full vectors: those along rows cross cache lines. Output
-    // channels that fill half of a vector may have vectors along the sum, and those of several groups
-    // together vectors of their own.
-    let groups = extent(&c.loops, &|l| c.is_of_both(l));
-    let read = extent(&c.reduction, &|l| c.a.1.get(1).is_some_and(|d| d.contains(l)));
-    let divides = LANES % channels == 0 && groups.is_none_or(|g| g * channels >= LANES);
-    let along_channels = match channels {
-        n if n * 2 >= LANES && read.is_none_or(|r| r * 2 >= LANES) => whole(n) * 13 / n,
-        _ if divides => 30,
-        n => whole(n) * 20 / n,
-    };
-    // Of rows of run-time length, the last vector alone may be partial.
-    let along_row = match row.1.as_const() {
-        Some(n) => whole(n) * 25 / n,
-        None if divides => return None,
-        None => 28,
-    };
+    let length = row.1.as_const().unwrap_or(UNKNOWN_ROW);
+    let along_row = STEP_ALONG_ROW * (whole(length) + ROW_OVERHEAD) / length;
+    let along_channels = along_channels(m, c, channels, out, planes)?;
     (fits && along_row < along_channels).then_some(row)
 }

@@ -283,7 +283,7 @@ fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
 fn columns(m: &Module, p: &mut Contraction, facts: Facts) -> Option<Sym> {
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);
-    let taps = || fuller_row(m, p).is_some_and(|row| panels::runs_in_vectors(row.1, facts));
+    let taps = || fuller_row(m, p, true).is_some_and(|row| panels::runs_in_vectors(row.1, facts));
     let exchanges = !matches!(p.product, ProductKind::Dot { group: DotKind::WordsByBytes, .. });
     if exchanges && next.is_some_and(|v| p.is_only_of_a(v)) && (p.reduction.len() == 1 || taps()) {
         std::mem::swap(&mut p.a, &mut p.b);

@@ -52,7 +52,8 @@ pub(super) fn few_come_channels_first(m: &Module, images: &[Buf]) -> bool {
 /// True for a convolution with so few output channels per group that vectors along rows are fuller.
 pub(super) fn has_few_columns(m: &Module, c: &Contraction) -> bool {
     let very_few = channels_of_group(c).is_some_and(|n| n < FEWEST_COLUMNS);
-    very_few && !is_depthwise(&c.loops, &c.a.1, &c.b.1) || fuller_row(m, c).is_some()
+    let planes = matches!(m.bufs[c.a.0].place, Place::Input(_));
+    very_few && !is_depthwise(&c.loops, &c.a.1, &c.b.1) || fuller_row(m, c, planes).is_some()
 }
 
 /// True for the padded copy of an input image that is read only by convolutions with very few output
