@@ -28,10 +28,14 @@ use std::sync::Arc;
 const WIDTHS: [i64; 3] = [32, 48, 64];
 /// Maximum bands of an image.
 const BANDS: i64 = 4;
-/// Maximum bytes of a band, so that it stays in the first-level cache.
+/// Maximum bytes of an image that a band holds as a whole, so that it stays in the first-level cache.
 const NEAR: i64 = L1 * 11 / 12;
+/// Maximum bytes of the rows that windows reach, which stay in the second-level cache.
+const NEAR_ROWS: i64 = L2 / 4;
 /// Maximum bytes of the producer's weights: tiles of a separate kernel prefetch larger ones better.
 const NEAR_WEIGHTS: i64 = L2 / 4;
+/// Rows and columns that an image of run-time size is assumed to have.
+const ASSUMED: i64 = 32;
 /// Multiply-adds that take as long as storing an image element to an outer cache and loading it again
 /// (measured).
 const SAVED: i64 = 2;
@@ -86,7 +90,7 @@ struct Maker {
     vars: Vars,
     /// Position of the first row and column in the padded image, and their number.
     from: (i64, i64),
-    size: (i64, i64),
+    size: (Dim, Dim),
     channels: i64,
     /// The weights, and their dimension of output channels.
     weights: (Arc<ConstData>, usize),
@@ -112,9 +116,9 @@ struct Pair {
     image: Buf,
     images: Dim,
     /// Rows and columns of the padded image.
-    padded: (i64, i64),
+    padded: (Dim, Dim),
     /// Rows of the result.
-    rows: i64,
+    rows: Dim,
 }
 
 impl Follower {
@@ -139,10 +143,6 @@ impl Follower {
         let ((y, reach), (x, _)) = (window(y)?, window(x)?);
         let vars = Vars::of(p, loop_or_zero(&p.loops, *n)?, [c, y.along, x.along])?;
         Some(Follower { kernel: k, p: p.clone(), vars, stride: y.step, reach })
-    }
-    /// Rows of the result.
-    fn rows(&self) -> Option<i64> {
-        self.vars.y.1.as_const()
     }
 }
 
@@ -169,13 +169,12 @@ impl Maker {
             && weights.dims()[*along] == channels
             && p.reduction.iter().all(|l| l.1.as_const().is_some())
             && !visit::loads(&m.kernels[k].body).contains(&image);
-        let size = (y.1.as_const()?, x.1.as_const()?);
         by_channel.then(|| Maker {
             kernel: k,
             p: p.clone(),
             vars,
             from: (top, left),
-            size,
+            size: (y.1, x.1),
             channels,
             weights: (weights, *along),
         })
@@ -190,14 +189,16 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     let [maker] = makers.as_slice() else { return None };
     let maker = Maker::of(m, *maker, image).filter(|x| x.kernel != k && uses.may_move(m, x.kernel, k))?;
     let data = &m.bufs[image];
-    let (rows, padded) = (follower.rows()?, (data.dims[2].as_const()?, data.dims[3].as_const()?));
+    let (rows, padded) = (follower.vars.y.1, (data.dims[2], data.dims[3]));
+    // Of an unknown number of rows, the first window is certain.
+    let windows = rows.as_const().unwrap_or(1);
     let (channels, reach) = (Some(maker.channels), follower.reach);
     let fits = maker.vars.n.is_some() == follower.vars.n.is_some()
         && data.dims[1].as_const() == channels
         && follower.vars.c.1.as_const() == channels
         // The border above must not exceed the first window.
-        && maker.from.0 <= reach.min((rows - 1) * follower.stride + reach - 1)
-        && rows > 0;
+        && maker.from.0 <= reach.min((windows - 1) * follower.stride + reach - 1)
+        && windows > 0;
     if !fits {
         return None;
     }
@@ -218,10 +219,10 @@ fn border(
     (fillers, k): (&[Kernel], Kernel),
     (image, maker): (Buf, &Maker),
 ) -> Option<Option<Expr>> {
-    let span = |from: i64, n: i64| (Dim::constant(from), Dim::constant(from + n - 1));
+    let span = |from: i64, n: Dim| (Dim::constant(from), n + (from - 1));
     let within = [
         (Dim::constant(0), m.bufs[image].dims[0] - 1),
-        span(0, maker.channels),
+        span(0, maker.channels.into()),
         span(maker.from.0, maker.size.0),
         span(maker.from.1, maker.size.1),
     ];
@@ -241,8 +242,9 @@ fn border(
 struct Cut {
     /// Channels of a group.
     width: i64,
-    /// Rows of the result of a band.
-    rows: i64,
+    /// Bands of an image, and rows of the result of a band.
+    bands: i64,
+    rows: Dim,
     /// Whether all rows of the image are computed before the first result; there is a single band then.
     whole: bool,
 }
@@ -256,13 +258,15 @@ fn cut(p: &Pair) -> Option<Cut> {
     let images = p.images.as_const().unwrap_or(1);
     let (reach, stride) = (p.follower.reach, p.follower.stride);
     let again = (reach - stride).max(0);
-    let bytes = |rows: i64, width: i64| 4 * rows * p.padded.1 * width;
+    let known = |d: Dim| d.as_const().unwrap_or(ASSUMED);
+    let (rows, wide) = (known(p.rows), known(p.padded.1));
+    let bytes = |rows: i64, width: i64| 4 * rows * wide * width;
     let cuts = WIDTHS
         .iter()
-        .filter(|w| p.maker.channels % **w == 0 && bytes(reach.max(stride), **w) <= NEAR)
+        .filter(|w| p.maker.channels % **w == 0 && bytes(reach.max(stride), **w) <= NEAR_ROWS)
         .flat_map(|w| (1..=BANDS).map(|b| (*w, b)));
     // Recomputing the shared rows of two bands must cost less than the saved memory traffic.
-    let cuts = cuts.filter(|(_, b)| *b <= p.rows && (b - 1) * again * depth < SAVED * p.maker.size.0);
+    let cuts = cuts.filter(|(_, b)| *b <= rows && (b - 1) * again * depth < SAVED * known(p.maker.size.0));
     let idle = |(width, bands): &(i64, i64)| {
         let tasks = images * bands * (p.maker.channels / width);
         let rounds = (tasks + THREADS - 1) / THREADS;
@@ -270,10 +274,12 @@ fn cut(p: &Pair) -> Option<Cut> {
         (rounds * THREADS - tasks) * 16 / (rounds * THREADS)
     };
     let (width, bands) = cuts.min_by_key(|c| (idle(c), c.1)).filter(|c| idle(c) <= 2)?;
+    let all = p.padded.0.as_const().zip(p.padded.1.as_const());
     Some(Cut {
         width,
-        rows: (p.rows + bands - 1) / bands,
-        whole: bands == 1 && bytes(p.padded.0, width) <= NEAR,
+        bands,
+        rows: (p.rows + (bands - 1)).floor_div(bands),
+        whole: bands == 1 && all.is_some_and(|(high, _)| bytes(high, width) <= NEAR),
     })
 }
 
@@ -285,7 +291,7 @@ struct Band<'a> {
     scratch: Buf,
     slot: Dim,
     /// Rows of the slot.
-    high: i64,
+    high: Dim,
     /// The producer's weights by groups of channels.
     weights: Buf,
     image: Dim,
@@ -315,15 +321,19 @@ fn grouped_weights(m: &mut Module, maker: &Maker, width: i64) -> Option<Buf> {
 fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let k = p.follower.kernel;
     let (stride, reach) = (p.follower.stride, p.follower.reach);
-    let (groups, bands) = (p.maker.channels / cut.width, (p.rows + cut.rows - 1) / cut.rows);
+    let groups = p.maker.channels / cut.width;
+    // The last of the bands are empty if few rows are divided.
+    let bands = match (p.rows.as_const(), cut.rows.as_const()) {
+        (Some(rows), Some(each)) => (rows + each - 1) / each,
+        _ => cut.bands,
+    };
     let Some(weights) = grouped_weights(m, &p.maker, cut.width) else { return };
     let total = p.images * (groups * bands);
     let slots = slots(total, None);
     // Rows of a band in the image.
-    let high = if cut.whole { (cut.rows - 1) * stride + reach } else { reach.max(stride) };
-    let constant = Dim::constant;
+    let high = if cut.whole { (cut.rows - 1) * stride + reach } else { reach.max(stride).into() };
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
-    let dims = [slots, high, p.padded.1, cut.width].map(constant);
+    let dims = [slots.into(), high, p.padded.1, cut.width.into()];
     let scratch = m.temp(format!("{name}.band"), ElemType::F32, dims);
     let work =
         |q: &Contraction| (Dim::product(q.loops.iter().chain(&q.reduction).map(|l| l.1)) * 2).floor_div(8);
@@ -332,9 +342,8 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let (group, b) = (i.modulo(groups), i.floor_div(groups));
             let (image, b) = (b.floor_div(bands), b.modulo(bands));
-            let from = b * cut.rows;
-            let end = from + cut.rows;
-            let to = if p.rows % cut.rows == 0 { end } else { end.min(constant(p.rows)) };
+            let (from, to) = (b * cut.rows, ((b + 1) * cut.rows).min(p.rows));
+            let (from, to) = (kb.m.syms.simplify(from), kb.m.syms.simplify(to));
             Band { p, cut, scratch, slot, high, weights, image, group, from, to }.emit(kb);
         });
     });
@@ -352,20 +361,20 @@ impl Band<'_> {
     /// Range of the image rows that the producer stores.
     fn stored_rows(&self) -> (Dim, Dim) {
         let (top, rows) = (self.p.maker.from.0, self.p.maker.size.0);
-        (top.into(), (top + rows).into())
+        (top.into(), rows + top)
     }
     fn emit(&self, kb: &mut KernelBuilder) {
         let Pair { maker, follower, padded, .. } = self.p;
-        let (zero, high, wide) = (Dim::constant(0), Dim::constant(self.high), padded.1);
+        let (zero, high, wide) = (Dim::constant(0), self.high, padded.1);
         let base = self.from * follower.stride;
-        self.fill(kb, (zero, high), (0, maker.from.1));
-        self.fill(kb, (zero, high), (maker.from.1 + maker.size.1, wide));
+        self.fill(kb, (zero, high), (zero, maker.from.1.into()));
+        self.fill(kb, (zero, high), (maker.size.1 + maker.from.1, wide));
         let (top, bottom) = self.stored_rows();
         if maker.from.0 > 0 {
-            self.fill(kb, (base, (base + follower.reach).min(top)), (0, wide));
+            self.fill(kb, (base, (base + follower.reach).min(top)), (zero, wide));
         }
         if self.cut.whole {
-            self.fill(kb, (bottom, high), (0, wide));
+            self.fill(kb, (bottom, high), (zero, wide));
             self.all_rows(kb);
         } else {
             self.rows_in_turn(kb, base);
@@ -375,12 +384,12 @@ impl Band<'_> {
     fn all_rows(&self, kb: &mut KernelBuilder) {
         let (maker, width) = (&self.p.maker, Dim::constant(self.cut.width));
         let top = maker.from.0;
-        let rows = Dim::constant(maker.size.0.min(self.high - top));
-        kb.nest(LoopKind::Par, &[rows, maker.size.1.into(), width], |kb, at| {
+        let rows = maker.size.0.min(self.high - top);
+        kb.nest(LoopKind::Par, &[rows, maker.size.1, width], |kb, at| {
             self.make(kb, [at[0] + top, at[1], at[2]])
         });
         let columns = self.p.follower.vars.x.1;
-        kb.nest(LoopKind::Par, &[self.p.rows.into(), columns, width], |kb, at| {
+        kb.nest(LoopKind::Par, &[self.p.rows, columns, width], |kb, at| {
             self.follow(kb, [at[0], at[1], at[2]])
         });
     }
@@ -402,23 +411,23 @@ impl Band<'_> {
         let (maker, (top, bottom)) = (&self.p.maker, self.stored_rows());
         let (first, last) = (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
         if kb.m.syms.le(last, first) != Answer::Yes {
-            let row = [maker.size.1.into(), self.cut.width.into()];
+            let row = [maker.size.1, self.cut.width.into()];
             kb.range(LoopKind::Seq, "r", first, last, |kb, y| {
                 kb.nest(LoopKind::Par, &row, |kb, at| self.make(kb, [y, at[0], at[1]]));
             });
         }
-        if self.p.padded.0 > maker.from.0 + maker.size.0 {
-            self.fill(kb, (lo.max(bottom), hi), (0, self.p.padded.1));
+        if self.p.padded.0 != maker.size.0 + maker.from.0 {
+            self.fill(kb, (lo.max(bottom), hi), (0.into(), self.p.padded.1));
         }
     }
     /// Fills columns `left .. right` of rows `lo .. hi`.
-    fn fill(&self, kb: &mut KernelBuilder, (lo, hi): (Dim, Dim), (left, right): (i64, i64)) {
-        let Some(fill) = self.p.fill.clone().filter(|_| left < right) else { return };
+    fn fill(&self, kb: &mut KernelBuilder, (lo, hi): (Dim, Dim), (left, right): (Dim, Dim)) {
+        let Some(fill) = self.p.fill.clone().filter(|_| left != right) else { return };
         let (lo, hi) = (kb.m.syms.simplify(lo), kb.m.syms.simplify(hi));
         if kb.m.syms.le(hi, lo) == Answer::Yes {
             return;
         }
-        let row = [(right - left).into(), self.cut.width.into()];
+        let row = [right - left, self.cut.width.into()];
         kb.range(LoopKind::Seq, "r", lo, hi, |kb, y| {
             kb.nest(LoopKind::Par, &row, |kb, at| {
                 kb.store(self.scratch, &[self.slot, self.row(y), at[0] + left, at[1]], fill)
