@@ -16,6 +16,8 @@ pub struct Caps {
     pub shuffles: Shuffles,
     /// Gathers: loads from arbitrary positions.
     pub gathers: bool,
+    /// Loads of lanes at offsets of their own, which cost no more than scalar loads.
+    pub indexed: bool,
     /// Strided loads and stores.
     pub strided: bool,
     /// Loads and stores that convert 16-bit floats.
@@ -51,6 +53,7 @@ impl Caps {
         short_masks: false,
         shuffles: Shuffles::None,
         gathers: false,
+        indexed: false,
         strided: false,
         short_floats: false,
         long_lanes: false,
@@ -87,6 +90,7 @@ impl Caps {
             masks: true,
             short_masks: true,
             long_lanes: true,
+            indexed: true,
             strided: true,
             short_floats: true,
             by_scalar: true,
@@ -101,6 +105,7 @@ impl Caps {
         short_masks: false,
         shuffles: Shuffles::Computed,
         gathers: true,
+        indexed: false,
         strided: false,
         short_floats: true,
         long_lanes: true,

@@ -130,6 +130,7 @@ names!(Op {
     "gather" Gather(form)
     "broadcast" Broadcast(form)
     "load_strided" LoadStrided(form)
+    "load_indexed" LoadIndexed(form)
     "element" Element(form, f)
     "number" Number(x, f)
     "prefetch" Prefetch { far }

@@ -219,6 +219,7 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::Load(_) | Op::Broadcast(_) => (&[MAYBE], vector),
         Op::LoadFirst(..) => (&[], vector),
         Op::LoadStrided(_) => (&[I, MAYBE], vector),
+        Op::LoadIndexed(_) => (&[V, MAYBE], vector),
         Op::StoreStrided(_) => (&[V, I, MAYBE], None),
         Op::Element(..) | Op::Number(..) => (&[], None),
         Op::LanesSwapped(..) | Op::SplatScalar(..) => (&[], vector),

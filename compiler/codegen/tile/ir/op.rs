@@ -176,6 +176,9 @@ pub enum Op {
     /// lane i = mem\[base + i * step\]. Arguments: the step in bytes and, optionally, a mask as in
     /// [`Op::Load`]. RISC-V only, like the following operations on floating-point registers.
     LoadStrided(Form),
+    /// lane i = mem\[base + index\[i\]\]. Arguments: the offsets in bytes, unsigned (lanes of `builder`'s index
+    /// size), and, optionally, a mask as in [`Op::Load`].
+    LoadIndexed(Form),
     /// Loads a float into a floating-point register, assigned by selection.
     Element(Form, u8),
     /// A constant in a floating-point register.
@@ -390,6 +393,7 @@ impl Op {
         matches!(
             self,
             Op::LoadStrided(_)
+                | Op::LoadIndexed(_)
                 | Op::StoreStrided(_)
                 | Op::Element(..)
                 | Op::Number(..)
@@ -417,6 +421,7 @@ impl Op {
                 | Op::Scatter(_)
                 | Op::StoreScalar(_)
                 | Op::LoadStrided(_)
+                | Op::LoadIndexed(_)
                 | Op::StoreStrided(_)
                 | Op::Element(..)
                 | Op::Address

@@ -17,14 +17,14 @@ pub(super) type Stream = (usize, Vec<(Sym, Dim)>);
 /// An access of the nest, after substitution of variables outside the tile.
 pub(super) struct Site {
     storage: Buf,
-    size: u32,
+    pub(super) size: u32,
     /// Loops of the tile with their strides in elements, if it is linear in all of them.
-    terms: Option<Vec<(Sym, Dim)>>,
+    pub(super) terms: Option<Vec<(Sym, Dim)>>,
     /// The unrolled loop over rows at a run-time distance that share a pointer. Lanes are adjacent, or all the
     /// same.
     rows: Option<Sym>,
     /// The part that does not depend on them; the whole position if it is not linear.
-    rest: Dim,
+    pub(super) rest: Dim,
     constant: i64,
 }
 
@@ -46,6 +46,9 @@ pub(super) struct Access {
     /// A run-time offset of lanes that is not linear: it does not decrease from lane to lane, and increases
     /// by less than two vectors in total.
     pub window: Option<Dim>,
+    /// Positions of lanes that are not linear, in variables of the nest, for loads at offsets in lanes
+    /// (`indexed.rs`). The lanes have no stride then.
+    pub indexed: Option<Dim>,
     /// Indices read from memory, with their strides in elements.
     pub bound: Vec<(Sym, Dim)>,
 }
@@ -53,7 +56,7 @@ pub(super) struct Access {
 impl Access {
     /// True if all lanes are equidistant.
     pub fn is_regular(&self) -> bool {
-        self.places.is_none() && self.window.is_none()
+        self.places.is_none() && self.window.is_none() && self.indexed.is_none()
     }
 }
 
@@ -83,7 +86,9 @@ impl Translate<'_> {
     /// Analyses an access.
     pub fn access(&mut self, buf: Buf, at: &[Dim]) -> Fit<Access> {
         let site = self.site(buf, at)?;
-        let mut p = self.position(&site)?;
+        let (own, first, rest) = self.take_indexed(&site);
+        let mut p = self.position(&site, rest)?;
+        p.constant = p.constant.checked_add(first).ok_or(TOO_FAR)?;
         let uniform = self.take_uniform(&mut p.more);
         let window = self.take_window(&mut p.more);
         let places = self.take_places(site.storage, &mut p.more)?;
@@ -119,13 +124,13 @@ impl Translate<'_> {
         if row.is_some_and(|r| r.1 != 0) && !self.with_rows.contains(&stream) {
             self.with_rows.insert(stream.clone());
         }
-        Ok(Access { stream, uniform, storage, row, disp, lane, step, places, window, bound })
+        Ok(Access { stream, uniform, storage, row, disp, lane, step, places, window, indexed: own, bound })
     }
     /// The position after substitution of the variables of open loops.
-    fn position(&mut self, site: &Site) -> Fit<Position> {
+    fn position(&mut self, site: &Site, rest: Dim) -> Fit<Position> {
         let mut p = Position { strides: vec![], row: None, more: Dim::constant(0), constant: site.constant };
         let Some(terms) = &site.terms else {
-            p.more = self.substituted(site.rest);
+            p.more = self.substituted(rest);
             return Ok(p);
         };
         for (s, k) in terms {

@@ -106,9 +106,13 @@ impl Translate<'_> {
         (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && !self.is_strided(a, form)
             || !a.bound.is_empty()
             || a.window.is_some()
+            || a.indexed.is_some()
     }
     /// The elements that lanes read at such an access.
     pub(super) fn gathered(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if let Some(positions) = a.indexed {
+            return self.load_indexed(a, form, positions);
+        }
         if let Some(window) = a.window {
             return self.load_window(a, window, form);
         }
@@ -133,6 +137,9 @@ impl Translate<'_> {
             }
             mem = Mem::at(base, 0);
             return self.load_at(a, form, mem);
+        }
+        if self.b.has(Op::LoadIndexed(form)) {
+            return self.load_at_indices(a, form, lane);
         }
         if !self.b.has(Op::Gather(form)) {
             return Err("a gather that these vectors do not have");

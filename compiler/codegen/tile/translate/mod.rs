@@ -17,6 +17,7 @@ mod fit;
 mod floats;
 mod gather;
 mod index;
+mod indexed;
 mod lanes64;
 mod loops;
 mod memory;
@@ -214,6 +215,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         rest: None,
         rest_of: Dim::constant(0),
         windows: Map::default(),
+        offsets: Map::default(),
         uniforms: Map::default(),
         with_rows: Set::default(),
         rows: Map::default(),
@@ -356,6 +358,8 @@ struct Translate<'a> {
     rest_of: Dim,
     /// Positions within windows, by the substituted expression, mask and block.
     windows: Map<(Dim, Option<Value>, usize), windows::Window>,
+    /// Offsets of lanes at positions that are not linear: the position, bytes of an element, the block.
+    offsets: Map<(Dim, u32, usize), Value>,
     /// Pointers at uniform positions: the position, bytes of an element, the pointer, the block.
     uniforms: Map<(Dim, u32, Value, usize), Value>,
     /// Streams of several rows: their index register is the distance of rows.

@@ -247,6 +247,7 @@ impl Translate<'_> {
             step: Dim::constant(1),
             places: None,
             window: None,
+            indexed: None,
             stream: a.stream.clone(),
             uniform: a.uniform,
             bound: vec![],

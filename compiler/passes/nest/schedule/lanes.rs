@@ -4,6 +4,7 @@
 
 mod along;
 mod body;
+mod indexed;
 mod operands;
 mod peel_edges;
 pub(crate) mod permuted_loads;
@@ -289,7 +290,12 @@ fn gain(
         }
     };
     let may = needs.straight && caps.gathers || caps.strided && vector;
-    let gathers = step.is_some() && may && (needs.is_word(t) || is_short(t));
+    let bounded = || indexed::is_bounded(m, m.linear(buf, at), var);
+    // A distance that only run time knows. Sums rather run along rows.
+    let across = || m.linear(buf, at).linear_in(var).is_some_and(|(step, _)| !m.syms.has_loops(step));
+    let map = vector && needs.straight;
+    let placed = step.is_some() || map && (caps.strided && across() || caps.indexed && bounded());
+    let gathers = placed && may && (needs.is_word(t) || is_short(t));
     match (whole, gathers) {
         (true, _) => 1,
         (false, true) => 0,

@@ -30,6 +30,11 @@ struct Elements {
     masked: bool,
 }
 
+/// The register that a load of lanes of register `d` writes.
+fn loaded_into(form: Form, d: u32) -> u32 {
+    if form.lane_bytes() == form.bytes() { d } else { OWN_VECTOR }
+}
+
 impl Emit<'_> {
     /// Base and displacement of a memory operand whose registers follow `args` arguments.
     fn at(&mut self, m: Mem, args: usize, al: &[Allocation]) -> (u32, i64) {
@@ -51,17 +56,32 @@ impl Emit<'_> {
         self.code.push(word | e.step.unwrap_or(0) << 20 | e.base << 15 | v << 7);
     }
     fn load_elements(&mut self, e: Elements, d: u32) {
-        let parts = e.form.lane_bytes() / e.form.bytes();
-        // Elements shorter than lanes are extended after the load.
-        let v = if parts == 1 { d } else { OWN_VECTOR };
+        let v = loaded_into(e.form, d);
         if e.masked {
             self.want(Width::bytes(e.form.bytes()));
             self.code.vector(table::SPLAT_NUMBER, v, 0, 0);
         }
         self.move_elements(e, false, v);
+        self.extend(e.form, v, d);
+    }
+    /// The same at offsets in lanes.
+    fn load_indexed(&mut self, e: Elements, offsets: u32, d: u32) {
+        let v = loaded_into(e.form, d);
+        self.want(Width::bytes(e.form.bytes()));
+        if e.masked {
+            self.code.vector(table::SPLAT_NUMBER, v, 0, 0);
+        }
+        let word = table::indexed_load(if self.f.long { Width::W64 } else { Width::W32 });
+        let word = if e.masked { table::masked(word) } else { word };
+        self.code.push(word | offsets << 20 | e.base << 15 | v << 7);
+        self.extend(e.form, v, d);
+    }
+    /// Extends elements shorter than lanes after their load.
+    fn extend(&mut self, form: Form, v: u32, d: u32) {
+        let parts = form.lane_bytes() / form.bytes();
         if parts > 1 {
-            self.want(Emit::lanes_of(e.form));
-            let signed = matches!(e.form, Form::I8 | Form::I16);
+            self.want(Emit::lanes_of(form));
+            let signed = matches!(form, Form::I8 | Form::I16);
             self.code.vector(table::extend(parts, signed), d, v, 0);
         }
     }
@@ -92,6 +112,10 @@ impl Emit<'_> {
             Op::LoadStrided(form) => {
                 let base = self.address(at);
                 self.load_elements(Elements { form, base, step: Some(first), masked: args > 1 }, d);
+            }
+            Op::LoadIndexed(form) => {
+                let base = self.address(at);
+                self.load_indexed(Elements { form, base, step: None, masked: args > 1 }, first, d);
             }
             Op::Store(form) => {
                 let base = self.address(at);

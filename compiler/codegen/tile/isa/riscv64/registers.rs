@@ -93,10 +93,11 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
         };
         return f.params.iter().take(f.width.register_params()).enumerate().map(param).collect();
     }
-    let early = writes_early(n.op);
+    // Inactive lanes become 0 before the offsets of the others are read.
+    let early = writes_early(n.op) || matches!(n.op, Op::LoadIndexed(_)) && n.args.len() > 1;
     let masked = match n.op {
         Op::Load(_) => 0,
-        Op::Store(_) | Op::LoadStrided(_) => 1,
+        Op::Store(_) | Op::LoadStrided(_) | Op::LoadIndexed(_) => 1,
         Op::StoreStrided(_) | Op::Select(_) => 2,
         _ => usize::MAX,
     };

@@ -277,15 +277,25 @@ pub(super) const MASK_XOR: u32 = v(0b011011, Of::Mvv);
 pub(super) const MOVE_ONE: u32 = un_word(0b100111, Of::Ivi, 0);
 pub(super) const MOVE_TWO: u32 = un_word(0b100111, Of::Ivi, 1);
 
-/// Neighbours, or elements at a distance that a register says.
-pub(super) fn vector_access(w: Width, strided: bool, store: bool) -> u32 {
-    let width = match w {
+/// The field of a width in accesses.
+fn width_field(w: Width) -> u32 {
+    let field = match w {
         Width::W8 => 0,
         Width::W16 => 5,
         Width::W32 => 6,
         Width::W64 => 7,
     };
-    (if store { 0x27 } else { 0x07 }) | ALL_LANES | width << 12 | u32::from(strided) << 27
+    field << 12
+}
+
+/// Elements of the width of the vector type at offsets of width `w`, in any order.
+pub(super) fn indexed_load(w: Width) -> u32 {
+    0x07 | ALL_LANES | width_field(w) | 1 << 26
+}
+
+/// Neighbours, or elements at a distance that a register says.
+pub(super) fn vector_access(w: Width, strided: bool, store: bool) -> u32 {
+    (if store { 0x27 } else { 0x07 }) | ALL_LANES | width_field(w) | u32::from(strided) << 27
 }
 
 /// A mask from memory, or to it.
@@ -362,9 +372,12 @@ pub(super) fn has_op(op: Op) -> bool {
         Op::Un(op, bits) => un(op, bits).is_some(),
         Op::BinScalar { op, reversed, .. } => bin_scalar(op, reversed).is_some(),
         Op::BinInt(op, _) => bin_int(op).is_some(),
-        Op::Load(f) | Op::Store(f) | Op::Broadcast(f) | Op::LoadStrided(f) | Op::StoreStrided(f) => {
-            !matches!(f, Form::F16 | Form::NearU8)
-        }
+        Op::Load(f)
+        | Op::Store(f)
+        | Op::Broadcast(f)
+        | Op::LoadStrided(f)
+        | Op::StoreStrided(f)
+        | Op::LoadIndexed(f) => !matches!(f, Form::F16 | Form::NearU8),
         Op::Table(_)
         | Op::Literal(..)
         | Op::LaneNumbers(_)

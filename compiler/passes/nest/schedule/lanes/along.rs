@@ -1,6 +1,7 @@
 //! Vectors along the contiguous dimension of the result.
 
 use super::body::{in_lanes, lets_as_accs, once, renamed};
+use super::indexed;
 use super::operands::{self, Load};
 use super::peel_edges::{self, Ends};
 use super::permuted_loads::{self, Pieces, Row};
@@ -47,6 +48,8 @@ enum How {
     Inside(peel_edges::Row, Option<i64>),
     /// One loop.
     Loop,
+    /// One loop, unless only run time knows that the row is too long for positions that are not linear.
+    Limited,
     /// The row is one block of the given number of vectors, the last one partial.
     Row(i64),
     /// Blocks of the given number of adjacent vectors.
@@ -92,7 +95,7 @@ fn along(
         var = v;
     }
     fuse_rows(m, &mut nest, var);
-    if vectors.caps.shuffles.are_known()
+    if (vectors.caps.shuffles.are_known() || vectors.caps.indexed)
         && !lanes64::has(m, &nest.body)
         && let Some(v) = permuted_loads::interleave(m, &mut nest, var, vectors)
     {
@@ -161,6 +164,9 @@ fn of_map(m: &Module, body: &[Stmt], row: (Sym, Dim), pieces: Option<i64>, vecto
         && let Some(pieces) = permuted_loads::along(m, body, row, vectors)
     {
         return How::Apart(pieces);
+    }
+    if vectors.caps.indexed && pieces.is_none() && indexed::is_limited(m, body, row) {
+        return How::Limited;
     }
     match peel_edges::Row::of(m, body, row, vectors.lanes, Ends::Vectors) {
         Some(inside) if inside.has_short_ends(m, row.1, vectors.lanes) => How::Inside(inside, pieces),
@@ -261,7 +267,7 @@ impl Along {
                 Schedule { strategy: "vectors inside rows", blocks, ..s }
             }
             How::Shared(n) => Schedule { blocks: vec![("elements of a task", Dim::constant(*n))], ..s },
-            How::Loop => s,
+            How::Loop | How::Limited => s,
             How::Row(n) | How::Blocks(n) => {
                 let rows = self.window.iter().map(|w| ("rows", w.count));
                 let several = rows.chain(self.blocks.iter().map(|b| (b.name, b.count)));
@@ -305,6 +311,7 @@ impl Along {
                 });
             }
             How::Loop => within(vec![Stmt::vector(lanes, var, extent, nest.body)]),
+            How::Limited => within(indexed::row(m, &nest.body, (var, extent), lanes)),
             How::Row(n) => {
                 let row = |m: &mut Module, body: &[Stmt]| {
                     in_lanes(m, body, var, zero, n, (lanes, extent.modulo(lanes)))

@@ -6,7 +6,7 @@
 //! (`codegen/tile/translate/windows.rs`).
 
 use super::body::{once, renamed};
-use super::{Vectors, fused};
+use super::{Vectors, fused, indexed};
 use crate::nest::form::{Stored, stored};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, in_one, loop_like};
@@ -341,7 +341,7 @@ fn unclamped(vector: &Stmt, c: Sym, inside: &mut Inside) -> Stmt {
 }
 
 /// Fuses a short innermost loop with the next outer one if the result is contiguous across them and shuffles
-/// still support the loads. If that one may have few iterations at run time, loops around it across which all
+/// still support the loads, or loads at offsets in lanes. If that one may have few iterations at run time, loops around it across which all
 /// accesses are contiguous are fused, too.
 pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: Vectors) -> Option<Sym> {
     let lanes = vectors.lanes;
@@ -372,7 +372,15 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
         Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
         _ => {}
     });
-    if !fits || pieces(m, &linear, (v, all), lanes).is_none() {
+    let loads = match vectors.caps.shuffles.are_known() {
+        true => pieces(m, &linear, (v, all), lanes).is_some(),
+        // Tasks of a single row of unknown length begin anywhere in it.
+        false => {
+            (all.as_const().is_some() || joined.loops.len() > 2)
+                && linear.iter().all(|d| indexed::is_bounded(m, *d, v))
+        }
+    };
+    if !fits || !loads {
         return None;
     }
     nest.loops = joined.loops;

@@ -110,6 +110,9 @@ fn encoded() -> Vec<(String, u32)> {
             all.push((format!("v{name}se{size}.v v2, (sp), gp"), strided));
             all.push((format!("v{name}se{size}.v v2, (sp), gp, v0.t"), masked(strided)));
         }
+        let indexed = indexed_load(w) | 3 << 20 | 2 << 15 | 2 << 7;
+        all.push((format!("vluxei{size}.v v2, (sp), v3"), indexed));
+        all.push((format!("vluxei{size}.v v2, (sp), v3, v0.t"), masked(indexed)));
         for (long, groups) in [(false, ["mf2", "m1", "m2", "m4"]), (true, ["mf4", "mf2", "m1", "m2"])] {
             let group = groups[w as usize];
             let kind = vector_type(w, long);
