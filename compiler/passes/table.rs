@@ -369,6 +369,15 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
+        name: "widen_factors",
+        group: Group::Quantize,
+        differs: Differs::By(|_, f| f.caps.by_scalar.into()),
+        holds: "16-bit floats that multiply rows are f32 where elements multiply from float registers.",
+        why: "After half_products, which has the choice; before schedules, which pack what elements are.",
+        run: nest::quantize::widen_factors::run,
+        ..PER_LEVEL
+    },
+    NestPass {
         name: "pad_rows",
         group: Group::Layout,
         holds: "Rows of scratch that contractions read do not lie a multiple of 4 KiB apart; nor do pixels \

@@ -1,7 +1,8 @@
 //! Loads, and conversions between the types of memory and of lanes.
 
+use super::access::Access;
 use super::expr::{NO_TYPE, form, is_long};
-use super::{Fit, Translate, Val};
+use super::{Fit, Place, Translate, Val};
 use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
 use crate::nest::Buf;
 use crate::sym::Dim;
@@ -21,13 +22,12 @@ impl Translate<'_> {
             }
         }
     }
-    fn from_storage(&mut self, ty: ElemType, a: &super::access::Access) -> Fit<Val> {
+    fn from_storage(&mut self, ty: ElemType, a: &Access) -> Fit<Val> {
         if is_long(ty) && !self.b.is_long() {
             return Err(NO_TYPE);
         }
         if ty == ElemType::F16 && !self.b.has(Op::Load(Form::F16)) {
-            let v = self.load_form(a, Form::U16)?;
-            return Ok(Val { v: self.half_to_float(v), ty: ElemType::F32 });
+            return Ok(Val { v: self.load_half(a)?, ty: ElemType::F32 });
         }
         let v = self.load_form(a, form(ty).ok_or(NO_TYPE)?)?;
         Ok(match ty {
@@ -39,6 +39,22 @@ impl Translate<'_> {
             }
             _ => Val { v, ty },
         })
+    }
+    /// Loads f16 on machines whose loads do not convert them: each is converted once, like its load.
+    fn load_half(&mut self, a: &Access) -> Fit<Value> {
+        if self.is_gather(a, Form::U16) || self.is_strided(a, Form::U16) || a.lane.is_none() {
+            let v = self.load_form(a, Form::U16)?;
+            return Ok(self.half_to_float(v));
+        }
+        let mem = self.mem(a)?;
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, Form::F16, a.lane, true, self.mask);
+        if let Some((_, v)) = self.loaded.get(&key) {
+            return Ok(*v);
+        }
+        let v = self.load_form(a, Form::U16)?;
+        let v = self.half_to_float(v);
+        self.loaded.insert(key, (a.storage, v));
+        Ok(v)
     }
     pub(super) fn to_storage(&mut self, ty: ElemType, v: Val) -> Fit<(Form, Value)> {
         Ok(match ty {

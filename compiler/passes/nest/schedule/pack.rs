@@ -70,7 +70,10 @@ struct Packer<'a> {
 /// rather than in each tile of rows, unless the level multiplies them directly.
 pub(crate) fn converts(m: &Module, p: &Contraction, facts: Facts) -> bool {
     let ty = m.bufs[p.b.0].ty;
-    !multiplies_halves(m, p, facts.caps) && facts.caps.by_lane && ty.is_float() && ty.bits() == 16
+    !multiplies_halves(m, p, facts.caps)
+        && (facts.caps.by_lane || facts.caps.by_scalar)
+        && ty.is_float()
+        && ty.bits() == 16
 }
 
 /// Panels that a kernel makes.
