@@ -340,9 +340,9 @@ fn unclamped(vector: &Stmt, c: Sym, inside: &mut Inside) -> Stmt {
     vector.clone().map_dims(&mut |d| d.unclamped(c, (var, lanes), inside))
 }
 
-/// Fuses a short innermost loop with the next outer one if the result is contiguous across them and shuffles
-/// still support the loads, or loads at offsets in lanes. If that one may have few iterations at run time, loops around it across which all
-/// accesses are contiguous are fused, too.
+/// Fuses a short innermost loop with the next outer one if the result is contiguous across them and shuffles,
+/// or offsets in lanes, still support the loads. If that one may have few iterations at run time, loops around
+/// it across which all accesses are contiguous are fused, too.
 pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: Vectors) -> Option<Sym> {
     let lanes = vectors.lanes;
     let Stored { buf, at, .. } = stored(&nest.body)?;
