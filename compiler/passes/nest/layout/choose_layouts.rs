@@ -20,7 +20,7 @@ use crate::tensor::ElemType;
 use apart::{copy_image, transpose_result};
 use channels_first::{
     comes_channels_first, comes_from_planes, few_come_channels_first, has_few_channels_each, has_few_columns,
-    is_interleaved, stays_channels_first,
+    is_interleaved, reads_rows_of_input, stays_channels_first,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -175,7 +175,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     {
         return;
     }
-    if has_few_columns(m, c) && stays_channels_first(m, &Uses::new(m), a) {
+    if reads_rows_of_input(m, c) || has_few_columns(m, c) && stays_channels_first(m, &Uses::new(m), a) {
         return;
     }
     // Image and result of a depthwise convolution have the same innermost dimension.

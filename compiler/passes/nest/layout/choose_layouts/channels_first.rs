@@ -56,12 +56,14 @@ pub(super) fn has_few_columns(m: &Module, c: &Contraction) -> bool {
     very_few && !is_depthwise(&c.loops, &c.a.1, &c.b.1) || fuller_row(m, c, planes).is_some()
 }
 
-/// True for an input image, and for the padded copy of one that is read only by convolutions with very few
-/// output channels, in total or per group, whose results are outputs: vectors run along the rows of both.
+/// True for a convolution of an input image whose vectors run along rows, whoever else reads the image.
+pub(super) fn reads_rows_of_input(m: &Module, c: &Contraction) -> bool {
+    matches!(m.bufs[c.a.0].place, Place::Input(_)) && fuller_row(m, c, true).is_some()
+}
+
+/// True for the padded copy of an input image that is read only by convolutions with very few output
+/// channels, in total or per group, whose results are outputs: vectors run along the rows of both.
 pub(super) fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
-    if matches!(m.bufs[b].place, Place::Input(_)) {
-        return true;
-    }
     let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
         [out] => {
             let all = m.bufs[out].dims.get(1).and_then(|d| d.as_const());
