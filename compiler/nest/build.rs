@@ -116,6 +116,10 @@ impl Module {
         let dims: Option<Vec<i64>> = self.bufs[b].dims.iter().map(|d| d.as_const()).collect();
         data.reshaped(dims?).map(Arc::new)
     }
+    /// True if statements access elements of less than 32 bits.
+    pub fn has_short_elements(&self, body: &[Stmt]) -> bool {
+        visit::loads(body).into_iter().chain(visit::stores(body)).any(|b| self.bufs[b].ty.bits() < 32)
+    }
     /// True if a view shows its memory as another type than the buffer that owns it has.
     pub fn is_recast(&self, b: Buf) -> bool {
         self.bufs[b].ty != self.bufs[self.storage(b)].ty

@@ -88,7 +88,7 @@ pub enum Un {
     ExtendUnsigned,
     /// 64 bits -> the lower 32, not with AVX2.
     Low,
-    /// f32 -> f16, packed in the lower half of the vector. 128 bits only.
+    /// f32 -> f16, packed in the lower half of the vector. Up to 256 bits.
     Half,
     /// f32 -> bf16, in the lower half of each lane; subnormal numbers become 0. 512 bits only.
     Brain,
@@ -165,7 +165,7 @@ pub enum Op {
     FirstLanes(u32),
     /// Loads a vector. An optional argument is a mask: inactive lanes become 0 and access nothing.
     Load(Form),
-    /// Loads the first lanes of a vector; the others are 0. 128 bits only.
+    /// Loads the first lanes of a vector; the others are 0. 128 bits, and forms of 16 bits or less with 256.
     LoadFirst(Form, u8),
     /// lane i = mem\[base + index\[i\] * size of the form\]. Arguments: index (lanes of `builder`'s index
     /// size) and mask, which the instruction clobbers: it may have no other use. Inactive lanes become 0. A
@@ -194,7 +194,7 @@ pub enum Op {
     Store(Form),
     /// The inverse of [`Op::LoadStrided`]: the vector, the step, a mask.
     StoreStrided(Form),
-    /// Stores the first lanes of a vector. 128 bits only.
+    /// Stores the first lanes of a vector, which are packed in its first part. As for [`Op::LoadFirst`].
     StoreFirst(Form, u8),
     /// Stores a lane of the first 16 bytes, truncated to the form.
     StoreLane(Form, u8),

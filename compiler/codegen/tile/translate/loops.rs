@@ -94,7 +94,8 @@ impl Translate<'_> {
     /// Vectors of a number of elements that is a run-time value.
     fn counted_vectors(&mut self, var: Sym, trip: Dim, lanes: i64, body: &[Stmt]) -> Fit<()> {
         let Count::Run(n) = self.count(trip)? else { return Err("a size that is no register") };
-        let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
+        let form = if self.m.has_short_elements(body) { Form::U8 } else { Form::B32 };
+        let masks = isa::machine(self.b.width()).has(form, true, true);
         let full = trip.modulo(lanes).as_const() == Some(0);
         // A single vector at most: no loop.
         let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;

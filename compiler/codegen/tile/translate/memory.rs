@@ -55,9 +55,11 @@ impl Translate<'_> {
         }
         let wide = self.b.width() == Width::Avx512;
         let v = if a.lane == Some(1) {
-            // Narrow vectors of 256-bit code are loaded completely or not at all.
-            let parts = self.b.has(Op::LoadFirst(form, 1));
-            let first = parts && mask.is_some_and(|k| self.b.lanes_of(k).is_some());
+            // Machines without masked loads of words load all lanes, the first ones or none; 256-bit code
+            // loads short elements so, or pieces of 32 bits.
+            let parts = self.b.has(Op::LoadFirst(Form::B32, 1));
+            let first =
+                mask.is_some_and(|k| self.b.lanes_of(k).is_some()) && self.b.has(Op::LoadFirst(form, 1));
             if let Some(k) = mask.filter(|k| parts && !first && self.b.is_uniform(*k)) {
                 let v = self.b.only_if(k, |b| b.load(form, mem, None));
                 self.loaded.insert(key, (a.storage, v));

@@ -74,7 +74,9 @@ impl Translate<'_> {
     }
     /// The value to store in a form, packed in the first part of the register if the store does not narrow.
     pub(super) fn side_by_side(&mut self, form: Form, v: Value) -> Value {
-        if form == Form::F16 && self.b.has(Op::Un(Un::Half, Bits::B32)) {
+        // Stores of whole vectors convert at 256 bits.
+        let converts = self.b.width() == Width::Neon || self.mask.is_some();
+        if form == Form::F16 && converts && self.b.has(Op::Un(Un::Half, Bits::B32)) {
             return self.b.un(Un::Half, v);
         }
         if !self.b.has(Op::Un(Un::Narrow(1), Bits::B32)) || matches!(form, Form::B64 | Form::B32 | Form::F16)

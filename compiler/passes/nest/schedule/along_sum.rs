@@ -119,7 +119,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let run = (run, size.as_const()?);
     // Short elements followed by a partial vector.
     let short = [p.a.0, p.b.0].iter().any(|b| m.bufs[*b].ty.bits() < 32);
-    if short && !(caps.short_floats && (run.1 % lanes == 0 || caps.short_masks)) {
+    if short && !(caps.short_floats && (run.1 % lanes == 0 || caps.masks)) {
         return None;
     }
     let (out, at) = p.store()?;

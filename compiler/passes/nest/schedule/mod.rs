@@ -152,9 +152,11 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             m.kernels[k].schedules.push(schedule);
         }
     }
-    let known = !facts.caps.has_partial(None) && facts.caps.has_partial(Some(1));
+    let caps = facts.caps;
+    let known = !caps.has_partial(None) && caps.has_partial(Some(1));
     for k in visit::calls(&m.driver).into_iter().collect::<BTreeSet<Kernel>>() {
-        if known && m.optimize.may_grow() {
+        let short = caps.masks && !caps.short_masks && m.has_short_elements(&m.kernels[k].body);
+        if (known || short) && m.optimize.may_grow() {
             partial_vectors::run(m, k);
         }
         if facts.caps.tiles != Tiles::None {

@@ -1,5 +1,5 @@
 //! Last vectors of rows on levels whose vectors are partial only if the number of lanes is known at compile
-//! time: a version for each number. Without these, every vector of a row's end branches on the number
+//! time, as those of short elements with AVX2: a version for each number. Without these, every vector of a row's end branches on the number
 //! (`codegen/tile/translate/loops.rs`).
 //!
 //! ```text

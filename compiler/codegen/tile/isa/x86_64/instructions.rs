@@ -7,19 +7,19 @@ use iced_x86::code_asm::{dword_ptr, get_k, get_ymm, get_zmm, qword_ptr, word_ptr
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use regalloc2::Allocation;
 
-type Encoded<T> = std::result::Result<T, IcedError>;
+pub(super) type Encoded<T> = std::result::Result<T, IcedError>;
 
 /// The operands of an operation.
-struct Places<'a> {
+pub(super) struct Places<'a> {
     /// Registers of arguments, memory operand and result.
     r: Vec<Register>,
     /// The result, and its number.
-    d: Register,
-    dn: u32,
+    pub(super) d: Register,
+    pub(super) dn: u32,
     /// Arguments, without those of the memory operand.
     args: usize,
     /// The memory operand.
-    at: MemoryOperand,
+    pub(super) at: MemoryOperand,
     /// The operand that replaces the last argument: a folded load or a literal.
     folded: Option<MemoryOperand>,
     al: &'a [Allocation],
@@ -27,11 +27,11 @@ struct Places<'a> {
 
 impl Places<'_> {
     /// Number of the register of operand `i`.
-    fn number(&self, i: usize) -> u32 {
+    pub(super) fn number(&self, i: usize) -> u32 {
         number(self.al[i])
     }
     /// The 16-byte and 32-byte parts of the result.
-    fn dx(&self) -> Register {
+    pub(super) fn dx(&self) -> Register {
         Register::XMM0 + self.dn
     }
     fn dy(&self) -> Register {
@@ -76,6 +76,8 @@ impl Emit<'_> {
             | Op::Iota(..)
             | Op::FirstLanes(_) => self.constant(n.op, &p),
             Op::Splat(_) | Op::SplatFloat => self.splat(n.op, &p),
+            Op::LoadFirst(form, n) => self.load_first(form, n, &p),
+            Op::StoreFirst(form, n) => self.store_first(form, n, &p),
             Op::Load(_) | Op::Gather(_) | Op::Prefetch { .. } | Op::Broadcast(_) => self.load(n.op, &p),
             Op::Store(_) | Op::StoreLane(..) | Op::Scatter(_) | Op::StoreScalar(_) => self.store(n.op, &p),
             _ => self.arithmetic(n.op, &p),
@@ -100,11 +102,11 @@ impl Emit<'_> {
         self.width == Width::Avx512
     }
     /// A register half as long as the vectors.
-    fn half(&self, n: u32) -> Register {
+    pub(super) fn half(&self, n: u32) -> Register {
         if self.wide() { Register::YMM0 + n } else { Register::XMM0 + n }
     }
     /// With 64-bit lanes, forms of up to 32 bits fill half a vector.
-    fn short(&self, form: Form) -> bool {
+    pub(super) fn short(&self, form: Form) -> bool {
         self.f.long && form != Form::B64
     }
     /// Integers: addresses, sizes, counts; and numbers of lanes.
@@ -460,7 +462,7 @@ impl Emit<'_> {
             }
             Op::Un(op, bits) => {
                 let (from, half) = table::halves(op, bits);
-                let to = if matches!(op, Un::Part(_)) {
+                let to = if matches!(op, Un::Part(_) | Un::Half) {
                     p.dx()
                 } else if half {
                     self.half(p.dn)

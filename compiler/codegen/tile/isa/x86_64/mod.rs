@@ -1,6 +1,7 @@
 //! x86-64 with 256-bit (AVX2, FMA) and 512-bit (AVX-512 F, BW, DQ, VL) vectors.
 
 mod encode;
+mod first_lanes;
 mod instructions;
 mod registers;
 mod select;

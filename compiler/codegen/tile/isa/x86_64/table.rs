@@ -124,9 +124,8 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
         ),
         // And extended to words, see [`WORDS`].
         Un::Brain => (row!(INVALID EVEX_Vcvtneps2bf16_ymm_k1z_zmmm512b32), None),
-        Un::Single | Un::Low | Un::Half | Un::Whole { .. } | Un::UnsignedToFloat => {
-            (row!(INVALID INVALID), None)
-        }
+        Un::Half => (row!(VEX_Vcvtps2ph_xmmm128_ymm_imm8 INVALID), Some(0)),
+        Un::Single | Un::Low | Un::Whole { .. } | Un::UnsignedToFloat => (row!(INVALID INVALID), None),
     }
 }
 
@@ -352,7 +351,9 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Un(op, bits) => un(op, bits).0[column],
         Op::UCmp(_, bits) => ucmp(bits)[column],
         Op::Dot2 => DOT2[column],
-        Op::LoadFirst(..) | Op::StoreFirst(..) | Op::SelectInto(..) => return false,
+        // AVX-512 has masks.
+        Op::LoadFirst(form, _) | Op::StoreFirst(form, _) => return column == 0 && form.bytes() < 4,
+        Op::SelectInto(..) => return false,
         Op::FmaLane { .. } | Op::FmaHalves { .. } | Op::DotLane { .. } => return false,
         Op::MulHalves { .. } | Op::BinHalves(_) => return false,
         Op::Dot8 { .. } | Op::MatrixDot { .. } | Op::Unzip { .. } => return false,
