@@ -51,7 +51,7 @@ fn along_channels(m: &Module, c: &Contraction, channels: i64, out: Buf, planes: 
     const TRANSPOSE_IMAGE: i64 = 200;
     let of = |b: Buf| m.bufs[b].dims.get(1)?.as_const();
     let (read, written) = (of(c.a.0)?, of(out)?);
-    let depth = Dim::product(c.reduction.iter().map(|l| l.1)).as_const()?;
+    let depth = Dim::product(c.reduction.iter().map(|l| l.1)).as_const().filter(|d| *d > 0)?;
     let step = match channels {
         n if n >= LANES => whole(n) * 16 / n,
         // Lanes of several groups each read from another plane.
@@ -82,7 +82,7 @@ pub(crate) fn fuller_row(m: &Module, c: &Contraction, planes: bool) -> Option<(S
         && !depends(&c.b.1, var)
         && stride(m, c.a.0, &c.a.1, var) == Some(1)
         && !is_depthwise(&c.loops, &c.a.1, &c.b.1);
-    let length = row.1.as_const().unwrap_or(UNKNOWN_ROW);
+    let length = row.1.as_const().unwrap_or(UNKNOWN_ROW).max(1);
     let along_row = STEP_ALONG_ROW * (whole(length) + ROW_OVERHEAD) / length;
     let along_channels = along_channels(m, c, channels, out, planes)?;
     (fits && along_row < along_channels).then_some(row)

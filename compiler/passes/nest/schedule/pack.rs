@@ -201,7 +201,9 @@ impl Packer<'_> {
         let v = self.element(m, &self.of, col);
         let inside = extent.modulo(nr).as_const() == Some(0);
         let several = extent.floor_div(nr).as_const() != Some(0);
-        let nothing = Expr::num(m.bufs[self.p.b.0].ty.compute(), 0.0);
+        let ty = m.bufs[self.p.b.0].ty;
+        let nothing = Expr::num(ty.compute(), 0.0);
+        let masks = ty.bits() >= 32 || caps.short_masks || !caps.masks;
         let inner: Vec<(Sym, Dim)> =
             self.reduction.iter().copied().chain([(lane, Dim::constant(nr))]).collect();
         let (packed, outer) = &self.packed;
@@ -211,8 +213,8 @@ impl Packer<'_> {
         let body = match self.outer.last() {
             _ if inside => panel(v),
             // All panels except the last have all columns. Their loads are whole vectors; the select of a
-            // contiguous load is a masked load.
-            Some(p) if extent.as_const().is_none() || several && !self.is_contiguous(m) => {
+            // contiguous load is a masked load, where elements of this size have masks.
+            Some(p) if extent.as_const().is_none() || several && !(masks && self.is_contiguous(m)) => {
                 let cond = Expr::cmp_index(BinOp::Lt, p.0, extent.floor_div(nr));
                 let els = fresh_regs(m, &cut(v.clone()));
                 vec![Stmt::If { cond, then: panel(v), els }]

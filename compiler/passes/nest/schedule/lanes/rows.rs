@@ -4,7 +4,7 @@ use super::body::Adjacent;
 use super::{Along, Vectors, along_result, collapse, suits, vector};
 use crate::nest::form::{Elements, seq_loops};
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt, visit};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, loop_like, peel, wrap};
 use crate::passes::nest::analysis::vectors::Needs;
@@ -24,9 +24,11 @@ pub(super) struct Bounds {
     pub least: i64,
 }
 
-/// Minimum elements of a row worth vectors: fewer if lanes compute elementary functions, whose cost equals
-/// the overhead of a vector loop, and vectors may be partial.
+/// Minimum elements of a row worth vectors: fewer if lanes compute elementary functions or convert 16-bit
+/// floats, whose cost equals the overhead of a vector loop, and vectors may be partial.
 pub(super) fn least(m: &Module, body: &[Stmt], vectors: Vectors) -> i64 {
+    let short = |b: Buf| matches!(m.bufs[b].ty, ElemType::F16 | ElemType::BF16);
+    let converts = vectors.caps.short_floats && visit::loads(body).into_iter().any(short);
     let (mut elementary, mut longest) = (false, Some(0));
     visit::walk(body, &mut |s| {
         if let Stmt::For { hi, body, .. } = s {
@@ -36,7 +38,7 @@ pub(super) fn least(m: &Module, body: &[Stmt], vectors: Vectors) -> i64 {
             });
         }
     });
-    if elementary && vectors.caps.has_partial(longest) { 3 } else { 8 }
+    if (elementary || converts) && vectors.caps.has_partial(longest) { 3 } else { 8 }
 }
 
 /// The transformation of a statement.
