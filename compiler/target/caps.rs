@@ -127,6 +127,11 @@ impl Caps {
     pub fn has_partial(&self, lanes: Option<i64>) -> bool {
         self.masks || lanes.is_some() && self.tiles == Tiles::Neon
     }
+    /// True if vectors of elements shorter than 32 bits, unlike those of words, are partial only with a number
+    /// of lanes known at compile time.
+    pub fn lacks_short_masks(&self) -> bool {
+        self.masks && !self.short_masks
+    }
     /// True for products of unsigned by signed bytes, added in pairs to 16-bit words: AVX2, AVX-512 BW.
     pub fn pairs_bytes(&self) -> bool {
         matches!(self.tiles, Tiles::Avx2 | Tiles::Avx512)

@@ -101,19 +101,29 @@ impl Translate<'_> {
         self.loaded.insert(key, (a.storage, v));
         Ok(v)
     }
-    /// The same for small integers converted to floats: each is converted once, like its load.
+    /// The same for small integers converted to floats.
     pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        self.load_converted(a, (form, form), |t, v| t.b.un(Un::ToFloat, v))
+    }
+    /// Loads elements that `convert` makes floats: each is converted once, like its load. Forms: of the load,
+    /// and of what it is converted from.
+    pub(super) fn load_converted(
+        &mut self,
+        a: &Access,
+        (form, from): (Form, Form),
+        convert: fn(&mut Self, Value) -> Value,
+    ) -> Fit<Value> {
         if self.is_gather(a, form) || self.is_strided(a, form) || a.lane.is_none() {
             let v = self.load_form(a, form)?;
-            return Ok(self.b.un(Un::ToFloat, v));
+            return Ok(convert(self, v));
         }
         let mem = self.mem(a)?;
-        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, true, self.mask);
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, from, a.lane, true, self.mask);
         if let Some((_, v)) = self.loaded.get(&key) {
             return Ok(*v);
         }
         let v = self.load_form(a, form)?;
-        let v = self.b.un(Un::ToFloat, v);
+        let v = convert(self, v);
         self.loaded.insert(key, (a.storage, v));
         Ok(v)
     }

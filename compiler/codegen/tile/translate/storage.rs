@@ -2,7 +2,7 @@
 
 use super::access::Access;
 use super::expr::{NO_TYPE, form, is_long};
-use super::{Fit, Place, Translate, Val};
+use super::{Fit, Translate, Val};
 use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
 use crate::nest::Buf;
 use crate::sym::Dim;
@@ -27,7 +27,8 @@ impl Translate<'_> {
             return Err(NO_TYPE);
         }
         if ty == ElemType::F16 && !self.b.has(Op::Load(Form::F16)) {
-            return Ok(Val { v: self.load_half(a)?, ty: ElemType::F32 });
+            let v = self.load_converted(a, (Form::U16, Form::F16), Self::half_to_float)?;
+            return Ok(Val { v, ty: ElemType::F32 });
         }
         let v = self.load_form(a, form(ty).ok_or(NO_TYPE)?)?;
         Ok(match ty {
@@ -39,22 +40,6 @@ impl Translate<'_> {
             }
             _ => Val { v, ty },
         })
-    }
-    /// Loads f16 on machines whose loads do not convert them: each is converted once, like its load.
-    fn load_half(&mut self, a: &Access) -> Fit<Value> {
-        if self.is_gather(a, Form::U16) || self.is_strided(a, Form::U16) || a.lane.is_none() {
-            let v = self.load_form(a, Form::U16)?;
-            return Ok(self.half_to_float(v));
-        }
-        let mem = self.mem(a)?;
-        let key = (Place { base: mem.base, index: mem.index }, mem.disp, Form::F16, a.lane, true, self.mask);
-        if let Some((_, v)) = self.loaded.get(&key) {
-            return Ok(*v);
-        }
-        let v = self.load_form(a, Form::U16)?;
-        let v = self.half_to_float(v);
-        self.loaded.insert(key, (a.storage, v));
-        Ok(v)
     }
     pub(super) fn to_storage(&mut self, ty: ElemType, v: Val) -> Fit<(Form, Value)> {
         Ok(match ty {

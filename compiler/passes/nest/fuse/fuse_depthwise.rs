@@ -274,13 +274,12 @@ fn cut(p: &Pair) -> Option<Cut> {
         (rounds * THREADS - tasks) * 16 / (rounds * THREADS)
     };
     let (width, bands) = cuts.min_by_key(|c| (idle(c), c.1)).filter(|c| idle(c) <= 2)?;
-    let all = p.padded.0.as_const().zip(p.padded.1.as_const());
-    Some(Cut {
-        width,
-        bands,
-        rows: (p.rows + (bands - 1)).floor_div(bands),
-        whole: bands == 1 && all.is_some_and(|(high, _)| bytes(high, width) <= NEAR),
-    })
+    let rows = (p.rows + (bands - 1)).floor_div(bands);
+    // Fewer bands of that many rows may suffice.
+    let needed = p.rows.as_const().zip(rows.as_const()).map(|(all, each)| (all + each - 1) / each);
+    let high = p.padded.0.as_const().filter(|_| p.padded.1.as_const().is_some());
+    let whole = bands == 1 && high.is_some_and(|high| bytes(high, width) <= NEAR);
+    Some(Cut { width, bands: needed.unwrap_or(bands), rows, whole })
 }
 
 /// The work of an iteration: a band of rows of some channels of an image.
@@ -321,12 +320,7 @@ fn grouped_weights(m: &mut Module, maker: &Maker, width: i64) -> Option<Buf> {
 fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let k = p.follower.kernel;
     let (stride, reach) = (p.follower.stride, p.follower.reach);
-    let groups = p.maker.channels / cut.width;
-    // The last of the bands are empty if few rows are divided.
-    let bands = match (p.rows.as_const(), cut.rows.as_const()) {
-        (Some(rows), Some(each)) => (rows + each - 1) / each,
-        _ => cut.bands,
-    };
+    let (groups, bands) = (p.maker.channels / cut.width, cut.bands);
     let Some(weights) = grouped_weights(m, &p.maker, cut.width) else { return };
     let total = p.images * (groups * bands);
     let slots = slots(total, None);

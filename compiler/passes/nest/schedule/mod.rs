@@ -155,7 +155,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let caps = facts.caps;
     let known = !caps.has_partial(None) && caps.has_partial(Some(1));
     for k in visit::calls(&m.driver).into_iter().collect::<BTreeSet<Kernel>>() {
-        let short = caps.masks && !caps.short_masks && m.has_short_elements(&m.kernels[k].body);
+        let short = caps.lacks_short_masks() && m.has_short_elements(&m.kernels[k].body);
         if (known || short) && m.optimize.may_grow() {
             partial_vectors::run(m, k);
         }

@@ -203,7 +203,7 @@ impl Packer<'_> {
         let several = extent.floor_div(nr).as_const() != Some(0);
         let ty = m.bufs[self.p.b.0].ty;
         let nothing = Expr::num(ty.compute(), 0.0);
-        let masks = ty.bits() >= 32 || caps.short_masks || !caps.masks;
+        let masks = ty.bits() >= 32 || !caps.lacks_short_masks();
         let inner: Vec<(Sym, Dim)> =
             self.reduction.iter().copied().chain([(lane, Dim::constant(nr))]).collect();
         let (packed, outer) = &self.packed;

@@ -1,6 +1,6 @@
 //! Last vectors of rows on levels whose vectors are partial only if the number of lanes is known at compile
-//! time, as those of short elements with AVX2: a version for each number. Without these, every vector of a row's end branches on the number
-//! (`codegen/tile/translate/loops.rs`).
+//! time, as those of short elements with AVX2: a version for each number. Without these, every vector of a
+//! row's end branches on the number (`codegen/tile/translate/loops.rs`).
 //!
 //! ```text
 //! seq e in 0..min(1, mod(W, 4)) {            seq e in 0..min(1, mod(W, 4)) {

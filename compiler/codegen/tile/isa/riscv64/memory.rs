@@ -21,18 +21,21 @@ fn out_of_reach(n: &Node) -> Option<Mem> {
     n.mem.filter(|m| n.op != Op::Address && m.index.is_none() && !m.each && !is_short(m.disp.into()))
 }
 
-/// Elements in memory: contiguous, or at a stride in a register.
+/// Elements in memory.
 #[derive(Clone, Copy)]
 struct Elements {
     form: Form,
     base: u32,
-    step: Option<u32>,
+    apart: Apart,
     masked: bool,
 }
 
-/// The register that a load of lanes of register `d` writes.
-fn loaded_into(form: Form, d: u32) -> u32 {
-    if form.lane_bytes() == form.bytes() { d } else { OWN_VECTOR }
+/// How elements lie: contiguous, at a stride in a register, or at offsets in lanes (loads only).
+#[derive(Clone, Copy)]
+enum Apart {
+    Not,
+    Step(u32),
+    Offsets(u32),
 }
 
 impl Emit<'_> {
@@ -51,37 +54,31 @@ impl Emit<'_> {
     }
     /// Loads or stores elements in memory format.
     fn move_elements(&mut self, e: Elements, store: bool, v: u32) {
-        let word = table::vector_access(Width::bytes(e.form.bytes()), e.step.is_some(), store);
+        let width = Width::bytes(e.form.bytes());
+        let (word, by) = match e.apart {
+            Apart::Not => (table::vector_access(width, false, store), 0),
+            Apart::Step(step) => (table::vector_access(width, true, store), step),
+            Apart::Offsets(offsets) => {
+                // The vector type has the width of the elements.
+                self.want(width);
+                (table::indexed_load(if self.f.long { Width::W64 } else { Width::W32 }), offsets)
+            }
+        };
         let word = if e.masked { table::masked(word) } else { word };
-        self.code.push(word | e.step.unwrap_or(0) << 20 | e.base << 15 | v << 7);
+        self.code.push(word | by << 20 | e.base << 15 | v << 7);
     }
     fn load_elements(&mut self, e: Elements, d: u32) {
-        let v = loaded_into(e.form, d);
+        let parts = e.form.lane_bytes() / e.form.bytes();
+        // Elements shorter than lanes are extended after the load.
+        let v = if parts == 1 { d } else { OWN_VECTOR };
         if e.masked {
             self.want(Width::bytes(e.form.bytes()));
             self.code.vector(table::SPLAT_NUMBER, v, 0, 0);
         }
         self.move_elements(e, false, v);
-        self.extend(e.form, v, d);
-    }
-    /// The same at offsets in lanes.
-    fn load_indexed(&mut self, e: Elements, offsets: u32, d: u32) {
-        let v = loaded_into(e.form, d);
-        self.want(Width::bytes(e.form.bytes()));
-        if e.masked {
-            self.code.vector(table::SPLAT_NUMBER, v, 0, 0);
-        }
-        let word = table::indexed_load(if self.f.long { Width::W64 } else { Width::W32 });
-        let word = if e.masked { table::masked(word) } else { word };
-        self.code.push(word | offsets << 20 | e.base << 15 | v << 7);
-        self.extend(e.form, v, d);
-    }
-    /// Extends elements shorter than lanes after their load.
-    fn extend(&mut self, form: Form, v: u32, d: u32) {
-        let parts = form.lane_bytes() / form.bytes();
         if parts > 1 {
-            self.want(Emit::lanes_of(form));
-            let signed = matches!(form, Form::I8 | Form::I16);
+            self.want(Emit::lanes_of(e.form));
+            let signed = matches!(e.form, Form::I8 | Form::I16);
             self.code.vector(table::extend(parts, signed), d, v, 0);
         }
     }
@@ -107,24 +104,27 @@ impl Emit<'_> {
             Op::Address => self.code.add(d, at.0, at.1),
             Op::Load(form) => {
                 let base = self.address(at);
-                self.load_elements(Elements { form, base, step: None, masked: args > 0 }, d);
+                self.load_elements(Elements { form, base, apart: Apart::Not, masked: args > 0 }, d);
             }
             Op::LoadStrided(form) => {
                 let base = self.address(at);
-                self.load_elements(Elements { form, base, step: Some(first), masked: args > 1 }, d);
+                self.load_elements(Elements { form, base, apart: Apart::Step(first), masked: args > 1 }, d);
             }
             Op::LoadIndexed(form) => {
                 let base = self.address(at);
-                self.load_indexed(Elements { form, base, step: None, masked: args > 1 }, first, d);
+                self.load_elements(
+                    Elements { form, base, apart: Apart::Offsets(first), masked: args > 1 },
+                    d,
+                );
             }
             Op::Store(form) => {
                 let base = self.address(at);
-                self.store_elements(Elements { form, base, step: None, masked: args > 1 }, first);
+                self.store_elements(Elements { form, base, apart: Apart::Not, masked: args > 1 }, first);
             }
             Op::StoreStrided(form) => {
                 let base = self.address(at);
-                let step = Some(number(al[1]));
-                self.store_elements(Elements { form, base, step, masked: args > 2 }, first);
+                let apart = Apart::Step(number(al[1]));
+                self.store_elements(Elements { form, base, apart, masked: args > 2 }, first);
             }
             Op::Broadcast(form) if args == 0 => {
                 self.access_int(table::int_access(form, false), false, OWN, at);

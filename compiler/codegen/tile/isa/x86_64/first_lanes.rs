@@ -5,7 +5,7 @@ use super::encode::{Emit, column};
 use super::instructions::{Encoded, Places};
 use super::table;
 use crate::codegen::tile::ir::Form;
-use iced_x86::{Code, Instruction, MemoryOperand};
+use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
 /// The bytes of a piece, and what loads it as the first one, loads it behind others, stores it as the first
 /// one, and stores it from behind others.
@@ -58,19 +58,18 @@ impl Emit<'_> {
     }
     /// Stores the first `n` elements of those in the first part of a register.
     pub(super) fn store_first(&mut self, form: Form, n: u8, p: &Places) -> Encoded<()> {
-        let (bytes, x) = (u32::from(n) * form.bytes(), iced_x86::Register::XMM0 + p.number(0));
+        let (bytes, x) = (u32::from(n) * form.bytes(), Register::XMM0 + p.number(0));
         let mut done = 0;
         for (size, _, _, first, next) in PIECES {
             if bytes & size == 0 {
                 continue;
             }
             let at = behind(p.at, done);
-            let i = match first {
-                Code::INVALID => Instruction::with3(next, at, x, done / size),
-                _ if done > 0 => Instruction::with3(next, at, x, done / size),
-                first => Instruction::with2(first, at, x),
-            };
-            self.add(i)?;
+            self.add(if done == 0 && first != Code::INVALID {
+                Instruction::with2(first, at, x)
+            } else {
+                Instruction::with3(next, at, x, done / size)
+            })?;
             done += size;
         }
         Ok(())

@@ -18,11 +18,8 @@ pub(super) fn is_bounded(m: &Module, position: Dim, var: Sym) -> bool {
     let moves = |t: &&Term| Dim::from_terms(vec![(*t).clone()], 0).contains(var);
     let own = Dim::from_terms(terms.iter().filter(moves).cloned().collect(), 0);
     let known = |r: Range| r.lo.is_some() && r.hi.is_some();
-    known(m.syms.range(own)) || {
-        let mut syms = m.syms.clone();
-        syms.set_loop_range(var, Dim::constant(0), Dim::constant(LONGEST));
-        known(syms.range(own))
-    }
+    let near = |s| (s == var).then(|| Dim::sym(var).min(LONGEST - 1));
+    known(m.syms.range(own)) || known(m.syms.range(own.subst(&mut |s| near(s))))
 }
 
 /// True for a row of run-time length that reads at such positions.
