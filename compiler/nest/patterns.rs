@@ -1,7 +1,7 @@
 //! Expressions with a shorter form than their operations one by one, and divisions that may fail.
 
-use super::{BinOp, Expr, Module, UnOp};
-use crate::sym::Dim;
+use super::{BinOp, Expr, Module, Reg, UnOp};
+use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
 /// Base and exponent of a power with a constant exponent for which a few operations do.
@@ -70,6 +70,36 @@ pub fn constant_divisor(e: &Expr) -> Option<(BinOp, &Expr, i64)> {
     };
     let by = if c.ty == ElemType::U64 { i64::try_from(c.bits).ok()? } else { c.to_i64() };
     ((2..limit).contains(&by.checked_abs()?)).then_some((*op, &**a, by))
+}
+
+/// `select(l == 0, reduce(a0), select(l == 1, reduce(a1), ... reduce(an)))`, in which each lane has the
+/// reduction of an accumulator: the lane's variable, the operation, and the accumulators by lane.
+pub fn reductions_by_lane(e: &Expr) -> Option<(Sym, BinOp, Vec<(Reg, &[Dim])>)> {
+    let (mut lane, mut op, mut accs, mut rest) = (None, None, vec![], Some(e));
+    while let Some(e) = rest {
+        let reduction = match e {
+            Expr::Select(cond, first, others) => {
+                let Expr::Bin(BinOp::Eq, a, b) = &**cond else { return None };
+                let (Expr::Index(l), Expr::Index(n)) = (&**a, &**b) else { return None };
+                let l = l.as_sym()?;
+                if n.as_const() != i64::try_from(accs.len()).ok() || *lane.get_or_insert(l) != l {
+                    return None;
+                }
+                rest = Some(others);
+                &**first
+            }
+            e => {
+                rest = None;
+                e
+            }
+        };
+        let Expr::Horizontal { op: o, reg, at } = reduction else { return None };
+        if *op.get_or_insert(*o) != *o {
+            return None;
+        }
+        accs.push((*reg, at.as_slice()));
+    }
+    Some((lane?, op?, accs))
 }
 
 /// An integer that is positive exactly if a condition on indices holds.

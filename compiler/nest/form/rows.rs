@@ -115,7 +115,7 @@ impl Elements {
         (!read).then_some(found)
     }
     /// The loops as a statement.
-    fn statement(&self) -> Stmt {
+    pub fn statement(&self) -> Stmt {
         let nest = |body: Vec<Stmt>, (var, hi): &(_, Dim)| vec![Stmt::seq(*var, *hi, body)];
         self.loops.iter().rev().fold(self.body.clone(), nest).remove(0)
     }

@@ -284,7 +284,8 @@ impl Translate<'_> {
             let planes = self.m.syms.planes(linear, lane, 0..lanes);
             if planes.len() <= PLANES {
                 for (first, _) in planes.iter().skip(1).map(|p| p[0]) {
-                    streams.push(self.with(lane, first.into(), |t| t.access(buf, at))?.stream);
+                    let at_first = self.at_lane(lane, first);
+                    streams.push(self.with(lane, at_first, |t| t.access(buf, at))?.stream);
                 }
             }
         }

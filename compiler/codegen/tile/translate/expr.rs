@@ -83,7 +83,7 @@ impl Translate<'_> {
             Expr::Acc { .. } => Err("a single lane"),
             Expr::Horizontal { op, reg, at } => {
                 let v = self.acc(*reg, at)?;
-                self.horizontal(*op, v)
+                self.reduced(*op, vec![v])
             }
             Expr::Index(d) if self.b.is_long() => {
                 let d = self.substituted(*d);
@@ -114,6 +114,9 @@ impl Translate<'_> {
             let x = self.value(x)?;
             let v = math::exp_or_zero(&mut Lanes { b: &mut self.b, bits: Bits::B32 }, x.v, limit);
             return Ok(Some(Val { v, ..x }));
+        }
+        if let Some(v) = self.reductions(e)? {
+            return Ok(Some(v));
         }
         if let Some((base, p)) = patterns::constant_power(e) {
             let x = self.value(base)?;
@@ -178,17 +181,6 @@ impl Translate<'_> {
             _ => return Err(NO_TYPE),
         };
         Ok(Val { v, ty: s.ty })
-    }
-    fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
-        let mut k = self.b.lanes() as u8 / 2;
-        let bits = bits_of(v.ty);
-        let mut r = v;
-        while k > 0 {
-            let s = Val { v: self.b.swap_lanes(k, r.v, bits), ..r };
-            r = self.binary(op, r, s, false)?;
-            k /= 2;
-        }
-        Ok(r)
     }
     fn unary(&mut self, op: UnOp, a: Val) -> Fit<Val> {
         let bits = bits_of(a.ty);
@@ -276,7 +268,7 @@ impl Translate<'_> {
         Lanes { b: &mut self.b, bits: bits_of(a.ty) }.abs(a.v)
     }
     /// `known`: the second operand is a constant other than NaN.
-    fn binary(&mut self, op: BinOp, a: Val, b: Val, known: bool) -> Fit<Val> {
+    pub(super) fn binary(&mut self, op: BinOp, a: Val, b: Val, known: bool) -> Fit<Val> {
         if op.is_comparison() {
             return self.compare(op, a, b);
         }

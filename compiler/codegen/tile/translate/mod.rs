@@ -24,6 +24,7 @@ mod memory;
 mod near;
 mod permuted_loads;
 mod reciprocal_division;
+mod reductions;
 mod run_time_rows;
 mod shared_ints;
 mod storage;

@@ -329,9 +329,8 @@ impl Translate<'_> {
     /// Elements in a few planes at a run-time distance, at constant offsets in each: an image whose channels
     /// are the phases of a row.
     pub(super) fn load_from_planes(&mut self, buf: Buf, at: &[Dim], form: Form) -> Fit<Value> {
-        let Some(lane) = self.lane_sym().filter(|l| !self.put.contains_key(l)) else {
-            return Err(NOT_LINEAR);
-        };
+        let open = |l: &Sym| self.put.get(l).is_none_or(|d| d.contains(*l));
+        let Some(lane) = self.lane_sym().filter(open) else { return Err(NOT_LINEAR) };
         if self.counters().iter().any(|c| c.0 == lane) {
             return Err(NOT_LINEAR);
         }
@@ -350,13 +349,18 @@ impl Translate<'_> {
             let (first, _) = p[0];
             let places: Vec<(u32, i64)> = p.iter().map(|(i, place)| (*i as u32, *place)).collect();
             let parts = self.parts_of(&places, form).ok_or(NOT_LINEAR)?;
-            let a = self.with(lane, Dim::constant(first), |t| t.access(buf, at))?;
+            let a = self.with(lane, self.at_lane(lane, first), |t| t.access(buf, at))?;
             if !a.bound.is_empty() || a.window.is_some() || a.places.is_some() {
                 return Err(NOT_LINEAR);
             }
             all = self.load_parts(&a, form, &parts, all)?;
         }
         all.ok_or("a vector without lanes")
+    }
+    /// The value of the variable of a vector loop in a lane.
+    pub(super) fn at_lane(&self, lane: Sym, i: i64) -> Dim {
+        let i = Dim::constant(i);
+        self.put.get(&lane).map_or(i, |d| d.subst(&mut |s| (s == lane).then_some(i)))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::passes::nest::analysis::shape::nested;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::contract::{loops::joined, order_reduction};
 use crate::passes::nest::schedule::lanes::Relayout;
-use crate::passes::nest::schedule::lanes::permuted_loads::is_near_from;
+use crate::passes::nest::schedule::lanes::permuted_loads::vectors_from;
 use crate::passes::nest::schedule::{Plan, Request, Within, rows};
 use crate::sym::{Dim, Sym};
 use block::Block;
@@ -95,7 +95,10 @@ pub(crate) fn choose_groups(m: &mut Module, request: &Request) -> Option<Box<dyn
     p.loops.push(joined);
     let linear = m.linear(p.a.0, &p.a.1);
     let q = m.syms.loop_var("q", Dim::constant(0), Dim::constant(all / full + 1));
-    if !is_near_from(&m.syms, linear, (joined.0, Dim::sym(q) * full), full.min(all), lanes) {
+    let used = full.min(all);
+    let loads = vectors_from(&m.syms, linear, (joined.0, Dim::sym(q) * full), used, lanes)?;
+    // Groups that each have a load may as well each have a vector of their own.
+    if loads * channels >= used {
         return None;
     }
     if m.math == Math::Strict && channels >= FEWEST_COLUMNS {
@@ -131,7 +134,7 @@ fn window(
     if taps > 4 * UNROLLED {
         return None;
     }
-    let width = width(m, &p, x, i64::from(request.facts.registers));
+    let width = width(m, &p, x, taps, i64::from(request.facts.registers));
     let block = Block { c, extent, x, width, lanes: i64::from(request.facts.lanes), full, taps };
     // The loop over rows: the next larger stride in the image.
     let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
@@ -165,12 +168,14 @@ fn row_loop(m: &Module, p: &Contraction, c: Sym) -> Option<(Sym, Dim)> {
 }
 
 /// Adjacent results per block along row `x`: as many as have registers for their accumulators and the shared
-/// operands, in blocks of equal size.
-fn width(m: &Module, p: &Contraction, x: (Sym, Dim), registers: i64) -> i64 {
+/// operands, in blocks of equal size. `taps`: steps of the sum.
+fn width(m: &Module, p: &Contraction, x: (Sym, Dim), taps: i64, registers: i64) -> i64 {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
-    // Image elements that a row of the window shares with others, per additional result.
-    let inner = p.reduction.last().map_or(1, |d| d.1.as_const().unwrap_or(1));
-    let apart = match (p.reduction.last().and_then(|d| stride(m, p.a.0, &p.a.1, d.0)), step(x.0)) {
+    // Image elements that a row of the window shares with others, per additional result. A sum that is not
+    // unrolled has one at a time.
+    let last = p.reduction.last().filter(|_| taps <= UNROLLED || p.reduction.len() > 1);
+    let inner = last.map_or(1, |d| d.1.as_const().unwrap_or(1));
+    let apart = match (last.and_then(|d| stride(m, p.a.0, &p.a.1, d.0)), step(x.0)) {
         (Some(tap), Some(row)) if tap > 0 => (row / tap).clamp(1, inner),
         _ => inner,
     };

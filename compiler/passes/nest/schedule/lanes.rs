@@ -8,6 +8,7 @@ mod indexed;
 mod operands;
 mod peel_edges;
 pub(crate) mod permuted_loads;
+mod reduce_rows;
 mod rows;
 mod short_rows;
 mod stage_through_scratch;
@@ -17,6 +18,7 @@ mod unroll_and_jam;
 mod window_rows;
 
 use along::{Along, along_result};
+pub(crate) use reduce_rows::ReduceRows;
 pub(crate) use rows::{SUMS, rows};
 pub(crate) use short_rows::ShortRows;
 use unroll_and_jam::Abreast;
@@ -114,6 +116,7 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
     let least = rows::least(m, &nest.body, vectors);
     let Abreast { rows: abreast, lengths } = unroll_and_jam::rows_of(m, &nest, vectors.lanes, least);
     let short = short_rows::choose(m, &nest, vectors);
+    let together = reduce_rows::choose(m, &nest, vectors, least);
     let row_of = |m: &mut Module, body: &[Stmt], sums: i64| {
         let steps = rows::choose(m, body, vectors, rows::Bounds { sums, least });
         (rows::describe(&steps), rows::apply(m, body, steps))
@@ -130,14 +133,21 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
     let (mut inner, body) = row_of(m, &scalars, sums);
     let before = nest.loops.clone();
     nest.body = unroll_and_jam::jam(m, &mut nest.loops, body);
-    let short = short.filter(|_| nest.loops == before);
-    let tasks = Tasks::of_rows(&nest, abreast, short.as_ref().map(|s| s.lanes));
+    let together = together.filter(|_| nest.loops == before);
+    let short = short.filter(|s| nest.loops == before && (together.is_none() || s.fit_in_vectors()));
+    let together = together.filter(|_| short.is_none());
+    let block = short.as_ref().map(|s| s.lanes).or(together.as_ref().map(|t| t.of_task));
+    let tasks = Tasks::of_rows(&nest, abreast, block);
     let short = short.filter(|_| tasks != Tasks::Keep);
+    let together = together.filter(|_| tasks != Tasks::Keep);
     if let (Some(s), Some(rows)) = (&short, nest.loops.last()) {
         let blocks = vec![("elements of a row", Dim::constant(s.most))];
         inner.push(Schedule { blocks, ..Schedule::new("short rows").vectors(s.lanes, "rows", rows.1) });
     }
-    let ways = Ways { several, short: short.map(|s| (s, scalars)) };
+    if let (Some(t), Some(rows)) = (&together, nest.loops.last()) {
+        inner.push(Schedule::new("rows reduced together").vectors(t.lanes, "rows", rows.1));
+    }
+    let ways = Ways { several, together, short: short.map(|s| (s, scalars)) };
     let mut schedule = Schedule::new(if inner.is_empty() { "scalars" } else { "rows" });
     if let Tasks::Rows { most, abreast } = tasks {
         schedule.blocks = vec![("rows of a task", Dim::constant(most))];

@@ -7,7 +7,7 @@
 use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::shape::{ParNest, parallel, substitute, wrap};
-use crate::passes::nest::schedule::lanes::{self, ShortRows};
+use crate::passes::nest::schedule::lanes::{self, ReduceRows, ShortRows};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
@@ -36,6 +36,8 @@ pub(crate) enum Tasks {
 pub(crate) struct Ways {
     /// Interleaved rows, and the condition for them.
     pub several: Option<(Option<Expr>, Vec<Stmt>)>,
+    /// Blocks of rows that are reduced together.
+    pub together: Option<ReduceRows>,
     /// A block with a row per lane, and a row in scalars.
     pub short: Option<(ShortRows, Vec<Stmt>)>,
 }
@@ -68,25 +70,35 @@ impl Tasks {
         let Some((var, hi)) = nest.loops.pop() else { return nest.body };
         let ((c, pieces), mut body) = in_pieces(m, (var, hi), most.into(), nest.body.clone());
         let lo = Dim::sym(c) * most;
+        let all = hi.modulo(most).as_const() == Some(0);
         if abreast > 1 {
             let (short, row) = ways.several.unwrap_or((None, nest.body));
             let b = m.syms.loop_var("b", Dim::constant(0), Dim::constant(most / abreast));
             let several = lanes::interleave(m, &row, var, lo + Dim::sym(b) * abreast, abreast);
             let several = vec![Stmt::seq(b, most / abreast, several)];
             let whole = m.syms.simplify(hi.floor_div(most));
-            let all = hi.modulo(most).as_const() == Some(0);
             let exist = (!all).then(|| Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole));
             let cond = exist.into_iter().chain(short).reduce(|a, b| Expr::bin(BinOp::And, a, b));
-            body = match cond {
-                None => several,
-                Some(cond) => vec![Stmt::If { cond, then: several, els: body }],
-            };
+            body = either(cond, several, body);
+        }
+        if let Some(together) = ways.together {
+            let end = if all { lo + most } else { hi.min(lo + most) };
+            let blocks = together.blocks(m, (lo, end));
+            body = either(together.condition(), blocks, body);
         }
         if let Some((short, row)) = ways.short {
             body = short.or(m, &row, lo, body);
         }
         nest.loops.push((c, pieces));
         parallel(m, &nest.loops, body)
+    }
+}
+
+/// One of two bodies, by a condition if there is one.
+fn either(cond: Option<Expr>, then: Vec<Stmt>, els: Vec<Stmt>) -> Vec<Stmt> {
+    match cond {
+        None => then,
+        Some(cond) => vec![Stmt::If { cond, then, els }],
     }
 }
 

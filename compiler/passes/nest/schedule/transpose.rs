@@ -378,8 +378,8 @@ impl Blocks {
             let body = self.squares(m, (Columns::One(first), row), (n, lanes));
             out.push((self.at_least((n, lanes)), vec![Stmt::seq(p, count, body)]));
         }
-        if let Some(n) = parts().next_back().filter(|_| unknown(to) && unknown(from) && m.optimize.may_grow())
-        {
+        let both = unknown(to) && unknown(from) && m.optimize.may_grow();
+        for n in parts().filter(|_| both) {
             let ((p, columns, column), (q, rows, row)) = (each(m, to, n), each(m, from, n));
             let body = self.squares(m, (Columns::One(column), row), (n, n));
             out.push((self.at_least((n, n)), vec![Stmt::seq(q, rows, vec![Stmt::seq(p, columns, body)])]));

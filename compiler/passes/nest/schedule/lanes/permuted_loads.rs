@@ -110,13 +110,24 @@ impl Pieces {
 }
 
 /// True if the lanes from `first` on read at known distances within a few vectors.
-pub(crate) fn is_near_from(
+pub(super) fn is_near_from(
     syms: &SymTable,
     linear: Dim,
     (var, first): (Sym, Dim),
     used: i64,
     lanes: i64,
 ) -> bool {
+    vectors_from(syms, linear, (var, first), used, lanes).is_some()
+}
+
+/// The vectors of memory within which the lanes from `first` on read at known distances, if these are few.
+pub(crate) fn vectors_from(
+    syms: &SymTable,
+    linear: Dim,
+    (var, first): (Sym, Dim),
+    used: i64,
+    lanes: i64,
+) -> Option<i64> {
     let from = linear.subst(&mut |s| (s == var).then(|| first + var));
     let planes = syms.planes(from, var, 0..used);
     // Each plane is loaded into separate vectors.
@@ -131,7 +142,10 @@ pub(crate) fn is_near_from(
         }
         parts.len() as i64
     };
-    planes.len() as i64 <= VECTORS && planes.into_iter().map(vectors).sum::<i64>() <= VECTORS
+    if planes.len() as i64 > VECTORS {
+        return None;
+    }
+    Some(planes.into_iter().map(vectors).sum()).filter(|n| *n <= VECTORS)
 }
 
 /// The number of vectors of a piece that makes all `linear` positions known along a row; `None` if there is

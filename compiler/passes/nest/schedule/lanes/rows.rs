@@ -57,14 +57,14 @@ pub(super) enum Step {
 
 /// A sequential loop in vectors.
 pub(super) struct RowLoop {
-    var: Sym,
-    hi: Dim,
+    pub var: Sym,
+    pub hi: Dim,
     body: Vec<Stmt>,
     lanes: i64,
     /// Accumulators per lane.
     sums: i64,
     /// Accumulators that the loop changes, and their operations.
-    reductions: Vec<(Reg, BinOp)>,
+    pub reductions: Vec<(Reg, BinOp)>,
 }
 
 /// Chooses vectors for sequential loops inside rows: stores along the row, and reductions with an accumulator
@@ -163,7 +163,7 @@ pub(crate) fn rows(m: &mut Module, body: &[Stmt], vectors: Vectors, sums: i64) -
 }
 
 /// Nested loops fused into one, if all accesses are contiguous across them.
-fn one_loop(m: &mut Module, s: &Stmt) -> Option<(Sym, Dim, Vec<Stmt>)> {
+pub(super) fn one_loop(m: &mut Module, s: &Stmt) -> Option<(Sym, Dim, Vec<Stmt>)> {
     let (loops, body) = seq_loops(s)?;
     let last = loops.last()?.0;
     let mut nest = ParNest { loops, body: body.to_vec() };
@@ -182,7 +182,8 @@ fn may_split(m: &Module, (reg, op): (Reg, BinOp)) -> bool {
     any_order && (matches!(ty, ElemType::F32 | ElemType::I32) || lanes64::is(ty))
 }
 
-fn row_loop(
+/// The loop in vectors, if it suits them and is long enough.
+pub(super) fn row_loop(
     m: &Module,
     var: Sym,
     hi: Dim,
@@ -207,12 +208,12 @@ fn row_loop(
 }
 
 /// For each accumulator that the loop changes, its vector replacement.
-type LaneOf = HashMap<Reg, Reg>;
+pub(super) type LaneOf = HashMap<Reg, Reg>;
 
 impl RowLoop {
     /// The vector loop, and the horizontal reduction of its accumulators.
     fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let (mut out, lane_of) = self.accumulators(m);
+        let (mut out, lane_of) = self.accumulators(m, self.sums);
         out.extend(if self.sums == 1 {
             vec![self.one_loop(m, &lane_of)]
         } else {
@@ -221,7 +222,8 @@ impl RowLoop {
         out.extend(self.combined(m, &lane_of));
         out
     }
-    fn accumulators(&self, m: &mut Module) -> (Vec<Stmt>, LaneOf) {
+    /// Vector accumulators, `count` for each of the loop's own.
+    pub fn accumulators(&self, m: &mut Module, count: i64) -> (Vec<Stmt>, LaneOf) {
         let (mut out, mut lane_of) = (vec![], LaneOf::new());
         for (r, op) in &self.reductions {
             let ty = m.regs[*r].ty;
@@ -232,14 +234,19 @@ impl RowLoop {
                 BinOp::Max => Scalar::lowest(ty),
                 _ => Scalar::highest(ty),
             };
-            let shape = if self.sums > 1 { vec![self.sums as u32] } else { vec![] };
+            let shape = if count > 1 { vec![count as u32] } else { vec![] };
             out.push(Stmt::Acc { reg: lane, lanes: self.lanes as u32, shape, init: init.into() });
             lane_of.insert(*r, lane);
         }
         (out, lane_of)
     }
     /// A copy of the body with vector accumulators; `at` gives their subscripts.
-    fn body(&self, m: &mut Module, lane_of: &LaneOf, at: &dyn Fn(Vec<Dim>, Reg) -> Vec<Dim>) -> Vec<Stmt> {
+    pub fn body(
+        &self,
+        m: &mut Module,
+        lane_of: &LaneOf,
+        at: &dyn Fn(Vec<Dim>, Reg) -> Vec<Dim>,
+    ) -> Vec<Stmt> {
         let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
         let set = |s: Stmt| match s {
             Stmt::Set { reg, at: place, value } => {

@@ -129,6 +129,10 @@ fn is_one_run(m: &Module, e: &form::Elements) -> bool {
 }
 
 impl ShortRows {
+    /// True for rows known to fit in a vector: transposing them costs less than what else there is.
+    pub fn fit_in_vectors(&self) -> bool {
+        self.known && self.most <= self.lanes
+    }
     /// Replaces `rows` by a branch: if rows are short, a block of them beginning at `first`, with all lanes
     /// active or, in the last block, as many as rows are left.
     pub fn or(&self, m: &mut Module, body: &[Stmt], first: Dim, rows: Vec<Stmt>) -> Vec<Stmt> {
