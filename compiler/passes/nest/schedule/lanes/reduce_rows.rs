@@ -20,8 +20,10 @@ use crate::passes::nest::analysis::vectors::Needs;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Maximum elements of a row. The rows of a block are read side by side.
+/// Maximum elements of a row, and maximum vectors per lane: the rows of a block are read side by side, and
+/// vectors of few lanes are reduced in few steps.
 const LONGEST: i64 = 128;
+const PER_LANE: i64 = 2;
 /// Vectors of a row of known length without a loop.
 const UNROLLED: i64 = 2;
 /// Blocks of a task, if there are enough tasks of so many.
@@ -56,10 +58,10 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
     }
     // Rows that two blocks have in common are computed twice.
     let read: Vec<Buf> = visit::loads(&nest.body).into_iter().map(|b| m.storage(b)).collect();
-    let once = visit::stores(&nest.body).iter().all(|b| !read.contains(&m.storage(*b)));
+    let apart = visit::stores(&nest.body).iter().all(|b| !read.contains(&m.storage(*b)));
     // Lanes are rows for all but the loops.
     let beside = |buf, at: &[Dim]| matches!(stride(m, buf, at, row), Some(0 | 1));
-    let mut suits = once;
+    let mut suits = apart;
     for p in &rows.parts {
         let Part::Once(s) = p else { continue };
         visit::each_store(std::slice::from_ref(s), &mut |buf, at| {
@@ -73,6 +75,7 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
         });
         suits &= !matches!(s, Stmt::Let { .. });
     }
+    let longest = LONGEST.min(PER_LANE * lanes * lanes);
     let (mut loops, mut short): (Vec<RowLoop>, Vec<Expr>) = (vec![], vec![]);
     for e in rows.elements() {
         let (var, hi, body) = match e.loops[..] {
@@ -85,8 +88,8 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
         suits &= !reads_rows(&body, &one.reductions) && !hi.contains(row);
         visit::each_load(&body, &mut |buf, at| suits &= matches!(stride(m, buf, at, var), Some(0 | 1)));
         match hi.as_const() {
-            Some(n) => suits &= n <= LONGEST,
-            None => short.push(Expr::cmp_index(BinOp::Le, hi, LONGEST)),
+            Some(n) => suits &= n <= longest,
+            None => short.push(Expr::cmp_index(BinOp::Le, hi, longest)),
         }
         loops.push(one);
     }
