@@ -2,7 +2,7 @@
 //! of the positions that lanes read. In a short loop over short rows they would cost more than its work.
 
 use super::Builder;
-use crate::codegen::tile::ir::{Mem, Node, Op, Value};
+use crate::codegen::tile::ir::{Block, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
 
 /// True for cheap operations without side effects that partial vectors repeat. Operations on masks are
@@ -11,13 +11,18 @@ fn moves(op: Op) -> bool {
     matches!(op, Op::Splat(_) | Op::ICmp(..) | Op::UCmp(..))
 }
 
+/// True for a gather and for its own copy of a mask, which it clobbers.
+fn is_for_gather(n: &Node) -> bool {
+    matches!(n.op, Op::Gather(_)) || n.op == Op::MaskAnd && n.args.first() == n.args.get(1)
+}
+
 impl Builder {
     /// The next value: operations from here on can be declared as positions.
     pub fn next_value(&self) -> Value {
         Value(self.f.classes.len() as u32)
     }
-    /// Operations since `first` compute positions: they have no side effects, and leave loops with invariant
-    /// operands.
+    /// Operations since `first` compute positions, or load what is never stored: they have no side effects,
+    /// and leave loops with invariant operands.
     pub fn are_positions(&mut self, first: Value) {
         self.positions.extend((first.0..self.next_value().0).map(Value));
     }
@@ -38,6 +43,33 @@ impl Builder {
         }
         operands
     }
+    /// Which blocks every iteration of the loop from block `head` to the current one runs, if that matters: an
+    /// address that another block accesses may exist only if it runs.
+    fn always_run(&self, head: usize) -> Vec<bool> {
+        let (blocks, last) = (&self.f.blocks[head..], self.f.blocks.len() - 1);
+        let runs = |b: usize| {
+            let mut seen = vec![false; blocks.len()];
+            let mut open = vec![head];
+            while let Some(i) = open.pop().filter(|i| *i != last) {
+                let next =
+                    blocks[i - head].succs.iter().copied().filter(|s| (head..=last).contains(s) && *s != b);
+                for s in next {
+                    if !std::mem::replace(&mut seen[s - head], true) {
+                        open.push(s);
+                    }
+                }
+            }
+            !seen[last - head]
+        };
+        let accesses = |b: &Block| {
+            b.nodes.iter().any(|n| n.mem.is_some() && n.def.is_some_and(|v| self.positions.contains(&v)))
+        };
+        blocks
+            .iter()
+            .enumerate()
+            .map(|(i, b)| i == 0 || accesses(b) && (i + head == last || runs(i + head)))
+            .collect()
+    }
     /// Hoists invariant operations out of the loop that begins with block `head` and ends with the current
     /// block, and merges equal ones. `after` is renamed accordingly.
     pub(super) fn hoist(&mut self, head: usize, after: &mut [Value]) {
@@ -47,15 +79,20 @@ impl Builder {
         }
         // A constant alone would only occupy a register.
         let operands = self.operands_of_invariants(head);
+        let always = self.always_run(head);
         let positions = std::mem::take(&mut self.positions);
-        let movable = |n: &Node, v: Value| {
-            moves(n.op) || positions.contains(&v) && (!matches!(n.op, Op::Int(_)) || operands.contains(&v))
+        let movable = |n: &Node, v: Value, always: bool| {
+            moves(n.op)
+                || positions.contains(&v)
+                    && (always || n.mem.is_none())
+                    && !is_for_gather(n)
+                    && (!matches!(n.op, Op::Int(_)) || operands.contains(&v))
         };
         let mut out: Vec<Node> = vec![];
         let mut known: Map<(Op, Vec<Value>, Option<Mem>), Value> = Map::default();
         let mut inside: Set<Value> = Set::default();
         let mut same: Map<Value, Value> = Map::default();
-        for b in &mut self.f.blocks[head..] {
+        for (i, b) in self.f.blocks[head..].iter_mut().enumerate() {
             inside.extend(&b.params);
             let mut kept = Vec::with_capacity(b.nodes.len());
             for mut n in std::mem::take(&mut b.nodes) {
@@ -64,7 +101,7 @@ impl Builder {
                     continue;
                 };
                 n.values_mut().for_each(|v| *v = same.get(v).copied().unwrap_or(*v));
-                if !movable(&n, def) || n.values().any(|v| inside.contains(&v)) {
+                if !movable(&n, def, always[i]) || n.values().any(|v| inside.contains(&v)) {
                     inside.insert(def);
                     kept.push(n);
                 } else if let Some(v) = known.get(&(n.op, n.args.clone(), n.mem)) {

@@ -5,7 +5,7 @@ use super::expr::form;
 use super::{Fit, Misfit, NOT_INSIDE};
 use crate::codegen::tile::Vectors;
 use crate::codegen::{Map, Set};
-use crate::nest::{DotKind, Expr, LoopKind, Module, Reg, Stmt, patterns, visit};
+use crate::nest::{Buf, DotKind, Expr, LoopKind, Module, Reg, Stmt, patterns, visit};
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::Dot;
 use std::collections::HashSet;
@@ -52,6 +52,13 @@ pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
         }
     });
     fit.map(|()| lanes.is_some_and(|l| l < vectors.width.lanes()))
+}
+
+/// The storages of buffers that statements store to.
+pub(super) fn stored(m: &Module, body: &[Stmt]) -> Vec<Buf> {
+    let mut stored = vec![];
+    visit::each_store(body, &mut |buf, _| stored.push(m.storage(buf)));
+    stored
 }
 
 /// Branches inside loops only: Cranelift compiles outermost branches, with a tile in each arm. Branches

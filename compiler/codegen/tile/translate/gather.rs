@@ -31,13 +31,14 @@ impl Translate<'_> {
         }
         let some = self.m.syms.is_pos(extent);
         let (raw, clamped) = (extent, matches!(value, Expr::Bin(BinOp::Min | BinOp::Max, ..)));
+        let before = self.b.next_value();
         let index = self.value(value)?;
         let uniform = self.b.is_uniform(index.v) || !self.varies(value);
         let to = if self.b.is_long() { ElemType::I64 } else { ElemType::I32 };
         let read = self.cast(to, index)?.v;
         let bits = self.b.index_bits();
         let extent = self.substituted(extent);
-        let before = self.b.next_value();
+        let of_limit = self.b.next_value();
         let limit = match self.count(extent)? {
             Count::Fixed(n) if bits == Bits::B32 && i32::try_from(n).is_err() => {
                 return Err("an index beyond 32 bits");
@@ -49,10 +50,14 @@ impl Translate<'_> {
             }
             Count::Run(n) => self.b.splat(n),
         };
-        self.b.are_positions(before);
+        self.b.are_positions(of_limit);
+        let steady = self.is_steady(value);
         let out = self.b.ucmp(Pred::Le, limit, read, bits);
         let zero = self.index_number(0);
         let value = self.b.select(out, zero, read, bits);
+        if steady {
+            self.b.are_positions(before);
+        }
         self.report(out);
         let first = uniform.then(|| self.b.first(value));
         let mut near = self.near_of(sym, (raw, extent, limit), clamped, body).filter(|_| !uniform);
@@ -74,6 +79,17 @@ impl Translate<'_> {
         self.loaded = before;
         self.bound.remove(&sym);
         r
+    }
+    /// True for an expression of values that the tile does not store.
+    fn is_steady(&self, e: &Expr) -> bool {
+        let mut steady = true;
+        e.walk(&mut |e| {
+            if let Expr::Load { buf, .. } = e {
+                let read = self.m.storage(*buf);
+                steady &= !self.stored.iter().any(|b| self.m.overlaps(*b, read));
+            }
+        });
+        steady
     }
     /// True if the value of an expression may differ between lanes.
     pub(super) fn varies(&self, e: &Expr) -> bool {

@@ -8,7 +8,7 @@ use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Form, Value};
 use crate::codegen::tile::isa;
 use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, patterns, visit};
-use crate::sym::{Dim, Sym};
+use crate::sym::{Atom, Dim, Sym, View};
 use crate::tensor::ElemType;
 
 /// The last, partial vector of a number of elements that is a run-time value.
@@ -20,6 +20,13 @@ struct LastVector {
     behind: Option<(Sym, Value)>,
     /// The streams after that loop.
     streams: Vec<(Stream, Place)>,
+}
+
+/// The most iterations of a loop that ends at a constant distance at the latest: a piece of a longer one.
+fn most_between(lo: Dim, hi: Dim) -> Option<i64> {
+    let View::Sum { terms: [(1, atoms)], constant } = hi.view() else { return None };
+    let [Atom::Min(ends)] = atoms.as_slice() else { return None };
+    ends.iter().filter_map(|d| (*d + constant - lo).as_const()).min()
 }
 
 impl Translate<'_> {
@@ -49,7 +56,7 @@ impl Translate<'_> {
                 let end = t.count(trip)?;
                 let guard = !t.m.syms.is_pos(trip);
                 t.trips.push(trip);
-                if let Some(n) = t.most_of(trip) {
+                if let Some(n) = most_between(lo, hi).or_else(|| t.most_of(trip)) {
                     t.most.insert(var, n);
                 }
                 let r = t.counted(var, end, guard, (1, 1), body);

@@ -199,6 +199,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         withs,
         bound: Map::default(),
         prefetched,
+        stored: fit::stored(m, body),
         sites: Map::default(),
         accs: Map::default(),
         short: fit::short_sums(m, body, i64::from(vectors.width.lanes()) / if long { 2 } else { 1 }),
@@ -288,8 +289,7 @@ struct Place {
     index: Option<(Value, u8)>,
 }
 
-/// An available load: address, displacement, form, elements per lane, whether integers were converted to
-/// floats, and the mask.
+/// An available load: address, displacement, form, elements per lane, whether it is converted, and the mask.
 type Loaded = (Place, i32, Form, Option<i64>, bool, Option<Value>);
 
 /// A delayed store of a vector: storage, form, address, value, mask.
@@ -333,6 +333,8 @@ struct Translate<'a> {
     bound: Map<Sym, Bound>,
     /// Buffers that statements prefetch explicitly.
     prefetched: Vec<Buf>,
+    /// Storages of buffers that statements store to.
+    stored: Vec<Buf>,
     sites: Map<(Buf, usize), Rc<Site>>,
     accs: Map<Reg, Acc>,
     /// Accumulators whose lanes beyond the shortest use are never read.
@@ -365,8 +367,8 @@ struct Translate<'a> {
     uniforms: Map<(Dim, u32, Value, usize), Value>,
     /// Streams of several rows: their index register is the distance of rows.
     with_rows: Set<Stream>,
-    /// Pointers to rows at a run-time distance, and multiples of distances: the pointer or the distance, the
-    /// distance, the row or factor, the block.
+    /// Pointers to rows at a run-time distance, multiples of it: the pointer or distance, the distance, the row
+    /// or factor, the block.
     rows: Map<(Value, Value, i64, usize), Value>,
     /// Compared indices, by block.
     compared: Map<(BinOp, Dim, Dim, usize), Val>,

@@ -71,8 +71,8 @@ impl Translate<'_> {
         let base = self.b.address(mem);
         // The elements from the first lane's position on, or the last ones of the row.
         let (places, base) = if near.rises {
-            let first = self.b.first(bound.value);
             let before = self.b.next_value();
+            let first = self.b.first(bound.value);
             let most = match self.count(near.extent)? {
                 Count::Fixed(n) => self.b.int((n - lanes).max(0)),
                 Count::Run(n) => {
@@ -81,10 +81,11 @@ impl Translate<'_> {
                     self.b.greater(before, zero)
                 }
             };
-            self.b.are_positions(before);
             let first = self.b.lesser(first, most);
             let (at, bytes) = (self.b.splat(first), self.b.mul_imm(first, form.bytes() as i32));
-            (self.index_op(Bin::ISub, bound.value, at), self.b.add(base, bytes))
+            let places = self.index_op(Bin::ISub, bound.value, at);
+            self.b.are_positions(before);
+            (places, self.b.add(base, bytes))
         } else {
             (bound.value, base)
         };
@@ -93,12 +94,14 @@ impl Translate<'_> {
         let row = self.b.load(form, Mem::at(base, 0), Some(exist));
         let shuffle = if long && bits == Bits::B32 { self.b.low(places) } else { places };
         let v = self.b.bin_of(Bin::Permute, shuffle, row, bits);
+        let before = self.b.next_value();
         let far = self.b.ucmp(Pred::Le, all, places, self.b.index_bits());
         let far = match self.mask {
             Some(k) => self.b.masks(Op::MaskAnd, k, far),
             None => far,
         };
         let opened = self.b.open_if_any(far);
+        self.b.are_positions(before);
         let gathered = self.b.gather(form, index, mem, self.mask);
         Ok(self.b.close_if(opened, &[v], &[gathered]).first().copied())
     }

@@ -266,7 +266,11 @@ impl Translate<'_> {
         if let (None, Some((_, v))) = (&a.places, self.loaded.get(&key)) {
             return Ok(*v);
         }
+        let begin = self.b.next_value();
         let v = self.load_parts(a, form, &parts, None)?.ok_or("a vector without lanes")?;
+        if self.m.is_constant(a.storage) {
+            self.b.are_positions(begin);
+        }
         if a.places.is_none() {
             self.loaded.insert(key, (a.storage, v));
         }

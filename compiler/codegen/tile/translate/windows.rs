@@ -44,7 +44,9 @@ impl Translate<'_> {
         let base = match first {
             Count::Fixed(n) => self.b.add_imm(base, n * i64::from(form.bytes())),
             Count::Run(v) => {
+                let begin = self.b.next_value();
                 let v = self.b.mul_imm(v, form.bytes() as i32);
+                self.b.are_positions(begin);
                 self.b.add(base, v)
             }
         };
