@@ -10,6 +10,7 @@ mod peel_edges;
 pub(crate) mod permuted_loads;
 mod reduce_rows;
 mod rows;
+mod rows_abreast;
 mod short_rows;
 mod stage_through_scratch;
 mod sums_abreast;

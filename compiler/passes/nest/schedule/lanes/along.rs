@@ -1,10 +1,11 @@
 //! Vectors along the contiguous dimension of the result.
 
-use super::body::{in_lanes, lets_as_accs, once, renamed};
+use super::body::{in_lanes, in_pieces, lets_as_accs, once, renamed};
 use super::indexed;
 use super::operands::{self, Load};
 use super::peel_edges::{self, Ends};
 use super::permuted_loads::{self, Pieces, Row};
+use super::rows_abreast;
 use super::stage_through_scratch::{self, Staging};
 use super::sums_abreast::{self, Block};
 use super::uniform_indices;
@@ -139,6 +140,13 @@ fn along(
             Some(staging) => How::Staged(staging),
             None => in_blocks(&nest.body, extent, lanes),
         },
+    };
+    let share = || rows_abreast::share_indices(m, &nest, (var, extent), &outside);
+    let how = match how {
+        How::Loop if vectors.caps.shuffles.are_computed() && share() => {
+            How::Apart(Pieces::Windows { vectors: 1 })
+        }
+        how => how,
     };
     let window = match how {
         How::Row(side) | How::Blocks(side) if !vectors.caps.by_lane => {
@@ -296,9 +304,8 @@ impl Along {
         let mut others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
         let out = match how {
             How::Apart(pieces) => {
-                let alone = outside.is_empty();
-                let row = Row { body: &nest.body, var, lanes, abreast: None };
-                within(pieces.in_rows(m, row, extent, (&mut others, alone)))
+                let row = Row { body: &nest.body, var, lanes, abreast: &vec![] };
+                within(pieces.in_rows(m, row, extent, (&mut others, &outside)))
             }
             How::Inside(row, None) => within(row.part(m, &nest.body, lanes, (zero, extent))),
             How::Inside(row, Some(n)) => {
@@ -310,7 +317,10 @@ impl Along {
                     within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }])
                 });
             }
-            How::Loop => within(vec![Stmt::vector(lanes, var, extent, nest.body)]),
+            How::Loop => {
+                let around = (others.as_mut_slice(), outside.as_slice());
+                within(rows_abreast::inside_indices(m, nest.body, (var, extent, lanes), around))
+            }
             How::Limited => within(indexed::row(m, &nest.body, (var, extent), lanes)),
             How::Row(n) => {
                 let row = |m: &mut Module, body: &[Stmt]| {
@@ -336,21 +346,6 @@ impl Along {
         let out = sums_abreast::apply(m, &blocks, &mut others, out);
         wrap(&others, out)
     }
-}
-
-/// A row of `extent` elements in pieces of `n`, each of which is a task.
-fn in_pieces(
-    m: &mut Module,
-    extent: Dim,
-    n: i64,
-    body: impl FnOnce(&mut Module, (Dim, Dim)) -> Vec<Stmt>,
-) -> Vec<Stmt> {
-    let count = extent.ceil_div(n);
-    let c = m.syms.loop_var("c", Dim::constant(0), count);
-    let lo = Dim::sym(c) * n;
-    let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
-    let body = body(m, (lo, hi));
-    vec![Stmt::par(c, count, body)]
 }
 
 /// A row in blocks of `side` vectors, and the remainder in single vectors; `halves`: a last vector of at most

@@ -171,3 +171,18 @@ impl Adjacent {
         if n > 1 { Stmt::unroll(i, n, vec![vector]) } else { vector }
     }
 }
+
+/// A row of `extent` elements in pieces of `n`, each of which is a task.
+pub(super) fn in_pieces(
+    m: &mut Module,
+    extent: Dim,
+    n: i64,
+    body: impl FnOnce(&mut Module, (Dim, Dim)) -> Vec<Stmt>,
+) -> Vec<Stmt> {
+    let count = extent.ceil_div(n);
+    let c = m.syms.loop_var("c", Dim::constant(0), count);
+    let lo = Dim::sym(c) * n;
+    let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
+    let body = body(m, (lo, hi));
+    vec![Stmt::par(c, count, body)]
+}

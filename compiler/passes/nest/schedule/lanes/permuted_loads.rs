@@ -6,6 +6,7 @@
 //! (`codegen/tile/translate/windows.rs`).
 
 use super::body::{once, renamed};
+use super::rows_abreast::{self, Indices, Rows, RowsInside};
 use super::{Vectors, fused, indexed};
 use crate::nest::form::{Stored, stored};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
@@ -33,45 +34,6 @@ pub(super) enum Pieces {
     Known { vectors: i64, count: i64, rest: i64 },
     /// Pieces of the given number of vectors, the last one partial, in a row of run-time length.
     Windows { vectors: i64 },
-}
-
-/// Maximum rows side by side, and maximum loads of an image for a vector of all of them.
-const ABREAST: i64 = 4;
-const LOADS: i64 = 16;
-
-/// Rows side by side: the innermost loop around a row of run-time length, and the number of its iterations
-/// that are computed together. Their positions and masks are the same.
-struct Abreast {
-    row: Sym,
-    rows: i64,
-    /// The loop has few iterations, all of which are computed together: the rows of an image that read the
-    /// same rows of a smaller one.
-    all: bool,
-}
-
-impl Abreast {
-    fn new(m: &Module, pieces: &Pieces, (row, extent): (&Row, Dim), loops: &[(Sym, Dim)]) -> Option<Abreast> {
-        let (Pieces::Windows { .. }, [Stmt::Store { value, .. }]) = (pieces, row.body) else {
-            return None;
-        };
-        let (r, count) = loops.last().copied().filter(|l| loops.len() > 1 && !extent.contains(l.0))?;
-        let mut loads = 0;
-        let mut same = true;
-        value.walk(&mut |e| {
-            if let Expr::Load { buf, at } = e
-                && !m.is_constant(*buf)
-            {
-                loads += 1;
-                same &= m.linear(*buf, at).linear_in(r).is_some();
-            }
-        });
-        if let Some(rows) = count.as_const().filter(|n| (2..=ABREAST).contains(n)) {
-            return (loads * rows <= LOADS).then_some(Abreast { row: r, rows, all: true });
-        }
-        let rows = (LOADS / i64::max(loads, 1)).min(ABREAST);
-        let fits = same && rows > 1 && count.as_const().is_none_or(|n| n >= rows) && m.optimize.may_grow();
-        fits.then_some(Abreast { row: r, rows, all: false })
-    }
 }
 
 impl Pieces {
@@ -212,40 +174,25 @@ pub(super) fn along(
 }
 
 impl Pieces {
-    /// Emits the map over all rows; `loops`: those around them, and whether nothing is between them and the
-    /// row. Rows side by side replace the innermost loop.
+    /// Emits the map over all rows; `loops`: those around them, and the indices between them and the row. Rows
+    /// side by side become loops inside the row.
     pub fn in_rows(
         &self,
         m: &mut Module,
         row: Row,
         extent: Dim,
-        (loops, alone): (&mut Vec<(Sym, Dim)>, bool),
+        (loops, outside): (&mut Vec<(Sym, Dim)>, Indices),
     ) -> Vec<Stmt> {
-        let abreast = if alone { Abreast::new(m, self, (&row, extent), loops) } else { None };
-        let Some(Abreast { row: r, rows, all }) = abreast else { return self.apply(m, &row, extent) };
-        let Some((_, count)) = loops.pop() else { return self.apply(m, &row, extent) };
-        if all {
-            return self.apply(m, &Row { abreast: Some((r, rows)), ..row }, extent);
-        }
-        let zero = Dim::constant(0);
-        let blocks = count.ceil_div(rows);
-        let b = m.syms.loop_var("b", zero, blocks);
-        loops.push((b, blocks));
-        let first = Dim::sym(b) * rows;
-        let own = loop_like(m, r, zero, rows.into());
-        let put = |s: Sym| (s == r).then(|| first + own);
-        let body: Vec<Stmt> = row.body.iter().map(|s| s.clone().subst(&put)).collect();
-        let then = self.apply(m, &Row { body: &body, abreast: Some((own, rows)), ..row }, extent);
-        if count.modulo(rows).as_const() == Some(0) {
-            return then;
-        }
-        let hi = count.min(first + rows);
-        let one = loop_like(m, r, first, hi);
-        let body: Vec<Stmt> =
-            row.body.iter().map(|s| s.clone().subst(&|s| (s == r).then(|| Dim::sym(one)))).collect();
-        let each = self.apply(m, &Row { body: &body, ..row }, extent);
-        let els = vec![Stmt::For { kind: LoopKind::Seq, var: one, lo: first, hi, body: each }];
-        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + rows, count), then, els }]
+        let Pieces::Windows { .. } = self else { return self.apply(m, &row, extent) };
+        let place = (row.var, extent, row.lanes);
+        let RowsInside { body, rows, most } =
+            rows_abreast::inside_vectors(m, row.body.to_vec(), place, (loops, outside));
+        let row = Row { body: &body, ..row };
+        let then = self.apply(m, &Row { abreast: &rows, ..row }, extent);
+        let Some(most) = most else { return then };
+        let each = self.apply(m, &row, extent);
+        let els = rows.iter().rev().fold(each, |body, (var, hi, _)| vec![Stmt::seq(*var, *hi, body)]);
+        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, extent, most), then, els }]
     }
     /// Emits the map over rows of this extent.
     fn apply(&self, m: &mut Module, row: &Row, extent: Dim) -> Vec<Stmt> {
@@ -278,7 +225,7 @@ impl Pieces {
                     let n = if vectors == 1 { rest } else { (rest - v * lanes).max(0).min(lanes) };
                     let vector = row.vector(m, (count * vectors + v) * lanes, n);
                     // Rows side by side share the mask of their last vectors.
-                    out.push(if row.abreast.is_some() { once(m, n.min(1), vec![vector]) } else { vector });
+                    out.push(if !row.abreast.is_empty() { once(m, n.min(1), vec![vector]) } else { vector });
                 }
             }
         }
@@ -295,18 +242,20 @@ pub(super) struct Row<'a> {
     pub var: Sym,
     /// Elements per vector.
     pub lanes: i64,
-    /// The loop over the rows that are computed side by side, and their number: each vector of all of them
-    /// before the next one, so that they share positions and elements.
-    pub abreast: Option<(Sym, i64)>,
+    /// Loops over the rows that are computed side by side: each vector of all of them before the next one, so
+    /// that they share positions and elements.
+    pub abreast: &'a Rows,
 }
 
 impl Row<'_> {
     /// The `n` elements from `first` on, in all rows that are side by side.
     fn vector(&self, m: &mut Module, first: Dim, n: Dim) -> Stmt {
-        let vector = self.one(m, first, n);
-        let Some((row, rows)) = self.abreast else { return vector };
-        let r = loop_like(m, row, Dim::constant(0), rows.into());
-        Stmt::unroll(r, rows, vec![vector.subst(&|s| (s == row).then(|| Dim::sym(r)))])
+        let (zero, vector) = (Dim::constant(0), self.one(m, first, n));
+        self.abreast.iter().rev().fold(vector, |body, (row, rows, kind)| {
+            let var = loop_like(m, *row, zero, *rows);
+            let body = vec![body.subst(&|s| (s == *row).then(|| Dim::sym(var)))];
+            Stmt::For { kind: *kind, var, lo: zero, hi: *rows, body }
+        })
     }
     /// The same for one row.
     fn one(&self, m: &mut Module, first: Dim, n: Dim) -> Stmt {
@@ -346,7 +295,7 @@ impl Row<'_> {
 /// A vector of piece `c` without clamps; see [`Dim::unclamped`].
 fn unclamped(vector: &Stmt, c: Sym, inside: &mut Inside) -> Stmt {
     let Stmt::For { kind, var, lo, hi, body } = vector else { return vector.clone() };
-    if *kind == LoopKind::Unroll {
+    if !matches!(kind, LoopKind::Vec(_)) {
         let body = body.iter().map(|s| unclamped(s, c, inside)).collect();
         return Stmt::For { kind: *kind, var: *var, lo: *lo, hi: *hi, body };
     }
