@@ -184,7 +184,7 @@ impl Pieces {
         (loops, outside): (&mut Vec<(Sym, Dim)>, Indices),
     ) -> Vec<Stmt> {
         let Pieces::Windows { .. } = self else { return self.apply(m, &row, extent) };
-        let place = (row.var, extent, row.lanes);
+        let place = (row.var, extent);
         let RowsInside { body, rows, most } =
             rows_abreast::inside_vectors(m, row.body.to_vec(), place, (loops, outside));
         let row = Row { body: &body, ..row };

@@ -7,7 +7,7 @@ use super::fused;
 use crate::nest::{Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, loop_like};
-use crate::sym::{Dim, Sym, View};
+use crate::sym::{Atom, Dim, Sym, View};
 
 /// Maximum rows that follow each other in memory.
 const ROWS: i64 = 32;
@@ -16,9 +16,9 @@ const APART: i64 = 16;
 /// The same for rows that read several others at indices: 16 rows took 1.4 times as long as 8 for images of
 /// 32 x 32 elements.
 const INDEXED: i64 = 8;
-/// Maximum vectors of a row that is moved in steps of a vector. A long row needs no help, as few of its
+/// Maximum elements of a row that is moved in steps of a vector. A long row needs no help, as few of its
 /// vectors are at an edge, and memory prefers whole rows.
-const MOVED: i64 = 4;
+const MOVED: i64 = 64;
 /// Minimum rows of a block that divides their number.
 const LEAST: i64 = 4;
 /// Maximum iterations of a loop that are written out.
@@ -116,6 +116,13 @@ impl<'a> Accesses<'a> {
     }
 }
 
+/// True for a position with a minimum or a maximum of what depends on a variable: the edge of an image.
+fn is_clamped(d: Dim, var: Sym) -> bool {
+    let View::Sum { terms, .. } = d.view() else { return false };
+    let of_var = |v: &[Dim]| v.iter().any(|d| d.contains(var));
+    terms.iter().flat_map(|t| &t.1).any(|a| matches!(a, Atom::Min(v) | Atom::Max(v) if of_var(v)))
+}
+
 impl Abreast {
     fn new(
         m: &Module,
@@ -124,6 +131,11 @@ impl Abreast {
         (loops, outside): (&[(Sym, Dim)], Indices),
     ) -> Abreast {
         let Some(all) = Accesses::new(m, body, outside) else { return Abreast::default() };
+        // A copy at known distances shares nothing between rows.
+        let moves = all.loads.len() == 1;
+        if moves && all.indices.is_empty() && !all.loads.iter().any(|d| is_clamped(*d, var)) {
+            return Abreast::default();
+        }
         let loads = all.loads.len().max(1) as i64;
         let may_move = |s: Sym| !extent.contains(s) && all.addresses_only(s);
         let few = |l: &(Sym, Dim)| {
@@ -141,7 +153,7 @@ impl Abreast {
         let block = outer.iter().rposition(linear);
         let most = (LOADS / (copies * loads)).min(READ / read);
         let together = if m.optimize.may_grow() { most.clamp(1, WRITTEN_OUT) } else { 1 };
-        Abreast { block, together, short, moves: all.loads.len() == 1 }
+        Abreast { block, together, short, moves }
     }
 }
 
@@ -149,7 +161,7 @@ impl Abreast {
 pub(super) fn inside_vectors(
     m: &mut Module,
     mut body: Vec<Stmt>,
-    (var, extent, lanes): (Sym, Dim, i64),
+    (var, extent): (Sym, Dim),
     (loops, outside): (&mut Vec<(Sym, Dim)>, Indices),
 ) -> RowsInside {
     if outside.is_empty() {
@@ -166,7 +178,7 @@ pub(super) fn inside_vectors(
         body = body.into_iter().map(|s| s.subst(&|s| (s == r).then_some(place))).collect();
     }
     rows.extend(inner.map(|(r, n)| (r, n.into(), LoopKind::Unroll)));
-    let most = (moves && !rows.is_empty() && m.optimize.may_grow()).then_some(MOVED * lanes);
+    let most = (moves && !rows.is_empty() && m.optimize.may_grow()).then_some(MOVED);
     RowsInside { body, rows, most }
 }
 
