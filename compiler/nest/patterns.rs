@@ -72,9 +72,12 @@ pub fn constant_divisor(e: &Expr) -> Option<(BinOp, &Expr, i64)> {
     ((2..limit).contains(&by.checked_abs()?)).then_some((*op, &**a, by))
 }
 
-/// `select(l == 0, reduce(a0), select(l == 1, reduce(a1), ... reduce(an)))`, in which each lane has the
-/// reduction of an accumulator: the lane's variable, the operation, and the accumulators by lane.
-pub fn reductions_by_lane(e: &Expr) -> Option<(Sym, BinOp, Vec<(Reg, &[Dim])>)> {
+/// Reductions of accumulators, one in each lane: the lane's variable, the operation, and the accumulators by
+/// lane.
+pub type ReductionsByLane<'e> = (Sym, BinOp, Vec<(Reg, &'e [Dim])>);
+
+/// `select(l == 0, reduce(a0), select(l == 1, reduce(a1), ... reduce(an)))`.
+pub fn reductions_by_lane(e: &Expr) -> Option<ReductionsByLane<'_>> {
     let (mut lane, mut op, mut accs, mut rest) = (None, None, vec![], Some(e));
     while let Some(e) = rest {
         let reduction = match e {

@@ -84,7 +84,7 @@ enum Kind {
         whole: bool,
     },
     /// Along loops inside rows.
-    Rows(Tasks, Ways),
+    Rows(Tasks, Box<Ways>),
 }
 
 /// Chooses loop order, vectors and tasks for any nest. Tasks depend on the trip counts of the vector loops,
@@ -154,7 +154,7 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
         schedule.blocks = vec![("rows of a task", Dim::constant(most))];
         schedule.tile = [("rows", abreast)].into_iter().filter(|t| t.1 > 1).collect();
     }
-    Plan { nest, kind: Kind::Rows(tasks, ways), schedule: Schedule { inner, ..schedule }, work }
+    Plan { nest, kind: Kind::Rows(tasks, Box::new(ways)), schedule: Schedule { inner, ..schedule }, work }
 }
 
 /// The plan for vectors along the result.
@@ -176,7 +176,7 @@ impl super::Plan for Plan {
         match self.kind {
             Kind::Result { whole: true } => super::rows::share(m, self.nest.loops, self.nest.body),
             Kind::Result { whole: false } => wrap(&self.nest.loops, self.nest.body),
-            Kind::Rows(tasks, ways) => tasks.apply(m, self.nest, ways),
+            Kind::Rows(tasks, ways) => tasks.apply(m, self.nest, *ways),
         }
     }
 }

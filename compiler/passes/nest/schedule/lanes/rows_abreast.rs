@@ -95,6 +95,10 @@ impl<'a> Accesses<'a> {
     fn addresses_only(&self, s: Sym) -> bool {
         !self.others.iter().any(|d| d.contains(s)) && !self.indices.iter().any(|e| lanes64::depends(e, s))
     }
+    /// True for a copy whose lanes read at known distances: rows share what they read, and nothing else.
+    fn copies_at_known_distances(&self, var: Sym) -> bool {
+        self.loads.len() == 1 && self.indices.is_empty() && !self.loads.iter().any(|d| is_clamped(*d, var))
+    }
     fn are_linear(&self, s: Sym) -> bool {
         self.fixed.iter().chain(&self.loads).all(|d| d.linear_in(s).is_some())
     }
@@ -131,11 +135,8 @@ impl Abreast {
         (loops, outside): (&[(Sym, Dim)], Indices),
     ) -> Abreast {
         let Some(all) = Accesses::new(m, body, outside) else { return Abreast::default() };
-        // A copy at known distances shares nothing between rows.
         let moves = all.loads.len() == 1;
-        if moves && all.indices.is_empty() && !all.loads.iter().any(|d| is_clamped(*d, var)) {
-            return Abreast::default();
-        }
+        let known = all.copies_at_known_distances(var);
         let loads = all.loads.len().max(1) as i64;
         let may_move = |s: Sym| !extent.contains(s) && all.addresses_only(s);
         let few = |l: &(Sym, Dim)| {
@@ -150,10 +151,10 @@ impl Abreast {
         let copies = short.unwrap_or(1);
         let read = all.rows_read(var, loops.last().map(|l| l.0), copies);
         let outer = &loops[..loops.len() - usize::from(short.is_some())];
-        let block = outer.iter().rposition(linear);
+        let block = if known { None } else { outer.iter().rposition(linear) };
         let most = (LOADS / (copies * loads)).min(READ / read);
         let together = if m.optimize.may_grow() { most.clamp(1, WRITTEN_OUT) } else { 1 };
-        Abreast { block, together, short, moves }
+        Abreast { block, together, short, moves: moves && !known }
     }
 }
 
@@ -164,7 +165,8 @@ pub(super) fn inside_vectors(
     (var, extent): (Sym, Dim),
     (loops, outside): (&mut Vec<(Sym, Dim)>, Indices),
 ) -> RowsInside {
-    if outside.is_empty() {
+    let known = Accesses::new(m, &body, outside).is_some_and(|all| all.copies_at_known_distances(var));
+    if outside.is_empty() && !known {
         body = fuse_all(m, body, loops);
     }
     let Abreast { block, together, short, moves } = Abreast::new(m, &body, (var, extent), (loops, outside));
