@@ -14,7 +14,7 @@ use super::rows::{Bounds, LaneOf, RowLoop, one_loop, row_loop};
 use super::{Vectors, vector};
 use crate::nest::form::{self, Part, Rows};
 use crate::nest::{BinOp, Buf, Expr, Module, Reg, Stmt, visit};
-use crate::passes::nest::analysis::shape::ParNest;
+use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::analysis::vectors::Needs;
 use crate::sym::{Dim, Sym};
@@ -151,7 +151,8 @@ impl ReduceRows {
         let (mut out, mut once, mut loops) = (vec![], vec![], self.loops.iter());
         for p in &self.rows.parts {
             match p {
-                Part::Once(s) => once.push(with_accs(s.clone(), &again)),
+                Part::Once(s @ Stmt::Acc { .. }) => once.push(with_accs(s.clone(), &again)),
+                Part::Once(s) => once.extend(fresh_regs(m, &[with_accs(s.clone(), &again)])),
                 Part::Each(_) => {
                     let accs: Vec<Reg> = again.iter().map(|r| r.1).collect();
                     out.extend(block.of(m, &std::mem::take(&mut once), &accs));
