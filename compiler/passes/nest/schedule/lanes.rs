@@ -215,7 +215,11 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
 /// then need no divisions, and tasks have several rows, however these are distributed over the loops. A loop
 /// of a known length inside keeps vectors that run across its rows.
 fn fuse_rows(m: &mut Module, nest: &mut ParNest, var: Sym) {
-    let may_join = |l: &(Sym, Dim)| l.0 != var && l.1.as_const().is_none();
+    fuse_where(m, nest, &|l| l.0 != var && l.1.as_const().is_none());
+}
+
+/// Fuses adjacent loops that may join if every access is contiguous across them.
+fn fuse_where(m: &mut Module, nest: &mut ParNest, may_join: &dyn Fn(&(Sym, Dim)) -> bool) {
     for i in (1..nest.loops.len()).rev() {
         if i < nest.loops.len() && nest.loops[i - 1..=i].iter().all(may_join) {
             fused(m, nest, i - 1);

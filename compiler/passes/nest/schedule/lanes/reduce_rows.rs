@@ -138,30 +138,23 @@ impl ReduceRows {
     }
     /// The rows of a block.
     fn block(&self, m: &mut Module, first: Dim) -> Vec<Stmt> {
-        let body: Vec<Stmt> = self.rows.body();
-        let mut accs: Vec<Reg> = vec![];
-        visit::walk(&body, &mut |s| {
-            if let Stmt::Acc { reg, .. } = s {
-                accs.push(*reg);
-            }
-        });
-        let again: Vec<(Reg, Reg)> = accs.iter().map(|r| (*r, m.reg(m.regs[*r].ty))).collect();
+        let body = self.rows.body();
+        let fresh = fresh_regs(m, &body);
+        let accs = accumulators(&fresh);
+        let again: Vec<(Reg, Reg)> = accumulators(&body).into_iter().zip(accs.iter().copied()).collect();
         let lanes = (self.lanes, Dim::constant(self.lanes));
         let block = Adjacent { var: self.row, base: first, count: 1, lanes };
         let (mut out, mut once, mut loops) = (vec![], vec![], self.loops.iter());
-        for p in &self.rows.parts {
-            match p {
-                Part::Once(s @ Stmt::Acc { .. }) => once.push(with_accs(s.clone(), &again)),
-                Part::Once(s) => once.extend(fresh_regs(m, &[with_accs(s.clone(), &again)])),
+        for (part, s) in self.rows.parts.iter().zip(fresh) {
+            match part {
+                Part::Once(_) => once.push(s),
                 Part::Each(_) => {
-                    let accs: Vec<Reg> = again.iter().map(|r| r.1).collect();
                     out.extend(block.of(m, &std::mem::take(&mut once), &accs));
                     let Some(reduction) = loops.next() else { continue };
                     out.extend(self.reduction(m, reduction, first, &again));
                 }
             }
         }
-        let accs: Vec<Reg> = again.iter().map(|r| r.1).collect();
         out.extend(block.of(m, &once, &accs));
         out
     }
@@ -217,16 +210,8 @@ impl ReduceRows {
     }
 }
 
-/// A statement with other accumulators.
-fn with_accs(s: Stmt, again: &[(Reg, Reg)]) -> Stmt {
-    let of = |r: Reg| again.iter().find(|a| a.0 == r).map_or(r, |a| a.1);
-    let s = match s {
-        Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg: of(reg), lanes, shape, init },
-        Stmt::Set { reg, at, value } => Stmt::Set { reg: of(reg), at, value },
-        s => s,
-    };
-    s.rewrite_exprs(&mut |e| match e {
-        Expr::Acc { reg, at, lane } => Expr::Acc { reg: of(reg), at, lane },
-        e => e,
-    })
+/// The accumulators of a row, in order.
+fn accumulators(body: &[Stmt]) -> Vec<Reg> {
+    let reg = |s: &Stmt| if let Stmt::Acc { reg, .. } = s { Some(*reg) } else { None };
+    body.iter().filter_map(reg).collect()
 }

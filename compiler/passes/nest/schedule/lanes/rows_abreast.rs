@@ -3,7 +3,7 @@
 //! and masks are computed once for all of them (`codegen/tile/builder/hoist.rs`). Loops in which all accesses
 //! are linear are preferred to inner ones: those over channels to those over the rows of a scaled image.
 
-use super::fused;
+use super::fuse_where;
 use crate::nest::{Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, loop_like};
@@ -260,11 +260,7 @@ fn rows_of_block(count: Dim, most: i64) -> i64 {
 /// remaining loops.
 fn fuse_all(m: &mut Module, body: Vec<Stmt>, loops: &mut Vec<(Sym, Dim)>) -> Vec<Stmt> {
     let mut nest = ParNest { loops: std::mem::take(loops), body };
-    for i in (1..nest.loops.len()).rev() {
-        if i < nest.loops.len() {
-            fused(m, &mut nest, i - 1);
-        }
-    }
+    fuse_where(m, &mut nest, &|_| true);
     *loops = nest.loops;
     nest.body
 }
