@@ -38,6 +38,9 @@ impl Translate<'_> {
             (_, Some(n)) if n <= 0 => Ok(()),
             (LoopKind::Unroll, Some(n)) => {
                 if self.lane.is_none() && self.mask.is_none() {
+                    if self.columns.is_none() && self.store_columns((var, lo, n), body)? {
+                        return Ok(());
+                    }
                     self.transpose_columns((var, lo, n), body)?;
                 }
                 for i in 0..n {

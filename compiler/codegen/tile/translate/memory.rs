@@ -259,6 +259,10 @@ impl Translate<'_> {
             return Ok(());
         }
         let (form, v) = self.to_storage(ty, v)?;
+        if let Some(columns) = &mut self.columns {
+            columns.push(v);
+            return Ok(());
+        }
         match a.lane {
             Some(1) if self.has_store(form) => {
                 let value = self.side_by_side(form, v);
@@ -286,6 +290,10 @@ impl Translate<'_> {
         first && self.b.has(Op::StoreFirst(form, 1))
             || isa::machine(self.b.width()).has(form, true, self.mask.is_some())
     }
+    /// True if an instruction stores the first lanes of a constant number, or lanes under a mask.
+    pub(super) fn stores_first(&self, form: Form) -> bool {
+        self.b.has(Op::StoreFirst(form, 1)) || isa::machine(self.b.width()).has(form, true, true)
+    }
     /// Runs `f`, then emits its whole-vector stores.
     pub(super) fn stores_last(&mut self, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
         let outer = self.waiting.replace(vec![]);
@@ -296,7 +304,7 @@ impl Translate<'_> {
         }
         r
     }
-    fn stored(&mut self, storage: Buf) {
+    pub(super) fn stored(&mut self, storage: Buf) {
         let m = self.m;
         self.loaded.retain(|_, (b, _)| !m.overlaps(storage, *b));
     }

@@ -28,6 +28,7 @@ mod reductions;
 mod run_time_rows;
 mod shared_ints;
 mod storage;
+mod store_columns;
 mod transpose;
 mod uniform;
 mod unroll;
@@ -212,6 +213,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         waiting: None,
         transposed: Map::default(),
         turning: 0,
+        columns: None,
         lane: None,
         mask: None,
         rest: None,
@@ -352,6 +354,8 @@ struct Translate<'a> {
     transposed: Map<(Buf, usize), Vec<Value>>,
     /// The iteration of that loop.
     turning: usize,
+    /// Vectors to be transposed, which stores of them append to.
+    columns: Option<Vec<Value>>,
     lane: Option<Lane>,
     /// The active lanes, unless all are active.
     pub mask: Option<Value>,

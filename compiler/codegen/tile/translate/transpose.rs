@@ -10,7 +10,7 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
 /// Minimum iterations and elements; fewer are loaded one by one.
-const LEAST: i64 = 4;
+pub(super) const LEAST: i64 = 4;
 
 impl Translate<'_> {
     /// Loads and transposes the columns that the body of an unrolled loop of `count` iterations, `for var in
@@ -125,7 +125,7 @@ impl Translate<'_> {
         self.transposed.get(&(buf, at.as_ptr() as usize))?.get(self.turning).copied()
     }
     /// Transposes: lane i of vector k becomes lane k of vector i, for the first `count` lanes.
-    fn transpose(&mut self, v: &mut [Value], count: usize) {
+    pub(super) fn transpose(&mut self, v: &mut [Value], count: usize) {
         let bits = self.b.index_bits();
         if self.b.has(Op::Zip { bits, upper: false }) {
             self.interleave(v, count, bits);
@@ -176,7 +176,7 @@ impl Translate<'_> {
         }
         self.b.shuffle(op, x, y)
     }
-    fn zeros(&mut self) -> Value {
+    pub(super) fn zeros(&mut self) -> Value {
         if self.b.is_long() { self.b.bits64(0) } else { self.b.bits(0) }
     }
     /// Transposes by exchanging blocks pairwise, with half the size in each step.
