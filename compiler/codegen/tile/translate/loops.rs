@@ -71,7 +71,10 @@ impl Translate<'_> {
                     return Err("a vector loop inside a vector loop");
                 }
                 self.lane = Some(Lane { sym: var });
-                let r = self.shifted(var, lo, |t| t.vector(var, trip, i64::from(n), body));
+                let r = self.short_moves(var, lo, trip, body).and_then(|done| {
+                    let (lo, trip) = (lo + done, self.m.syms.simplify(trip - done));
+                    self.shifted(var, lo, |t| t.vector(var, trip, i64::from(n), body))
+                });
                 self.lane = None;
                 r
             }
@@ -273,7 +276,14 @@ impl Translate<'_> {
         self.set_acc_values(&before, &merged);
         Ok(())
     }
-    fn counted(&mut self, var: Sym, end: Count, guard: bool, steps: (i64, i64), body: &[Stmt]) -> Fit<()> {
+    pub(super) fn counted(
+        &mut self,
+        var: Sym,
+        end: Count,
+        guard: bool,
+        steps: (i64, i64),
+        body: &[Stmt],
+    ) -> Fit<()> {
         self.counted_streams(var, end, guard, steps, body).map(drop)
     }
     /// Runs `f` with a variable advanced by a constant.

@@ -220,6 +220,9 @@ impl Translate<'_> {
         Ok(all)
     }
     pub(super) fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<()> {
+        if self.copy_bytes(buf, at, value)? {
+            return Ok(());
+        }
         let plain = self.access(buf, at)?;
         if self.b.width() == Width::Avx512
             && !self.b.is_long()

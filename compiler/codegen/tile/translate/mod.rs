@@ -27,6 +27,7 @@ mod reciprocal_division;
 mod reductions;
 mod run_time_rows;
 mod shared_ints;
+mod short_moves;
 mod storage;
 mod store_columns;
 mod transpose;
@@ -214,6 +215,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         transposed: Map::default(),
         turning: 0,
         columns: None,
+        copies_bytes: false,
         lane: None,
         mask: None,
         rest: None,
@@ -356,6 +358,8 @@ struct Translate<'a> {
     turning: usize,
     /// Vectors to be transposed, which stores of them append to.
     columns: Option<Vec<Value>>,
+    /// True in a loop over vectors of bytes, which stores copy.
+    copies_bytes: bool,
     lane: Option<Lane>,
     /// The active lanes, unless all are active.
     pub mask: Option<Value>,
