@@ -438,6 +438,14 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
+        name: "join_borders",
+        group: Group::Memory,
+        holds: "One kernel fills the sides of a padded buffer's border, if these are short.",
+        why: "Until here, passes that fuse a reader of the buffer look at each side.",
+        run: |m, _| nest::memory::join_borders::run(m),
+        ..PER_LEVEL
+    },
+    NestPass {
         name: "read_panels",
         group: Group::Memory,
         holds: "Tensors whose rows are looked up, and which are multiplied, are in the object once.",

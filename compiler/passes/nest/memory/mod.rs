@@ -1,4 +1,5 @@
-//! Memory: the addresses of buffers.
+//! Memory: the kernels that only fill or share buffers, and the addresses of buffers.
 
+pub mod join_borders;
 pub mod place_memory;
 pub mod read_panels;
