@@ -12,7 +12,6 @@ use super::narrow::{self, Narrow};
 use super::{Row, RowAt, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, UnOp};
 use crate::ops::LowerCx;
-use crate::ops::support::radix;
 use crate::ops::support::runtime::{eq, int, le};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -67,7 +66,7 @@ fn columns_of(row: &Row) -> Option<i64> {
 /// Length from which a whole row is sorted faster by digits than by merging runs. If all elements are
 /// results, no limit reduces the number of equal ones, which take fewer digits.
 pub(super) fn least_sorted(row: &Row) -> i64 {
-    if row.count == row.n { radix::LEAST } else { 2048 }
+    if row.count == row.n { 1024 } else { 2048 }
 }
 
 /// True if a bisection and merging the candidates are faster than sorting the whole row by digits.
