@@ -41,7 +41,7 @@ fn extent(loops: &[(Sym, Dim)], found: &dyn Fn(Sym) -> bool) -> Option<i64> {
 const STEP_ALONG_ROW: i64 = 25;
 const ROW_OVERHEAD: i64 = 8;
 /// The row that stands for those of run-time length: its last vector is partial.
-const UNKNOWN_ROW: i64 = 36;
+pub(crate) const UNKNOWN_ROW: i64 = 36;
 
 /// The same with vectors along the output channels, `channels` of them in a group. The result is transposed
 /// into planes, and so is the image, unless lanes read it in `planes`. Constants are those of a comparison of

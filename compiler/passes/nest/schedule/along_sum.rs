@@ -29,6 +29,8 @@ const MOST_LINES: i64 = 8;
 const AHEAD: i64 = 64;
 /// Accumulators that keep the multipliers busy: two multipliers with a latency of four.
 const BUSY: i64 = 8;
+/// Rows of the highest tile of a remainder that only run time knows.
+const HIGHEST: i64 = 8;
 /// Maximum cost relative to vectors along columns, in percent.
 const GAIN: i64 = 85;
 
@@ -268,9 +270,8 @@ impl Plan for AlongSum {
                 let els = match rest {
                     Some(rest) => t.emit(m, full * rows, rest),
                     None => {
-                        let v = m.syms.loop_var("x", full * rows, extent);
-                        let body = t.emit(m, v.into(), 1);
-                        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: full * rows, hi: extent, body }]
+                        let left = m.syms.simplify(extent.modulo(rows));
+                        t.rest(m, (full * rows, left), rows)
                     }
                 };
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, full), then: whole, els }]
@@ -362,6 +363,20 @@ impl Tile {
         out.extend(inner);
         out.extend(self.combined(m, acc, (split, rows)));
         out.extend(self.stores(m, acc, first, rows));
+        out
+    }
+    /// Fewer rows than `most`, `left` of them from `first` on: a high tile if they are enough, one or two tiles
+    /// for the others.
+    fn rest(&self, m: &mut Module, (mut first, mut left): (Dim, Dim), most: i64) -> Vec<Stmt> {
+        let mut out = vec![];
+        if most > HIGHEST {
+            let then = self.emit(m, first, HIGHEST);
+            out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ge, left, HIGHEST), then, els: vec![] });
+            first = first + left.floor_div(HIGHEST) * HIGHEST;
+            left = m.syms.simplify(left.modulo(HIGHEST));
+        }
+        let parts = tiles::rests(most.min(HIGHEST), 1);
+        out.extend(tiles::in_parts(m, parts, (first, left), |m, first, rows| self.emit(m, first, rows)));
         out
     }
     /// Prefetches `count` elements from `from` on of rows of A that a later tile reads.

@@ -8,7 +8,9 @@ use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BinOp, Body, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::form::Contraction;
-use crate::passes::nest::analysis::shape::{Map, Uses, fresh_regs, instance, is_temp, through_view, wrap};
+use crate::passes::nest::analysis::shape::{
+    Map, Uses, fresh_regs, instance, is_temp, peel, through_view, wrap,
+};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::Columns;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
@@ -216,13 +218,36 @@ impl Packer<'_> {
             // contiguous load is a masked load, where elements of this size have masks.
             Some(p) if extent.as_const().is_none() || several && !(masks && self.is_contiguous(m)) => {
                 let cond = Expr::cmp_index(BinOp::Lt, p.0, extent.floor_div(nr));
-                let els = fresh_regs(m, &cut(v.clone()));
-                vec![Stmt::If { cond, then: panel(v), els }]
+                let then = panel(v.clone());
+                let apart = extent.as_const().is_none() && !self.is_contiguous(m);
+                let els = if apart {
+                    self.last_panel(m, (lane, extent - Dim::sym(p.0) * nr), &then)
+                } else {
+                    fresh_regs(m, &cut(v))
+                };
+                vec![Stmt::If { cond, then, els }]
             }
             _ => cut(v),
         };
         let body = wrap(&self.outer, body);
         lanes::schedule(m, id, &body, Vectors { lanes: i64::from(caps.bits / 32), registers: 16, caps })
+    }
+    /// The last panel, which has `left` columns: zeros, and vectors of that length. `all`: the loops over its
+    /// elements, the innermost one over `lane`.
+    fn last_panel(&self, m: &mut Module, (lane, left): (Sym, Dim), all: &[Stmt]) -> Vec<Stmt> {
+        let zero = Expr::num(m.bufs[self.packed.0].ty.compute(), 0.0);
+        let mut part = |columns: Dim, value: Option<Expr>| {
+            let l = m.syms.loop_var("l", Dim::constant(0), columns);
+            let mut nest = peel(all);
+            nest.loops.iter_mut().filter(|v| v.0 == lane).for_each(|v| *v = (l, columns));
+            let stored = |s: Stmt| match (s.subst(&|s| (s == lane).then(|| l.into())), &value) {
+                (Stmt::Store { buf, at, .. }, Some(v)) => Stmt::Store { buf, at, value: v.clone() },
+                (s, _) => s,
+            };
+            let part: Vec<Stmt> = wrap(&nest.loops, nest.body.into_iter().map(stored).collect());
+            fresh_regs(m, &part)
+        };
+        [part(self.columns.nr.into(), Some(zero)), part(left, None)].concat()
     }
     /// True if the operand is contiguous along the columns.
     fn is_contiguous(&self, m: &Module) -> bool {

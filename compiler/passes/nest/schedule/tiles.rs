@@ -29,8 +29,8 @@ use loops::Order;
 pub(crate) use loops::{Loops, describe, describe_tile};
 pub(super) use register::unroll;
 use register::{Cols, PanelPrefetch};
-pub(crate) use rows::rests;
 use rows::{Panel, Rows};
+pub(crate) use rows::{in_parts, rests};
 
 /// The source of B for a tile.
 pub(crate) enum Panels {

@@ -150,11 +150,15 @@ fn along(
     };
     let window = match how {
         How::Row(side) | How::Blocks(side) if !vectors.caps.by_lane => {
-            window_rows::choose(m, &nest, var, side, vectors.registers)
+            // Rows in place of adjacent vectors, which a row of run-time length may not have.
+            let side = if extent.as_const().is_none() { 1 } else { side };
+            let window = window_rows::choose(m, &nest, var, side, vectors.registers);
+            window.map(|w| (w.inside(!whole), side))
         }
         _ => None,
     };
     let (how, blocks) = match window {
+        Some((_, side)) if matches!(how, How::Blocks(_)) => (How::Blocks(side), vec![]),
         Some(_) => (how, vec![]),
         None => interleaved(m, &nest, (var, extent), how, vectors),
     };
@@ -163,6 +167,7 @@ fn along(
     let caps = vectors.caps;
     let rows = nest.loops.len() > 1 && m.optimize.may_grow();
     let halves = rows && caps.masks && caps.shuffles.are_known() && skips(m, &nest.body, var);
+    let window = window.map(|w| w.0);
     Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, window, halves })
 }
 
@@ -194,7 +199,15 @@ fn in_blocks(body: &[Stmt], extent: Dim, lanes: i64) -> How {
     // A row of a few vectors is one block whose last vector is partial.
     let vectors = (elements + lanes - 1) / lanes;
     let partial = elements % lanes != 0;
-    if side == 1 && partial && (2..=4).contains(&vectors) { How::Row(vectors) } else { How::Blocks(side) }
+    if side == 1 && partial && (2..=4).contains(&vectors) {
+        return How::Row(vectors);
+    }
+    // Long reductions have as few passes as possible, of the same number of vectors.
+    if waits(body, Steps::Outer) {
+        let passes = (vectors + ABREAST - 1) / ABREAST;
+        return How::Blocks((vectors + passes - 1) / passes);
+    }
+    How::Blocks(side)
 }
 
 /// True if lanes load every second element, or fewer: a vector of them is in several vectors of memory.
@@ -348,8 +361,8 @@ impl Along {
     }
 }
 
-/// A row in blocks of `side` vectors, and the remainder in single vectors; `halves`: a last vector of at most
-/// half the lanes of unknown number has code of its own.
+/// A row in blocks of `side` vectors, and the remainder: one block if its length is known, single vectors
+/// otherwise. `halves`: a last vector of at most half the lanes of unknown number has code of its own.
 fn side_by_side(
     m: &mut Module,
     body: Vec<Stmt>,
@@ -369,10 +382,20 @@ fn side_by_side(
         let body = in_lanes(m, &body, var, Dim::sym(b) * step, side, whole);
         out.push(Stmt::par(b, blocks, body));
     }
-    // Blocks divide a row of known length.
-    let (whole, rest) = match extent.as_const() {
-        None if side > 1 => (extent.floor_div(lanes) * lanes, m.syms.simplify(extent.modulo(lanes))),
-        _ => (blocks * step, rest),
+    // The rest of a row of known length is one block whose last vector may be partial.
+    if let Some(left) = rest.as_const() {
+        if left > 0 {
+            let vectors = (left + lanes - 1) / lanes;
+            let last = (lanes, Dim::constant(left - (vectors - 1) * lanes));
+            let body = fresh_regs(m, &nest_body);
+            out.extend(in_lanes(m, &body, var, blocks * step, vectors, last));
+        }
+        return out;
+    }
+    let (whole, rest) = if side > 1 {
+        (extent.floor_div(lanes) * lanes, m.syms.simplify(extent.modulo(lanes)))
+    } else {
+        (blocks * step, rest)
     };
     if whole != blocks * step {
         let count = m.syms.simplify(extent.modulo(step).floor_div(lanes));
@@ -388,10 +411,6 @@ fn side_by_side(
             in_lanes(m, &body, var, whole, 1, (lanes, n))
         };
         let body = last(m, rest);
-        if rest.as_const().is_some() {
-            out.extend(body);
-            return out;
-        }
         let body = if halves && m.syms.le(rest, Dim::constant(lanes / 2)) != Answer::Yes {
             let more = (rest + (lanes / 2 - 1)).floor_div(lanes);
             let few = m.syms.simplify(rest.min(lanes / 2));
@@ -405,6 +424,8 @@ fn side_by_side(
     out
 }
 
+/// Maximum vectors whose sums are abreast: two additions per cycle with a latency of four cycles.
+const ABREAST: i64 = 8;
 /// Steps of a reduction whose latency a single vector would expose.
 const LONG: i64 = 12;
 

@@ -90,7 +90,7 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> Abr
 }
 
 /// Merges the rows statement by statement, and their loops into one.
-fn merged(rows: Vec<Vec<Stmt>>) -> Vec<Stmt> {
+pub(super) fn merged(rows: Vec<Vec<Stmt>>) -> Vec<Stmt> {
     let mut rows: Vec<_> = rows.into_iter().map(Vec::into_iter).collect();
     let mut out = vec![];
     loop {

@@ -10,9 +10,11 @@
 //! ```
 
 use super::operands::{self, Load};
-use super::unroll_and_jam::interleave;
+use super::unroll_and_jam::merged;
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Stmt};
+use crate::passes::nest::analysis::columns::UNKNOWN_ROW;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
+use crate::passes::nest::schedule::tiles;
 use crate::sym::{Answer, Dim, Sym};
 
 /// The rows of a tile.
@@ -20,7 +22,7 @@ use crate::sym::{Answer, Dim, Sym};
 pub(super) struct WindowRows {
     /// The loop over rows, the innermost one around the vectors.
     row: Sym,
-    extent: i64,
+    extent: Dim,
     /// Rows of a tile.
     pub count: i64,
     /// The number of the loop down the image among those of the sum, from the outermost on, and its length.
@@ -28,6 +30,10 @@ pub(super) struct WindowRows {
     taps: i64,
     /// Rows of the image from one row of the result to the next.
     step: i64,
+    /// True if run time knows the distance of rows of the image.
+    distant: bool,
+    /// True inside a larger kernel, where the loop over tiles is no loop of tasks.
+    nested: bool,
 }
 
 /// Maximum rows of a tile.
@@ -42,6 +48,8 @@ const STEP: i64 = 3;
 const SPARE: i64 = 3;
 /// Maximum loads relative to rows one by one, in percent.
 const GAIN: i64 = 80;
+/// The same for rows of unknown number, whose remainder has branches.
+const GAIN_UNKNOWN: i64 = 35;
 
 /// Chooses rows for a body that is a single sum over short loops, with `vectors` adjacent vectors along `var`.
 pub(super) fn choose(
@@ -56,7 +64,7 @@ pub(super) fn choose(
         return None;
     }
     let (row, extent) = nest.loops.iter().rev().find(|l| l.0 != var)?;
-    let extent = extent.as_const()?;
+    let assumed = extent.as_const().unwrap_or(UNKNOWN_ROW);
     let loads = operands::of_only_sum(&nest.body)?;
     let mut sums = operands::loops(&nest.body);
     let (Some(sum), None) = (sums.next(), sums.next()) else { return None };
@@ -78,6 +86,7 @@ pub(super) fn choose(
     if length < LEAST || step >= length || image.iter().any(|l| moves(l, var).is_none()) {
         return None;
     }
+    let distant = image.iter().any(|l| moves(l, tap).is_none_or(|d| d.as_const().is_none()));
     let images = image.len() as i64;
     let factors = factors.iter().filter(|l| !still(l, tap)).count() as i64;
     let loads = |rows: i64| ((step * (rows - 1) + length) * vectors * images) + length * factors;
@@ -86,12 +95,22 @@ pub(super) fn choose(
     };
     // All loads, with tiles of `count` rows.
     let all = |count: i64| {
-        let rest = extent % count;
-        extent / count * loads(count) + if rest > 0 { loads(rest) } else { 0 }
+        let rest = assumed % count;
+        assumed / count * loads(count) + if rest > 0 { loads(rest) } else { 0 }
     };
-    let count = (2..=MOST.min(extent)).filter(fits).min_by_key(|count| all(*count))?;
-    let gains = all(count) * 100 <= all(1) * GAIN;
-    gains.then_some(WindowRows { row: *row, extent, count, depth, taps: length, step })
+    let count = (2..=MOST.min(assumed)).filter(fits).min_by_key(|count| all(*count))?;
+    let most = if extent.as_const().is_some() { GAIN } else { GAIN_UNKNOWN };
+    let gains = all(count) * 100 <= all(1) * most;
+    gains.then_some(WindowRows {
+        row: *row,
+        extent: *extent,
+        count,
+        depth,
+        taps: length,
+        step,
+        distant,
+        nested: false,
+    })
 }
 
 /// The perfectly nested loops of a sum, of known lengths, whose steps may be taken in any order.
@@ -125,41 +144,80 @@ fn combines(step: &Stmt) -> bool {
 }
 
 impl WindowRows {
+    /// The same rows, of a part of a larger kernel if `nested`.
+    pub fn inside(self, nested: bool) -> WindowRows {
+        WindowRows { nested, ..self }
+    }
     /// The rows in tiles, and the loops around them: `one` makes vectors of the body of a tile.
     pub fn apply(
         self,
         m: &mut Module,
         body: &[Stmt],
-        others: &mut [(Sym, Dim)],
+        others: &mut Vec<(Sym, Dim)>,
         mut one: impl FnMut(&mut Module, Vec<Stmt>) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
-        let (count, whole, rest) = (self.count, self.extent / self.count, self.extent % self.count);
-        let blocks = Dim::constant(whole + i64::from(rest > 0));
+        let count = self.count;
+        let whole = self.extent.floor_div(count);
+        let left = (whole * count, m.syms.simplify(self.extent.modulo(count)));
+        // Inside a larger kernel, whole tiles have a loop of their own: a condition in it would divide what
+        // the backend makes one function of.
+        let apart = self.nested && left.1.as_const().is_none();
+        let blocks = if apart { whole } else { self.extent.ceil_div(count) };
         let block = m.syms.loop_var("b", Dim::constant(0), blocks);
+        let mut rows = |m: &mut Module, first: Dim, count: i64| {
+            let rows = self.rows(m, body, first, count);
+            one(m, rows)
+        };
+        let then = rows(m, Dim::sym(block) * count, count);
+        let els = match left.1.as_const() {
+            Some(0) => vec![],
+            Some(n) => rows(m, left.0, n),
+            None => tiles::in_parts(m, tiles::rests(count, 1), left, rows),
+        };
+        if apart {
+            others.retain(|l| l.0 != self.row);
+            return [Stmt::par(block, blocks, then)].into_iter().chain(els).collect();
+        }
         for l in others.iter_mut().filter(|l| l.0 == self.row) {
             *l = (block, blocks);
         }
-        let rows = self.rows(m, body, Dim::sym(block) * count, count);
-        let then = one(m, rows);
-        if rest == 0 {
+        if els.is_empty() {
             return then;
         }
-        let rows = self.rows(m, body, Dim::constant(whole * count), rest);
-        let els = one(m, rows);
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, whole), then, els }]
     }
     /// The body of `count` rows from `first` on. The loop down the image becomes the innermost one of the sum,
     /// and is unrolled in the order of the rows of the image.
     fn rows(self, m: &mut Module, body: &[Stmt], first: Dim, count: i64) -> Vec<Stmt> {
-        let rows = interleave(m, body, self.row, first, count);
+        let end = body.iter().position(|s| matches!(s, Stmt::For { .. })).map_or(body.len(), |i| i + 1);
+        let (mut rows, mut after) = (vec![], vec![]);
+        for r in 0..count {
+            let mut row = fresh_regs(m, body);
+            let put = |row: Dim| move |s: Sym| (s == self.row).then_some(row);
+            let stores = row.split_off(end).into_iter();
+            rows.push(row.into_iter().map(|s| s.subst(&put(first + r))).collect());
+            let number = self.number(m, r);
+            let stores = stores.map(|s| s.subst(&put(first + number.map_or(r.into(), Dim::sym))));
+            after.push(numbered(number, r, stores.collect()));
+        }
         let mut out = vec![];
-        for s in rows {
+        for s in merged(rows) {
             match s {
                 Stmt::For { .. } => out.extend(self.by_image_row(m, s, 0, (None, count))),
                 s => out.push(s),
             }
         }
+        if self.distant {
+            out.extend(after.into_iter().flatten());
+        } else {
+            out.extend(merged(after));
+        }
         out
+    }
+    /// A variable for the number of a row if rows are at a distance that run time knows: the backend computes
+    /// addresses of numbered rows from one pointer.
+    fn number(&self, m: &mut Module, n: i64) -> Option<Sym> {
+        self.distant.then(|| m.syms.loop_var("d", n.into(), Dim::constant(n + 1)))
     }
     /// Loop `depth` of a sum, and those inside; `tap` is the variable of the loop down the image outside.
     fn by_image_row(
@@ -184,14 +242,27 @@ impl WindowRows {
     fn unrolled(self, m: &mut Module, steps: &[Stmt], var: Sym, count: i64) -> Vec<Stmt> {
         let mut out = vec![];
         for d in 0..self.step * (count - 1) + self.taps {
+            let (number, mut here) = (self.number(m, d), vec![]);
             for (r, step) in (0..count).zip(steps) {
-                let tap = d - self.step * r;
-                if (0..self.taps).contains(&tap) {
+                let before = self.step * r;
+                if (before..before + self.taps).contains(&d) {
+                    let tap = number.map_or(d.into(), Dim::sym) - before;
                     let step = fresh_regs(m, std::slice::from_ref(step)).into_iter();
-                    out.extend(step.map(|s| s.subst(&|s| (s == var).then(|| Dim::constant(tap)))));
+                    here.extend(step.map(|s| s.subst(&|s| (s == var).then_some(tap))));
                 }
             }
+            out.extend(numbered(number, d, here));
         }
         out
+    }
+}
+
+/// Statements of row `n`, in a loop over its number if that is a variable.
+fn numbered(number: Option<Sym>, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
+    match number {
+        Some(var) => {
+            vec![Stmt::For { kind: LoopKind::Unroll, var, lo: n.into(), hi: Dim::constant(n + 1), body }]
+        }
+        None => body,
     }
 }

@@ -148,11 +148,10 @@ impl RowTiles<'_> {
                 out.extend(if out.is_empty() { rest } else { tile(rest) });
             }
             None => {
-                for part in rests(mr, common_step(m, count, mr)) {
-                    let row = if part.at_end { start.row + left - part.rows } else { start.row };
-                    let then = self.one(m, Start { row: m.syms.simplify(row), ..start }, part.rows);
-                    out.extend(part.only_if(left, then));
-                }
+                let parts = few_rows(mr, common_step(m, count, mr));
+                out.extend(in_parts(m, parts, (start.row, left), |m, row, rows| {
+                    self.one(m, Start { row: m.syms.simplify(row), ..start }, rows)
+                }));
             }
         }
         out
@@ -194,6 +193,33 @@ pub(crate) fn rests(step: i64, each: i64) -> Vec<Rest> {
         Rest { rows, at_end, lefts: (1..step).filter(|n| n % each == 0).filter(here).collect() }
     };
     parts.into_iter().map(part).filter(|p| !p.lefts.is_empty()).collect()
+}
+
+/// The parts for each remainder of rows: a single one, since each part reads the whole panel, which a model
+/// that processes a few rows at a time waits for.
+fn few_rows(step: i64, each: i64) -> Vec<Rest> {
+    const FEW: i64 = 8;
+    if step > FEW {
+        return rests(step, each);
+    }
+    let left = (1..step).rev().filter(|n| n % each == 0);
+    left.map(|rows| Rest { rows, at_end: false, lefts: vec![rows] }).collect()
+}
+
+/// The remainder of a run-time number of rows in these parts: `left` rows from `first` on. `part` computes a
+/// known number of rows from one of them on.
+pub(crate) fn in_parts(
+    m: &mut Module,
+    parts: Vec<Rest>,
+    (first, left): (Dim, Dim),
+    mut part: impl FnMut(&mut Module, Dim, i64) -> Vec<Stmt>,
+) -> Vec<Stmt> {
+    let mut one = |p: Rest| {
+        let row = if p.at_end { first + left - p.rows } else { first };
+        let then = part(m, row, p.rows);
+        p.only_if(left, then)
+    };
+    parts.into_iter().filter_map(&mut one).collect()
 }
 
 /// A divisor of both the number of rows and the tile height, and so of the remainder.
