@@ -51,9 +51,10 @@ impl Translate<'_> {
     }
     /// Copies a vector of bytes; false if the loop computes elements.
     pub(super) fn copy_bytes(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<bool> {
-        let Some((from, read)) = moved(self.m, buf, value).filter(|_| self.copies_bytes) else {
+        if !self.copies_bytes {
             return Ok(false);
-        };
+        }
+        let Some((from, read)) = moved(self.m, buf, value) else { return Ok(false) };
         let (from, to) = (self.access(from, read)?, self.access(buf, at)?);
         let mem = self.mem(&from)?;
         let v = self.b.load(Form::B32, mem, None);

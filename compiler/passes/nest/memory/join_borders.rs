@@ -1,5 +1,5 @@
-//! join_borders: the sides of a padded buffer's border are filled by one kernel. They are short, so that calls
-//! and the code around their loops would outweigh the stores.
+//! join_borders: the sides of a padded buffer's border are filled by one kernel. They are short, so that
+//! calls and the code around their loops would outweigh the stores.
 //!
 //! ```text
 //! call side1  call side2   ->   call side1: { par i { b[0, i] = 0 }  par i { b[n, i] = 0 } }

@@ -365,8 +365,8 @@ impl Tile {
         out.extend(self.stores(m, acc, first, rows));
         out
     }
-    /// Fewer rows than `most`, `left` of them from `first` on: a high tile if they are enough, one or two tiles
-    /// for the others.
+    /// Fewer rows than `most`, `left` of them from `first` on: a high tile if they are enough, one or two
+    /// tiles for the others.
     fn rest(&self, m: &mut Module, (mut first, mut left): (Dim, Dim), most: i64) -> Vec<Stmt> {
         let mut out = vec![];
         if most > HIGHEST {

@@ -150,12 +150,7 @@ impl Block {
                 // The last block overlaps the previous one: both store the same values there. A row shorter
                 // than a block is divided into partial blocks.
                 let last = piece(m, extent - width, width);
-                let mut parts = vec![];
-                for part in tiles::rests(width, 1) {
-                    let from = if part.at_end { extent - part.rows } else { zero };
-                    let then = piece(m, from, part.rows);
-                    parts.extend(part.only_if(extent, then));
-                }
+                let parts = tiles::in_parts(m, tiles::rests(width, 1), (zero, extent), piece);
                 // Few results require no whole block.
                 let last = PARTS.iter().rev().filter(|n| **n < width).fold(last, |els, n| {
                     let then = piece(m, extent - *n, *n);

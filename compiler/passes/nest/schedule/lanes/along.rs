@@ -148,17 +148,17 @@ fn along(
         }
         how => how,
     };
+    // Rows in place of adjacent vectors, which a row of run-time length may not have.
+    let single = extent.as_const().is_none();
     let window = match how {
         How::Row(side) | How::Blocks(side) if !vectors.caps.by_lane => {
-            // Rows in place of adjacent vectors, which a row of run-time length may not have.
-            let side = if extent.as_const().is_none() { 1 } else { side };
-            let window = window_rows::choose(m, &nest, var, side, vectors.registers);
-            window.map(|w| (w.inside(!whole), side))
+            let side = if single { 1 } else { side };
+            window_rows::choose(m, &nest, var, side, vectors.registers).map(|w| w.inside(!whole))
         }
         _ => None,
     };
     let (how, blocks) = match window {
-        Some((_, side)) if matches!(how, How::Blocks(_)) => (How::Blocks(side), vec![]),
+        Some(_) if single => (How::Blocks(1), vec![]),
         Some(_) => (how, vec![]),
         None => interleaved(m, &nest, (var, extent), how, vectors),
     };
@@ -167,7 +167,6 @@ fn along(
     let caps = vectors.caps;
     let rows = nest.loops.len() > 1 && m.optimize.may_grow();
     let halves = rows && caps.masks && caps.shuffles.are_known() && skips(m, &nest.body, var);
-    let window = window.map(|w| w.0);
     Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, window, halves })
 }
 

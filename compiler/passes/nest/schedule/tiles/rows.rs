@@ -161,16 +161,16 @@ impl RowTiles<'_> {
 /// Rows or adjacent results that remain of a run-time number and are computed together.
 pub(crate) struct Rest {
     /// Their number.
-    pub rows: i64,
+    rows: i64,
     /// They are the last of the remainder, not the first.
-    pub at_end: bool,
+    at_end: bool,
     /// The remainders for which they are computed.
     lefts: Vec<i64>,
 }
 
 impl Rest {
     /// The statements, guarded by the remainder being one of these.
-    pub fn only_if(&self, left: Dim, then: Vec<Stmt>) -> Option<Stmt> {
+    fn only_if(&self, left: Dim, then: Vec<Stmt>) -> Option<Stmt> {
         let is = |n: &i64| Expr::cmp_index(BinOp::Eq, left, *n);
         let cond = self.lefts.iter().map(is).reduce(|a, b| Expr::bin(BinOp::Or, a, b))?;
         Some(Stmt::If { cond, then, els: vec![] })
@@ -198,10 +198,6 @@ pub(crate) fn rests(step: i64, each: i64) -> Vec<Rest> {
 /// The parts for each remainder of rows: a single one, since each part reads the whole panel, which a model
 /// that processes a few rows at a time waits for.
 fn few_rows(step: i64, each: i64) -> Vec<Rest> {
-    const FEW: i64 = 8;
-    if step > FEW {
-        return rests(step, each);
-    }
     let left = (1..step).rev().filter(|n| n % each == 0);
     left.map(|rows| Rest { rows, at_end: false, lefts: vec![rows] }).collect()
 }
