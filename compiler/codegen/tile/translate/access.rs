@@ -333,7 +333,13 @@ impl Translate<'_> {
                 }
                 _ => {
                     self.deeper.push(*var);
-                    let r = self.shifted(*var, lo, |t| t.collect(body, found));
+                    let r = self.shifted(*var, lo, |t| t.collect(body, found)).and_then(|()| {
+                        let done = self.moved_in_words(*kind, *var, self.m.syms.simplify(hi - lo), body);
+                        if done.as_const() == Some(0) {
+                            return Ok(());
+                        }
+                        self.shifted(*var, lo + done, |t| t.collect(body, found))
+                    });
                     self.deeper.pop();
                     r?;
                 }

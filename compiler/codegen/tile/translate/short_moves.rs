@@ -4,7 +4,7 @@
 use super::{Fit, Translate};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Form, Width};
-use crate::nest::{Buf, Expr, Module, Stmt};
+use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -12,10 +12,11 @@ impl Translate<'_> {
     /// Translates the part of the vector loop `for var in lo..lo + trip` that fills vectors of bytes, if the
     /// body only copies short elements. Returns the number of iterations that this part has.
     pub(super) fn short_moves(&mut self, var: Sym, lo: Dim, trip: Dim, body: &[Stmt]) -> Fit<Dim> {
-        let none = Dim::constant(0);
-        let Some(per_word) = self.elements_per_word(var, body) else { return Ok(none) };
-        let each = i64::from(self.b.lanes()) * per_word;
-        let whole = trip.floor_div(each) * each;
+        let whole = self.moved_in_words(LoopKind::Vec(self.b.lanes()), var, trip, body);
+        if whole.as_const() == Some(0) {
+            return Ok(whole);
+        }
+        let each = i64::from(self.b.lanes()) * self.elements_per_word(var, body).unwrap_or(1);
         let outer = std::mem::replace(&mut self.copies_bytes, true);
         let r = self.shifted(var, lo, |t| match t.count(whole)? {
             Count::Fixed(0) => Ok(()),
@@ -24,6 +25,16 @@ impl Translate<'_> {
         });
         self.copies_bytes = outer;
         r.map(|()| whole)
+    }
+    /// The iterations of a loop that [`Self::short_moves`] translates; 0 for loops without vectors.
+    pub(super) fn moved_in_words(&self, kind: LoopKind, var: Sym, trip: Dim, body: &[Stmt]) -> Dim {
+        match self.elements_per_word(var, body).filter(|_| matches!(kind, LoopKind::Vec(_))) {
+            Some(per_word) => {
+                let each = i64::from(self.b.lanes()) * per_word;
+                trip.floor_div(each) * each
+            }
+            None => Dim::constant(0),
+        }
     }
     /// The elements per word of a body that only copies contiguous short elements.
     fn elements_per_word(&self, var: Sym, body: &[Stmt]) -> Option<i64> {
