@@ -25,6 +25,8 @@ pub(super) struct Site {
     rows: Option<Sym>,
     /// The part that does not depend on them; the whole position if it is not linear.
     pub(super) rest: Dim,
+    /// A part that lanes share and that is not linear in the loops, beside `terms`.
+    uniform: Dim,
     constant: i64,
 }
 
@@ -133,6 +135,7 @@ impl Translate<'_> {
             p.more = self.substituted(rest);
             return Ok(p);
         };
+        p.more = self.substituted(site.uniform);
         for (s, k) in terms {
             let Some(d) = self.put.get(s) else {
                 p.strides.push((*s, *k));
@@ -233,6 +236,7 @@ impl Translate<'_> {
         let Some(size) = data.ty.bytes() else { return Err("elements smaller than a byte") };
         let linear = (self.outer)(self.linear(buf, at));
         let mut rest = linear;
+        let mut uniform = self.take_uniform(&mut rest).unwrap_or(Dim::constant(0));
         let mut terms = Some(vec![]);
         for s in self.locals.iter().chain(&self.withs).filter(|s| linear.contains(**s)) {
             match (rest.linear_in(*s), &mut terms) {
@@ -243,6 +247,9 @@ impl Translate<'_> {
                 _ => terms = None,
             }
         }
+        if terms.is_none() {
+            uniform = Dim::constant(0);
+        }
         let (rest, constant) = if terms.is_some() { rest.split_const() } else { (linear, 0) };
         let adjacent = |(s, k): &(Sym, Dim)| match self.vectors.contains(s) {
             true => matches!(k.as_const(), Some(0 | 1)),
@@ -251,7 +258,7 @@ impl Translate<'_> {
         let rows = terms.as_ref().filter(|t| self.shares_rows() && t.iter().all(adjacent));
         let distant = |(s, k): &&(Sym, Dim)| k.as_const().is_none() && self.unrolled.contains(s);
         let rows = rows.and_then(|t| t.iter().find(distant)).map(|t| t.0);
-        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, rows, rest, constant });
+        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, rows, rest, uniform, constant });
         self.sites.insert(key, site.clone());
         Ok(site)
     }

@@ -28,6 +28,11 @@ const PART: i64 = 4;
 /// Squares of a run along a side of run-time length: they are one tile, which threads share no further.
 const RUN: i64 = 16;
 
+/// Most squares of a task along a side of run-time length that is read in order, and how many elements of the
+/// other side take the place of one: narrow results have little work per square.
+const TASK: i64 = 32;
+const WORTH: i64 = 8;
+
 /// Maximum loads of a block: each occupies as many registers as a vector has lanes.
 const MAX_BLOCK_LOADS: usize = 2;
 
@@ -81,6 +86,15 @@ enum Columns {
     One(Dim),
     /// A run of squares of a side of run-time length.
     Run(Dim),
+}
+
+/// The first row of a square.
+#[derive(Clone, Copy)]
+enum Rows {
+    /// Of one square.
+    One(Dim),
+    /// Of the squares of a task, by their numbers: the first one, and the one after the last.
+    Squares(Dim, Dim),
 }
 
 /// A transposing map in blocks.
@@ -285,43 +299,79 @@ impl Blocks {
         let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min((n - lanes).max(0))));
         let body = rows.flat_map(|row| self.square(m, (column, row), (lanes, lanes))).collect();
         let versions = vec![(self.at_least((lanes, lanes)), body)];
-        let body = self.by_length(m, [(from, None), (to, Some((c, lanes)))], versions);
+        let c = (Dim::sym(c) * lanes, lanes.into());
+        let body = self.by_length(m, [(from, None), (to, Some(c))], versions);
         self.within.around(m, &loops, body)
     }
     /// All squares; if a side of run-time length is shorter than a square, partial squares.
     fn squares_of_all(&self, m: &mut Module) -> Vec<Stmt> {
         let (to, from, lanes) = (&self.to, &self.from, self.lanes);
         let mut loops = self.outer();
-        let (b, rows) = from.pieces(m, "b", lanes);
-        loops.push((b, rows));
-        let row = from.first_of(m, b, lanes);
+        let (rows, b) = self.rows_of_task(m, &mut loops);
         // The blocks of a few result vectors form one tile, and so does a run of them.
         let (columns, c) = match to.extent.as_const() {
             Some(e) if e <= 64 * lanes => (Columns::All, None),
             Some(_) => {
                 let (c, count) = to.pieces(m, "c", lanes);
                 loops.push((c, count));
-                (Columns::One(to.first_of(m, c, lanes)), Some((c, lanes)))
+                (Columns::One(to.first_of(m, c, lanes)), Some((Dim::sym(c) * lanes, lanes.into())))
             }
             None => {
                 let (c, count) = to.pieces(m, "c", RUN * lanes);
                 loops.push((c, count));
-                (Columns::Run(Dim::sym(c) * (RUN * lanes)), Some((c, RUN * lanes)))
+                (
+                    Columns::Run(Dim::sym(c) * (RUN * lanes)),
+                    Some((Dim::sym(c) * (RUN * lanes), (RUN * lanes).into())),
+                )
             }
         };
-        let place = (columns, row);
-        let mut versions = vec![(self.at_least((lanes, lanes)), self.squares(m, place, (lanes, lanes)))];
-        versions.extend(self.parts(m, place));
-        let body = self.by_length(m, [(from, Some((b, lanes))), (to, c)], versions);
+        let whole = self.in_rows(m, rows, |m, row| self.squares(m, (columns, row), (lanes, lanes)));
+        let mut versions = vec![(self.at_least((lanes, lanes)), whole)];
+        versions.extend(self.parts(m, (columns, rows)));
+        let body = self.by_length(m, [(from, Some(b)), (to, c)], versions);
         self.within.around(m, &loops, body)
     }
+    /// Adds the loop over tasks along the side that is read in order: the rows of a task, its first element,
+    /// and the number of its elements.
+    fn rows_of_task(&self, m: &mut Module, loops: &mut Vec<(Sym, Dim)>) -> (Rows, (Dim, Dim)) {
+        let (from, lanes) = (&self.from, self.lanes);
+        if from.extent.as_const().is_some() {
+            let (b, count) = from.pieces(m, "b", lanes);
+            loops.push((b, count));
+            return (Rows::One(from.first_of(m, b, lanes)), (Dim::sym(b) * lanes, lanes.into()));
+        }
+        let each = (Dim::constant(TASK) - self.to.extent.floor_div(WORTH)).max(2);
+        let squares = from.extent.ceil_div(lanes);
+        let tasks = squares.ceil_div(each);
+        let b = m.syms.loop_var("b", Dim::constant(0), tasks);
+        loops.push((b, tasks));
+        let first = Dim::sym(b) * each;
+        (Rows::Squares(first, squares.min(first + each)), (first * lanes, each * lanes))
+    }
+    /// What `square` emits for a row, for all rows.
+    fn in_rows(
+        &self,
+        m: &mut Module,
+        rows: Rows,
+        square: impl FnOnce(&mut Module, Dim) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        match rows {
+            Rows::One(row) => square(m, row),
+            Rows::Squares(lo, hi) => {
+                let var = m.syms.loop_var("b", lo, hi);
+                let row = self.from.first_of(m, var, self.lanes);
+                let body = square(m, row);
+                vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi, body }]
+            }
+        }
+    }
     /// The first version whose run-time condition on the lengths holds; if none does, the elements of this
-    /// iteration's squares one by one, clipped at the end of a side. Each side comes with the loop around it
-    /// and the elements of an iteration; a side without one is complete.
+    /// iteration's squares one by one, clipped at the end of a side. Each side comes with the first element of
+    /// an iteration and their number; a side without them is complete.
     fn by_length(
         &self,
         m: &mut Module,
-        sides: [(&Side, Option<(Sym, i64)>); 2],
+        sides: [(&Side, Option<(Dim, Dim)>); 2],
         mut versions: Vec<(Expr, Vec<Stmt>)>,
     ) -> Vec<Stmt> {
         let (map, lanes) = (&self.map, self.lanes);
@@ -332,7 +382,7 @@ impl Blocks {
         let mut short = vec![];
         for (side, around) in sides {
             let v = loop_like(m, side.var, zero, side.extent);
-            let (lo, hi) = match around.map(|(v, each)| (Dim::sym(v) * each, each)) {
+            let (lo, hi) = match around {
                 Some((first, each)) => (first, side.extent.min(first + each)),
                 None => (zero, side.extent),
             };
@@ -361,7 +411,7 @@ impl Blocks {
 
     /// Partial squares for sides that may be shorter than a square at run time, the widest first, each with
     /// its condition; the last one of a side overlaps the one before it.
-    fn parts(&self, m: &mut Module, (columns, row): (Columns, Dim)) -> Vec<(Expr, Vec<Stmt>)> {
+    fn parts(&self, m: &mut Module, (columns, rows): (Columns, Rows)) -> Vec<(Expr, Vec<Stmt>)> {
         let (to, from, lanes) = (&self.to, &self.from, self.lanes);
         let mut out = vec![];
         let unknown = |s: &Side| s.extent.as_const().is_none();
@@ -375,8 +425,10 @@ impl Blocks {
         }
         for n in parts().filter(|_| unknown(to) && whole(from)) {
             let (p, count, first) = each(m, to, n);
-            let body = self.squares(m, (Columns::One(first), row), (n, lanes));
-            out.push((self.at_least((n, lanes)), vec![Stmt::seq(p, count, body)]));
+            let body = self.in_rows(m, rows, |m, row| {
+                vec![Stmt::seq(p, count, self.squares(m, (Columns::One(first), row), (n, lanes)))]
+            });
+            out.push((self.at_least((n, lanes)), body));
         }
         let both = unknown(to) && unknown(from) && m.optimize.may_grow();
         for n in parts().filter(|_| both) {
