@@ -82,7 +82,8 @@ fn versions_of(m: &mut Module, k: Kernel, facts: &Facts) -> Vec<Version> {
         let possible = |n: &i64| range.lo.is_none_or(|lo| lo <= *n) && range.hi.is_none_or(|hi| hi >= *n);
         let of = Candidate { m, k, nest: &nest, innermost, joins, symbol };
         let values: Vec<i64> = (1..=MOST).filter(possible).filter(|n| of.gains(*n, facts)).collect();
-        if !values.is_empty() && found.len() < SYMBOLS && can_be_viewed(m, &nest.body, symbol) {
+        let suits = can_be_viewed(m, &nest.body, symbol) && !bounds_positions(&nest.body, symbol);
+        if !values.is_empty() && found.len() < SYMBOLS && suits {
             found.push((symbol, values));
         }
     }
@@ -117,7 +118,7 @@ fn version_of_steps(m: &mut Module, k: Kernel) -> Option<Version> {
 fn is_suitable(form: &Form) -> bool {
     match form {
         Form::Contraction(c) => c.is_plain() && c.reduction.len() == 1,
-        Form::Map(_) | Form::RowReduction(_) | Form::Scan(_) => true,
+        Form::Map(_) | Form::Gather(_) | Form::RowReduction(_) | Form::Scan(_) => true,
         Form::Window(w) => w.taps.len() == 1,
         _ => false,
     }
@@ -146,6 +147,11 @@ fn can_be_viewed(m: &Module, body: &[Stmt], symbol: Sym) -> bool {
         all &= !has(buf) || m.bufs[buf].layout == Layout::RowMajor && has(m.storage(buf));
     });
     all
+}
+
+/// True if positions from memory are below an extent that contains the symbol: the version would need others.
+fn bounds_positions(body: &[Stmt], symbol: Sym) -> bool {
+    visit::any_expr(body, &mut |e| matches!(e, Expr::With { extent, .. } if extent.contains(symbol)))
 }
 
 /// A symbol that may have versions.
@@ -209,7 +215,7 @@ impl Candidate<'_> {
             any |= loops.iter().any(|v| self.found(buf, at, *v, 1) == Some(1));
         };
         match form {
-            Form::Map(_) => visit::each_store(body, &mut access),
+            Form::Map(_) | Form::Gather(_) => visit::each_store(body, &mut access),
             _ => visit::accesses(body, &mut access),
         }
         any
