@@ -148,17 +148,48 @@ const ENOUGH: i64 = 64;
 /// the threads, a loop over pieces of the inner ones is added.
 pub(crate) fn share(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
     let size = cost::trip_count(&body, &mut HashMap::new()).unwrap_or(Dim::constant(1));
+    if size.as_const().is_some() {
+        return share_of_size(m, loops, body, size.as_const());
+    }
     let unknown = |l: &(Sym, Dim)| l.1.as_const().is_none();
     // Sizes of several loops would make long expressions of the bounds of tasks.
     if let [Stmt::For { kind: LoopKind::Vec(_), .. }] = body.as_slice()
-        && size.as_const().is_none()
         && !m.syms.has_loops(size)
         && loops.iter().rev().take(2).all(unknown)
         && !loops.is_empty()
     {
         return share_of_run_time_size(m, loops, body, size);
     }
-    share_of_size(m, loops, body, size.as_const())
+    match outer_tasks(&loops) {
+        Some(outer) => {
+            let (outer, mut inner, mut body) = (&loops[..outer], loops[outer..].to_vec(), body);
+            // Positions that are divided need a bound of the rows.
+            let mut linear = true;
+            let of_row = inner.last().map(|l| l.0);
+            visit::accesses(&body, &mut |buf, at| {
+                linear &= of_row.is_some_and(|r| m.linear(buf, at).linear_in(r).is_some());
+            });
+            if let Some(row) = inner.pop_if(|l| !linear && unknown(l)) {
+                let piece;
+                (piece, body) = in_pieces(m, row, ENOUGH.into(), body);
+                inner.push(piece);
+            }
+            let body = wrap(&inner, body);
+            parallel(m, outer, body)
+        }
+        None => share_of_size(m, loops, body, None),
+    }
+}
+
+/// The number of outer loops that together have enough iterations for the threads, or none at all, whatever
+/// the run-time values of their lengths are; there are loops inside.
+fn outer_tasks(loops: &[(Sym, Dim)]) -> Option<usize> {
+    let mut all = Dim::constant(1);
+    let first = loops.iter().position(|l| {
+        all = all * l.1;
+        (ENOUGH..2 * ENOUGH).any(|n| all.modulo(n).as_const() == Some(0))
+    });
+    first.map(|i| i + 1).filter(|n| *n < loops.len() && all.as_const().is_none())
 }
 
 /// The same for vectors of a run-time length, inside loops of which the two innermost have one, too: tasks
