@@ -193,7 +193,12 @@ impl Emit<'_, '_> {
                 let natural = nonneg && self.m.syms.is_nonneg(y);
                 match (quotient, natural) {
                     (true, true) => self.b.ins().udiv(a, d),
-                    (false, true) => self.b.ins().urem(a, d),
+                    // The quotient is needed, too: the number of a task is both.
+                    (false, true) => {
+                        let q = self.divide(x, y, true)?;
+                        let p = self.b.ins().imul(q, d);
+                        self.b.ins().isub(a, p)
+                    }
                     (true, false) => self.floor_quotient(a, d),
                     (false, false) => self.wrapped(a, d),
                 }
