@@ -71,6 +71,7 @@ fn counts(op: Op) -> bool {
             | Op::Add
             | Op::AddImm(_)
             | Op::Mul
+            | Op::Quotient
             | Op::MulImm(_)
             | Op::AndImm(_)
             | Op::ShrImm(_)
@@ -318,16 +319,17 @@ impl Builder {
             if let (Op::FirstLanes(n), true) = (op, *v == mask) { Some(*n) } else { None }
         })
     }
+    /// The value of a constant in all lanes.
+    pub(super) fn number(&self, v: Value) -> Option<f64> {
+        self.known.iter().filter(|(_, x)| **x == v).find_map(|(op, _)| match op {
+            Op::Const(Number::Word(bits)) => Some(f32::from_bits(*bits).into()),
+            Op::Const(Number::Long(bits)) => Some(f64::from_bits(*bits)),
+            _ => None,
+        })
+    }
     /// True for constants other than NaN.
     pub(super) fn is_number(&self, v: Value) -> bool {
-        self.known.iter().any(|(op, x)| {
-            *x == v
-                && match op {
-                    Op::Const(Number::Word(bits)) => !f32::from_bits(*bits).is_nan(),
-                    Op::Const(Number::Long(bits)) => !f64::from_bits(*bits).is_nan(),
-                    _ => false,
-                }
-        })
+        self.number(v).is_some_and(|x| !x.is_nan())
     }
     /// A lane-wise operation on 32 bits.
     pub fn bin(&mut self, op: Bin, a: Value, b: Value) -> Value {

@@ -110,6 +110,7 @@ names!(Op {
     "and_imm" AndImm(x)
     "mul_imm" MulImm(x)
     "mul" Mul
+    "quotient" Quotient
     "shr_imm" ShrImm(n)
     "lesser" Lesser
     "greater" Greater

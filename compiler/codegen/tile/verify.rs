@@ -210,7 +210,7 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::Args | Op::Prefetch { .. } | Op::Jump | Op::Ret => (&[], None),
         Op::StackArg(_) | Op::Int(_) | Op::Address => (&[], int),
         Op::AddImm(_) | Op::AndImm(_) | Op::MulImm(_) | Op::ShrImm(_) => (&[I], int),
-        Op::Add | Op::Mul | Op::Lesser | Op::Greater => (&[I, I], int),
+        Op::Add | Op::Mul | Op::Quotient | Op::Lesser | Op::Greater => (&[I, I], int),
         Op::First(_) => (&[V], int),
         Op::Const(_) | Op::Literal(..) | Op::Table(_) | Op::Iota(..) => (&[], vector),
         Op::LaneNumbers(_) | Op::ByteNumbers(_) => (&[], vector),

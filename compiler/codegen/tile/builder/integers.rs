@@ -27,6 +27,10 @@ impl Builder {
     pub(in crate::codegen::tile) fn mul(&mut self, x: Value, y: Value) -> Value {
         self.value(Op::Mul, &[x, y], None, Class::Int)
     }
+    /// x / y, rounded to zero, of a positive y.
+    pub(in crate::codegen::tile) fn quotient(&mut self, x: Value, y: Value) -> Value {
+        self.value(Op::Quotient, &[x, y], None, Class::Int)
+    }
     /// x >> n, rounded down.
     pub(in crate::codegen::tile) fn shr_imm(&mut self, x: Value, n: u8) -> Value {
         self.value(Op::ShrImm(n), &[x], None, Class::Int)

@@ -132,6 +132,8 @@ pub enum Op {
     MulImm(i32),
     /// a * b.
     Mul,
+    /// a / b, rounded to zero, of a positive b.
+    Quotient,
     /// a >> immediate, rounded down.
     ShrImm(u8),
     /// The minimum of a and b.

@@ -299,6 +299,11 @@ impl Translate<'_> {
     /// The minimum or maximum of floats, NaN if either is: by an instruction with this behaviour, or by one
     /// that returns its second operand in that case.
     fn extreme(&mut self, [ieee, plain]: [Bin; 2], (a, b): (Value, Value), bits: Bits, known: bool) -> Value {
+        // The initial value of a reduction.
+        let neutral = if ieee == Bin::Most { f64::NEG_INFINITY } else { f64::INFINITY };
+        if self.b.number(a) == Some(neutral) {
+            return b;
+        }
         if self.b.has(Op::Bin(ieee, bits)) {
             return self.b.bin_of(ieee, a, b, bits);
         }

@@ -223,6 +223,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         windows: Map::default(),
         offsets: Map::default(),
         uniforms: Map::default(),
+        uniform_atoms: Map::default(),
         with_rows: Set::default(),
         rows: Map::default(),
         compared: Map::default(),
@@ -373,6 +374,8 @@ struct Translate<'a> {
     offsets: Map<(Dim, u32, usize), Value>,
     /// Pointers at uniform positions: the position, bytes of an element, the pointer, the block.
     uniforms: Map<(Dim, u32, Value, usize), Value>,
+    /// What such positions consist of: the atom, the block.
+    uniform_atoms: Map<(Dim, usize), Count>,
     /// Streams of several rows: their index register is the distance of rows.
     with_rows: Set<Stream>,
     /// Pointers to rows at a run-time distance, multiples of it: the pointer or distance, the distance, the row

@@ -13,7 +13,7 @@ use crate::sym::{Atom, Dim, Sym, Term, View};
 /// Quotients of dividends below this value are computed by a multiplication.
 const MOST: i64 = 1 << 31;
 
-const DIVISION: &str = "a division of a position that may be beyond 32 bits";
+const DIVISION: &str = "a division of a position that may be negative or beyond 32 bits";
 
 fn whole(t: &Term) -> Dim {
     Dim::from_terms(vec![t.clone()], 0)
@@ -85,7 +85,17 @@ impl Translate<'_> {
         }
         Ok(sum)
     }
+    /// A counter, a clamped position, a quotient or a remainder, once per block.
     fn uniform_atom(&mut self, a: &Atom) -> Fit<Count> {
+        let key = (Dim::atom(a.clone()), self.b.block());
+        if let Some(found) = self.uniform_atoms.get(&key) {
+            return Ok(*found);
+        }
+        let found = self.new_uniform_atom(a)?;
+        self.uniform_atoms.insert(key, found);
+        Ok(found)
+    }
+    fn new_uniform_atom(&mut self, a: &Atom) -> Fit<Count> {
         match a {
             Atom::Sym(s) => {
                 self.counters().iter().find(|c| c.0 == *s).map(|c| Count::Run(c.1)).ok_or(NOT_LINEAR)
@@ -94,7 +104,7 @@ impl Translate<'_> {
             Atom::Max(operands) => self.uniform_extreme(Op::Greater, operands),
             Atom::FloorDiv(x, y) => self.uniform_quotient(*x, *y),
             Atom::Mod(x, y) => {
-                let q = self.uniform_quotient(*x, *y)?;
+                let q = self.uniform_atom(&Atom::FloorDiv(*x, *y))?;
                 let divisor = self.count(*y)?;
                 let product = self.numbers(Op::Mul, q, divisor);
                 let x = self.uniform(*x)?;
@@ -110,8 +120,39 @@ impl Translate<'_> {
         }
         found.ok_or(NOT_LINEAR)
     }
-    /// The quotient of a position by a constant, rounded down.
+    /// True for an invariant divisor that is proven not to be negative.
+    fn is_divisor(&self, d: Dim) -> bool {
+        !self.is_moving(d) && self.m.syms.is_nonneg(d)
+    }
+    /// True if a position is proven not to be negative.
+    fn is_never_negative(&self, d: Dim) -> bool {
+        let of_atom = |a: &Atom| match a {
+            Atom::Sym(_) => true,
+            Atom::Min(all) => all.iter().all(|d| self.is_never_negative(*d)),
+            Atom::Max(all) => all.iter().any(|d| self.is_never_negative(*d)),
+            Atom::FloorDiv(x, y) => self.is_never_negative(*x) && self.is_divisor(*y),
+            Atom::Mod(_, y) => self.is_divisor(*y),
+        };
+        let View::Sum { terms, constant } = d.view() else { return false };
+        let (moving, still): (Vec<Term>, Vec<Term>) =
+            terms.iter().cloned().partition(|t| self.is_moving(whole(t)));
+        // Loops of a tile count from 0.
+        let positive =
+            |a: &Atom| if self.is_moving(value(a)) { of_atom(a) } else { self.m.syms.is_nonneg(value(a)) };
+        moving.iter().all(|t| t.0 >= 0 && t.1.iter().all(positive))
+            && self.m.syms.is_nonneg(Dim::from_terms(still, constant))
+    }
+    /// The quotient of a position, rounded down.
     fn uniform_quotient(&mut self, x: Dim, y: Dim) -> Fit<Count> {
+        if y.as_const().is_none() && self.is_divisor(y) && self.is_never_negative(x) {
+            // Nothing is divided by 0, but the quotient may leave a loop that does not run.
+            let (x, y) = (self.uniform(x)?, self.count(y.max(1))?);
+            let [x, y] = [x, y].map(|n| match n {
+                Count::Fixed(n) => self.b.int(n),
+                Count::Run(v) => v,
+            });
+            return Ok(Count::Run(self.b.quotient(x, y)));
+        }
         let Some(c) = y.as_const().filter(|c| (1..1 << 15).contains(c)) else { return Err(DIVISION) };
         let shift = c.ilog2() + u32::from(!(c as u64).is_power_of_two());
         if (c as u64).is_power_of_two() {

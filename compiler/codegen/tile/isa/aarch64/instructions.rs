@@ -35,6 +35,7 @@ impl Emit<'_> {
             | Op::Add
             | Op::AndImm(_)
             | Op::Mul
+            | Op::Quotient
             | Op::MulImm(_)
             | Op::ShrImm(_)
             | Op::Lesser
@@ -79,6 +80,7 @@ impl Emit<'_> {
                 self.code.three(table::AND_INT, d, r[0], OWN);
             }
             Op::Mul => self.code.three(table::MUL, d, r[0], r[1]),
+            Op::Quotient => self.code.three(table::DIV, d, r[0], r[1]),
             Op::ShrImm(k) => self.code.two(table::ASR | u32::from(k) << 16, d, r[0]),
             Op::MulImm(k) => {
                 self.code.int(OWN, i64::from(k));

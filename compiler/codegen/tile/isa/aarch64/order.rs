@@ -31,7 +31,7 @@ fn latency(n: &Node) -> usize {
         | Op::ShrImm(_)
         | Op::Lesser
         | Op::Greater => 1,
-        Op::Bin(Bin::Div, _) | Op::Un(Un::Sqrt, _) => 12,
+        Op::Quotient | Op::Bin(Bin::Div, _) | Op::Un(Un::Sqrt, _) => 12,
         _ => 4,
     }
 }

@@ -366,6 +366,8 @@ pub(super) const LSR: u32 = 0xd340_fc00;
 pub(super) const ASR: u32 = 0x9340_fc00;
 /// x = n * m.
 pub(super) const MUL: u32 = 0x9b00_7c00;
+/// x = n / m, rounded to zero.
+pub(super) const DIV: u32 = 0x9ac0_0c00;
 /// Compares n with m, with a number, with a negative number.
 pub(in crate::codegen) const CMP: u32 = 0xeb00_001f;
 pub(in crate::codegen) const CMP_IMM: u32 = 0xf100_001f;

@@ -36,6 +36,7 @@ impl Emit<'_> {
             | Op::Add
             | Op::AndImm(_)
             | Op::Mul
+            | Op::Quotient
             | Op::MulImm(_)
             | Op::ShrImm(_)
             | Op::Lesser
@@ -68,6 +69,7 @@ impl Emit<'_> {
                 self.code.three(table::AND_INT, d, r[0], OWN);
             }
             Op::Mul => self.code.three(table::MUL, d, r[0], r[1]),
+            Op::Quotient => self.code.three(table::DIV, d, r[0], r[1]),
             Op::ShrImm(k) => self.code.short(table::SRAI, d, r[0], i64::from(k)),
             Op::MulImm(k) => {
                 self.code.int(OWN, i64::from(k));

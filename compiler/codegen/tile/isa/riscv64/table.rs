@@ -348,6 +348,7 @@ pub(in crate::codegen) const ADD: u32 = 0x33;
 pub(in crate::codegen) const AND_INT: u32 = 7 << 12 | 0x33;
 pub(in crate::codegen) const OR_INT: u32 = 6 << 12 | 0x33;
 pub(super) const MUL: u32 = 0x0200_0033;
+pub(super) const DIV: u32 = 0x0200_4033;
 pub(in crate::codegen) const LD: u32 = 3 << 12 | 0x03;
 pub(in crate::codegen) const SD: u32 = 3 << 12 | 0x23;
 pub(in crate::codegen) const JAL: u32 = 0x6f;

@@ -65,6 +65,7 @@ impl Emit<'_> {
             | Op::Lesser
             | Op::Greater
             | Op::Mul
+            | Op::Quotient
             | Op::ShrImm(_)
             | Op::MulImm(_) => self.scalar(n.op, &p),
             Op::Address | Op::First(_) | Op::AnyLane => self.scalar(n.op, &p),
@@ -149,6 +150,11 @@ impl Emit<'_> {
                 )
             }
             Op::Mul => Instruction::with2(Code::Imul_r64_rm64, p.d, p.r[1]),
+            // Of rdx and rax.
+            Op::Quotient => {
+                self.add(Ok(Instruction::with(Code::Cqo)))?;
+                Instruction::with1(Code::Idiv_rm64, p.r[1])
+            }
             Op::ShrImm(k) => Instruction::with2(Code::Sar_rm64_imm8, p.d, u32::from(k)),
             Op::MulImm(k) => Instruction::with3(Code::Imul_r64_rm64_imm32, p.d, p.r[0], k),
             Op::Address => Instruction::with2(Code::Lea_r64_m, p.d, p.at),

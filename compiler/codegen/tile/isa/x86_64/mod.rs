@@ -12,7 +12,7 @@ use crate::codegen::tile::ir::{Bits, Class, Form, Func, Node, Number, Op, Value,
 use crate::codegen::tile::regalloc::Alloc;
 use crate::codegen::tile::{Code, Stub};
 use crate::diag::Result;
-use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
+use regalloc2::{MachineEnv, Operand, Output, PRegSet, RegClass, VReg};
 
 /// Tiles of a vector length.
 pub(super) struct X86(pub Width);
@@ -31,6 +31,9 @@ impl Machine for X86 {
     }
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
         registers::operands(f, n, reg)
+    }
+    fn clobbers(&self, op: Op) -> PRegSet {
+        registers::clobbers(op)
     }
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Code> {
         encode::encode(self.0, f, out)

@@ -7,6 +7,9 @@ use regalloc2::{
 
 /// rdi, rsi, rdx, rcx, r8, r9: registers of parameters (System V).
 const PARAM_REGS: [usize; 6] = [7, 6, 2, 1, 8, 9];
+/// The registers of divisions.
+const RAX: usize = 0;
+const RDX: usize = 2;
 /// rbx, r12 .. r15: callee-saved. rbp is the frame pointer.
 pub(super) const SAVED: [usize; 5] = [3, 12, 13, 14, 15];
 
@@ -47,6 +50,12 @@ pub(super) fn env(f: &Func) -> MachineEnv {
     }
 }
 
+/// Registers that an instruction clobbers besides its result.
+pub(super) fn clobbers(op: Op) -> PRegSet {
+    let none = PRegSet::empty();
+    if op == Op::Quotient { none.with(PReg::new(RDX, RegClass::Int)) } else { none }
+}
+
 /// The operands of an instruction, in the order in which `encode` reads their registers: arguments, base and
 /// index of the memory operand, result.
 pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
@@ -59,6 +68,13 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
                 .zip(PARAM_REGS)
                 .map(|(v, r)| Operand::reg_fixed_def(reg(*v), PReg::new(r, RegClass::Int)))
                 .collect()
+        }
+        // The dividend and the quotient are in rax, its upper half and the remainder in rdx.
+        Op::Quotient => {
+            o = n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect();
+            if let (Some(x), Some(v)) = (o.first_mut(), n.args.first()) {
+                *x = Operand::reg_fixed_use(reg(*v), PReg::new(RAX, RegClass::Int));
+            }
         }
         // The result is written before they are read.
         Op::Gather(_) => {
@@ -95,6 +111,7 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
     }
     if let Some(d) = n.def {
         o.push(match n.op {
+            Op::Quotient => Operand::reg_fixed_def(reg(d), PReg::new(RAX, RegClass::Int)),
             Op::Fma231 { .. }
             | Op::Fma213 { .. }
             | Op::Dot(_)

@@ -264,6 +264,7 @@ fn encoded() -> Vec<(String, u32)> {
         ("lsr x1, x2, #32", two(LSR | 32 << 16)),
         ("asr x1, x2, #32", two(ASR | 32 << 16)),
         ("mul x1, x2, x3", three(MUL)),
+        ("sdiv x1, x2, x3", three(DIV)),
         ("cmp x2, x3", CMP | 3 << 16 | 2 << 5),
         ("cmp x2, #7", CMP_IMM | 7 << 10 | 2 << 5),
         ("cmn x2, #7", CMN_IMM | 7 << 10 | 2 << 5),

@@ -139,7 +139,7 @@ fn encoded() -> Vec<(String, u32)> {
         let word = if store { word | 1 << 20 | 7 << 7 } else { word | 7 << 20 | 1 << 7 };
         all.push((format!("{name} ra, 7(sp)"), word));
     }
-    let words: [(&str, u32); 54] = [
+    let words: [(&str, u32); 55] = [
         ("flw ft1, 7(sp)", load_float(Bits::B32) | 7 << 20 | 2 << 15 | 1 << 7),
         ("fld ft1, 7(sp)", load_float(Bits::B64) | 7 << 20 | 2 << 15 | 1 << 7),
         ("fmv.w.x ft1, sp", to_float_register(Bits::B32) | 2 << 15 | 1 << 7),
@@ -184,6 +184,7 @@ fn encoded() -> Vec<(String, u32)> {
         ("and ra, sp, gp", AND_INT | 3 << 20 | 2 << 15 | 1 << 7),
         ("or ra, sp, gp", OR_INT | 3 << 20 | 2 << 15 | 1 << 7),
         ("mul ra, sp, gp", MUL | 3 << 20 | 2 << 15 | 1 << 7),
+        ("div ra, sp, gp", DIV | 3 << 20 | 2 << 15 | 1 << 7),
         ("ld ra, 0(sp)", LD | 2 << 15 | 1 << 7),
         ("sd ra, 0(sp)", SD | 1 << 20 | 2 << 15),
         ("j 0", JAL),
