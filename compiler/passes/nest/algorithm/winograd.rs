@@ -26,8 +26,8 @@
 //! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all
 //! iterations of a task use one part (`nest`, rule 12).
 //!
-//! No access has a condition, whatever the sizes are: a group's tiles beyond the last one repeat it, rows and
-//! columns beyond the image are clamped. What a tile stores beyond the image falls on its own last row or
+//! No access has a condition, whatever the sizes are: a group's tiles beyond the last one repeat it, where their
+//! number is known, rows and columns beyond the image are clamped. What a tile stores beyond the image falls on its own last row or
 //! column, which it stores again afterwards: stores go from the last position to the first.
 //!
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors
@@ -68,6 +68,10 @@ const FRESH_WIDTH: i64 = 32;
 /// Maximum input channels of a block in that case: U of a block is written and read in the second-level
 /// cache.
 const FRESH_BLOCK: i64 = 32;
+/// Maximum tiles of a group of an image of run-time size.
+const UNKNOWN_TILES: i64 = 28;
+/// What divides the rows of its products, but for a last group: register tiles leave no remainder.
+const MULTIPLE: i64 = 4;
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let direct = Direct::of(m, &level.facts);
@@ -178,8 +182,10 @@ fn tiles(l: &Layer) -> Dim {
 
 /// The decomposition of the work.
 struct Plan {
-    /// Tiles of a group, or their maximum.
+    /// Maximum tiles of a group.
     tiles: i64,
+    /// Tiles of all groups but the last.
+    size: Dim,
     /// Images of a group, if groups consist of whole images.
     whole: Option<i64>,
     /// Groups of an image, or of all images if groups consist of whole images.
@@ -227,7 +233,17 @@ fn fresh_plan(l: &Layer, (width, block): (i64, i64)) -> Plan {
         }
     };
     let total = if whole.is_some() { groups } else { images * groups };
-    Plan { tiles: size, whole, groups, total, slices: l.k.1 / width, block, fresh: true, images }
+    Plan {
+        tiles: size,
+        size: shares(tiles, groups, size),
+        whole,
+        groups,
+        total,
+        slices: l.k.1 / width,
+        block,
+        fresh: true,
+        images,
+    }
 }
 
 fn plan(l: &Layer) -> Plan {
@@ -238,7 +254,7 @@ fn plan(l: &Layer) -> Plan {
     // V and M of a group in a second-level cache.
     let most = ((512 << 10) / l.near(64)).clamp(16, if l.halves { 98 } else { 49 });
     let size = match tiles.as_const() {
-        None => most.min(28),
+        None => most.min(UNKNOWN_TILES) / MULTIPLE * MULTIPLE,
         Some(t) => {
             let groups = (t + most - 1) / most;
             (t + groups - 1) / groups
@@ -253,6 +269,7 @@ fn plan(l: &Layer) -> Plan {
     let groups = tiles.ceil_div(size);
     Plan {
         tiles: size,
+        size: shares(tiles, groups, size),
         whole: None,
         groups,
         total: images * groups,
@@ -260,6 +277,16 @@ fn plan(l: &Layer) -> Plan {
         block: l.c.1,
         fresh: false,
         images,
+    }
+}
+
+/// Tiles of a group, at most `most`: groups of an image of run-time size are similar, so that threads have equal
+/// shares.
+fn shares(tiles: Dim, groups: Dim, most: i64) -> Dim {
+    match tiles.as_const() {
+        Some(_) => Dim::constant(most),
+        // The bounds are for the prover.
+        None => (tiles.ceil_div(groups.max(1)).ceil_div(MULTIPLE) * MULTIPLE).max(MULTIPLE).min(most),
     }
 }
 
@@ -279,21 +306,12 @@ fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
     Some(((t + g - 1) / g, l.k.1 / width))
 }
 
-/// The first tile of group `g` in its image. Groups of an image of run-time size differ by at most one tile.
-fn first_tile(l: &Layer, p: &Plan, g: Dim) -> Dim {
-    match tiles(l).as_const() {
-        Some(_) => g * p.tiles,
-        None => (g * tiles(l)).floor_div(p.groups),
-    }
-}
-
 /// The images of group `g`, and their tiles: loops over both visit all tiles of the group.
 fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
     match p.whole {
         None if tiles(l).as_const().is_none() => {
-            let g = g.modulo(p.groups);
-            let count = first_tile(l, p, g + 1) - first_tile(l, p, g);
-            (Dim::constant(1), count.min(Dim::constant(p.tiles)))
+            let left = m.syms.simplify(tiles(l) - g.modulo(p.groups) * p.size);
+            (Dim::constant(1), left.min(p.size).max(1))
         }
         None => (Dim::constant(1), Dim::constant(p.tiles)),
         Some(n) => {
@@ -301,6 +319,17 @@ fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
             (if even { Dim::constant(n) } else { (p.images - g * n).min(Dim::constant(n)) }, tiles(l))
         }
     }
+}
+
+/// The tiles of a group in parts, first and number, whose products are loops of their own: of a run-time number, the
+/// tiles beyond a multiple of four are the second part.
+fn parts(tiles: Dim) -> Vec<(Dim, Dim)> {
+    let zero = Dim::constant(0);
+    if tiles.as_const().is_some() {
+        return vec![(zero, tiles)];
+    }
+    let whole = tiles.floor_div(MULTIPLE) * MULTIPLE;
+    vec![(zero, whole), (whole, tiles.modulo(MULTIPLE))]
 }
 
 /// Runs `f` with the value as a loop variable if it is not known: expressions would repeat it.
@@ -324,11 +353,10 @@ fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
     let (image, t) = match p.whole {
         Some(n) => (g * n + i, t),
         None => {
-            let t = first_tile(l, p, g.modulo(p.groups)) + t;
-            (
-                g.floor_div(p.groups),
-                if (p.groups * p.tiles - all).as_const() == Some(0) { t } else { t.min(all - 1) },
-            )
+            let t = g.modulo(p.groups) * p.size + t;
+            // Groups of run-time size end with the last tile.
+            let inside = all.as_const().is_none_or(|all| (p.groups * p.tiles).as_const() == Some(all));
+            (g.floor_div(p.groups), if inside { t } else { t.min(all - 1) })
         }
     };
     At {
@@ -392,14 +420,18 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let mut calls = vec![];
     if shared {
         let id = m.kernel(&format!("{name}.v"), &origin, |kb| {
-            // Groups of whole images visit all tiles of their images in sequence.
-            let (images, t, all) = match p.whole {
-                Some(n) => (n, tiles(l), p.images * tiles(l)),
-                None => (1, constant(p.tiles), p.total * p.tiles),
+            // All tiles of an image, and its groups if they do not consist of whole images.
+            let (images, t, groups) = match (p.whole, tiles(l).as_const()) {
+                (Some(n), _) => (n, tiles(l), None),
+                (None, Some(_)) => (1, p.groups * p.tiles, Some(p.groups)),
+                (None, None) => (1, tiles(l), Some(p.groups)),
             };
-            kb.range(LoopKind::Par, "r", 0, all, |kb, r| {
+            kb.range(LoopKind::Par, "r", 0, p.images * t, |kb, r| {
                 let (image, t_at) = (r.floor_div(t), r.modulo(t));
-                let (g, i) = (image.floor_div(images), image.modulo(images));
+                let (g, i, t_at) = match groups {
+                    Some(n) => (image * n + t_at.floor_div(p.size), constant(0), t_at.modulo(p.size)),
+                    None => (image.floor_div(images), image.modulo(images), t_at),
+                };
                 let at = tile_at(l, &p, g, (i, t_at));
                 input(kb, l, &at, (p.block, blocks), v, [g, i * t + t_at]);
             });
@@ -427,8 +459,8 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                     if p.fresh {
                         weights(kb, (w, slice, b * p.block), (p.block, width), u, slot);
                     }
-                    let products = |kb: &mut KernelBuilder, e: Dim, at: &[Dim]| {
-                        let (t, k) = (at[0] * tiles + at[1], at[2]);
+                    let products = |kb: &mut KernelBuilder, e: Dim, at: [Dim; 2]| {
+                        let (t, k) = (at[0], at[1]);
                         let acc = kb.acc(Expr::f32(0.0));
                         kb.range(LoopKind::Seq, "c", 0, p.block, |kb, c| {
                             let (x, y) = (
@@ -441,19 +473,22 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                         let sum = if more { Expr::acc(acc) + kb.load(mm, &at) } else { Expr::acc(acc) };
                         kb.store(mm, &at, sum);
                     };
+                    let of = |kb: &mut KernelBuilder, e: Option<Dim>| {
+                        for (first, count) in parts(tiles) {
+                            let loops = [constant(l.products()), images, count, constant(width)];
+                            kb.nest(LoopKind::Par, &loops[usize::from(e.is_some())..], |kb, o| {
+                                let (e, o) = e.map_or((o[0], &o[1..]), |e| (e, o));
+                                products(kb, e, [o[0] * tiles + o[1] + first, o[2]]);
+                            });
+                        }
+                    };
                     if p.fresh {
                         kb.range(LoopKind::Seq, "e", 0, 36, |kb, e| {
-                            kb.nest(LoopKind::Par, &[images, tiles, constant(width)], |kb, o| {
-                                products(kb, e, o)
-                            });
+                            of(kb, Some(e));
                             prefetch_weights(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
                         });
                     } else {
-                        kb.nest(
-                            LoopKind::Par,
-                            &[constant(l.products()), images, tiles, constant(width)],
-                            |kb, o| products(kb, o[0], &o[1..]),
-                        );
+                        of(kb, None);
                     }
                 };
                 part(kb, constant(0), false);

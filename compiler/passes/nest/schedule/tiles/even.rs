@@ -31,6 +31,9 @@ impl Even {
             return None;
         }
         let low = if t.mr == TALL_ROWS { t.mr } else { t.mr - 1 };
+        if m.syms.range(count).hi.is_some_and(|most| most < low) {
+            return None;
+        }
         let always = low > 1 && is_even(&m.syms, count, low);
         // Multiples of four, except four itself, are divided into tiles of twelve and eight rows anyway.
         let tall = t.mr == TALL_ROWS && common_step(m, count, TALL_ROWS) < 4;

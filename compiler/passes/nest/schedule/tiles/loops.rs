@@ -80,7 +80,10 @@ impl Loops {
                     b => Some(multiple((e + b - 1) / b, t.together)),
                 }
             }
-            None => Some((most + t.mr - 1) / t.mr * t.mr),
+            None => {
+                let block = (most + t.mr - 1) / t.mr * t.mr;
+                m.syms.range(extent).hi.is_none_or(|e| e > block).then_some(block)
+            }
         };
         let order = match panels.as_const() {
             _ if resident || rows.is_empty() => Order::Panels,

@@ -148,7 +148,8 @@ impl RowTiles<'_> {
                 out.extend(if out.is_empty() { rest } else { tile(rest) });
             }
             None => {
-                let parts = few_rows(mr, common_step(m, count, mr));
+                let most = m.syms.range(left).hi.map_or(mr, |most| mr.min(most + 1));
+                let parts = few_rows(most, common_step(m, count, mr));
                 out.extend(in_parts(m, parts, (start.row, left), |m, row, rows| {
                     self.one(m, Start { row: m.syms.simplify(row), ..start }, rows)
                 }));
