@@ -102,12 +102,12 @@ impl Side {
         (lo, (hi - lo).max(0))
     }
     /// Results whose windows are entirely inside the image, as a half-open range.
-    fn whole(&self) -> (Dim, Dim) {
+    fn whole(&self, m: &Module) -> (Dim, Dim) {
         let first = Dim::constant((self.step - 1 - self.first).div_euclid(self.step).max(0));
         let reach = self.dilation * (self.taps - 1) + self.first;
         let end = (self.size - 1 - reach).floor_div(self.step) + 1;
-        let first = first.min(self.results);
-        (first, end.min(self.results).max(first))
+        let first = m.syms.simplify(first.min(self.results));
+        (first, m.syms.simplify(end.min(self.results).max(first)))
     }
     /// True if the length is a run-time value.
     fn is_unknown(&self) -> bool {
@@ -390,7 +390,7 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let (lo, hi) = rows.inside[1];
     let mut inside = vec![];
     // Rows whose windows are inside the image, and each row at an edge.
-    let (first, end) = y.whole();
+    let (first, end) = y.whole(m);
     for (from, to) in [(zero, first), (end, y.results)] {
         match (from.as_const(), to.as_const()) {
             (Some(from), Some(to)) => {
