@@ -236,7 +236,7 @@ impl Translate<'_> {
         let Some(size) = data.ty.bytes() else { return Err("elements smaller than a byte") };
         let linear = (self.outer)(self.linear(buf, at));
         let mut rest = linear;
-        let mut uniform = self.take_uniform(&mut rest).unwrap_or(Dim::constant(0));
+        let uniform = self.take_uniform(&mut rest);
         let mut terms = Some(vec![]);
         for s in self.locals.iter().chain(&self.withs).filter(|s| linear.contains(**s)) {
             match (rest.linear_in(*s), &mut terms) {
@@ -247,9 +247,7 @@ impl Translate<'_> {
                 _ => terms = None,
             }
         }
-        if terms.is_none() {
-            uniform = Dim::constant(0);
-        }
+        let uniform = uniform.filter(|_| terms.is_some()).unwrap_or(Dim::constant(0));
         let (rest, constant) = if terms.is_some() { rest.split_const() } else { (linear, 0) };
         let adjacent = |(s, k): &(Sym, Dim)| match self.vectors.contains(s) {
             true => matches!(k.as_const(), Some(0 | 1)),

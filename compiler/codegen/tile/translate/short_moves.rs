@@ -12,11 +12,8 @@ impl Translate<'_> {
     /// Translates the part of the vector loop `for var in lo..lo + trip` that fills vectors of bytes, if the
     /// body only copies short elements. Returns the number of iterations that this part has.
     pub(super) fn short_moves(&mut self, var: Sym, lo: Dim, trip: Dim, body: &[Stmt]) -> Fit<Dim> {
-        let whole = self.moved_in_words(LoopKind::Vec(self.b.lanes()), var, trip, body);
-        if whole.as_const() == Some(0) {
-            return Ok(whole);
-        }
-        let each = i64::from(self.b.lanes()) * self.elements_per_word(var, body).unwrap_or(1);
+        let Some(each) = self.elements_per_vector(var, body) else { return Ok(Dim::constant(0)) };
+        let whole = trip.floor_div(each) * each;
         let outer = std::mem::replace(&mut self.copies_bytes, true);
         let r = self.shifted(var, lo, |t| match t.count(whole)? {
             Count::Fixed(0) => Ok(()),
@@ -28,13 +25,12 @@ impl Translate<'_> {
     }
     /// The iterations of a loop that [`Self::short_moves`] translates; 0 for loops without vectors.
     pub(super) fn moved_in_words(&self, kind: LoopKind, var: Sym, trip: Dim, body: &[Stmt]) -> Dim {
-        match self.elements_per_word(var, body).filter(|_| matches!(kind, LoopKind::Vec(_))) {
-            Some(per_word) => {
-                let each = i64::from(self.b.lanes()) * per_word;
-                trip.floor_div(each) * each
-            }
-            None => Dim::constant(0),
-        }
+        let each = if matches!(kind, LoopKind::Vec(_)) { self.elements_per_vector(var, body) } else { None };
+        each.map_or(Dim::constant(0), |each| trip.floor_div(each) * each)
+    }
+    /// The elements of a vector of bytes in such a body.
+    fn elements_per_vector(&self, var: Sym, body: &[Stmt]) -> Option<i64> {
+        Some(i64::from(self.b.lanes()) * self.elements_per_word(var, body)?)
     }
     /// The elements per word of a body that only copies contiguous short elements.
     fn elements_per_word(&self, var: Sym, body: &[Stmt]) -> Option<i64> {

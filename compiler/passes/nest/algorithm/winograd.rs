@@ -26,9 +26,10 @@
 //! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all
 //! iterations of a task use one part (`nest`, rule 12).
 //!
-//! No access has a condition, whatever the sizes are: a group's tiles beyond the last one repeat it, where their
-//! number is known, rows and columns beyond the image are clamped. What a tile stores beyond the image falls on its own last row or
-//! column, which it stores again afterwards: stores go from the last position to the first.
+//! No access has a condition, whatever the sizes are: where the number of tiles is known, a group's tiles beyond
+//! the last one repeat it; rows and columns beyond the image are clamped. What a tile stores beyond the image
+//! falls on its own last row or column, which it stores again afterwards: stores go from the last position to
+//! the first.
 //!
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors
 //! are a few times those of the direct sum, along one dimension half of that (tests/winograd.rs). Sums of
@@ -72,6 +73,7 @@ const FRESH_BLOCK: i64 = 32;
 const UNKNOWN_TILES: i64 = 28;
 /// What divides the rows of its products, but for a last group: register tiles leave no remainder.
 const MULTIPLE: i64 = 4;
+
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let direct = Direct::of(m, &level.facts);

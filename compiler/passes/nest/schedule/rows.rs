@@ -162,23 +162,28 @@ pub(crate) fn share(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> 
     }
     match outer_tasks(&loops) {
         Some(outer) => {
-            let (outer, mut inner, mut body) = (&loops[..outer], loops[outer..].to_vec(), body);
-            // Positions that are divided need a bound of the rows.
-            let mut linear = true;
-            let of_row = inner.last().map(|l| l.0);
-            visit::accesses(&body, &mut |buf, at| {
-                linear &= of_row.is_some_and(|r| m.linear(buf, at).linear_in(r).is_some());
-            });
-            if let Some(row) = inner.pop_if(|l| !linear && unknown(l)) {
-                let piece;
-                (piece, body) = in_pieces(m, row, ENOUGH.into(), body);
-                inner.push(piece);
-            }
-            let body = wrap(&inner, body);
+            let (outer, inner) = loops.split_at(outer);
+            let body = in_a_task(m, inner.to_vec(), body);
             parallel(m, outer, body)
         }
         None => share_of_size(m, loops, body, None),
     }
+}
+
+/// The loops inside a task, around vectors of a run-time length.
+fn in_a_task(m: &mut Module, mut loops: Vec<(Sym, Dim)>, mut body: Vec<Stmt>) -> Vec<Stmt> {
+    // Positions that are divided need a bound of the rows.
+    let divides = |(row, extent): &mut (Sym, Dim)| {
+        let mut linear = true;
+        visit::accesses(&body, &mut |buf, at| linear &= m.linear(buf, at).linear_in(*row).is_some());
+        extent.as_const().is_none() && !linear
+    };
+    if let Some(row) = loops.pop_if(divides) {
+        let piece;
+        (piece, body) = in_pieces(m, row, ENOUGH.into(), body);
+        loops.push(piece);
+    }
+    wrap(&loops, body)
 }
 
 /// The number of outer loops that together have enough iterations for the threads, or none at all, whatever

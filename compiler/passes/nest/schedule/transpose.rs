@@ -283,6 +283,11 @@ fn joined_source(m: &mut Module, map: &mut Map, from: &Side, to: &Side) -> Optio
     Some(Side { var: v, extent: Dim::constant(all) })
 }
 
+/// The first of the elements of a piece, and their number.
+fn piece(number: Sym, length: i64) -> (Dim, Dim) {
+    (Dim::sym(number) * length, length.into())
+}
+
 impl Blocks {
     /// The loops around the squares.
     fn outer(&self) -> Vec<(Sym, Dim)> {
@@ -299,8 +304,7 @@ impl Blocks {
         let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min((n - lanes).max(0))));
         let body = rows.flat_map(|row| self.square(m, (column, row), (lanes, lanes))).collect();
         let versions = vec![(self.at_least((lanes, lanes)), body)];
-        let c = (Dim::sym(c) * lanes, lanes.into());
-        let body = self.by_length(m, [(from, None), (to, Some(c))], versions);
+        let body = self.by_length(m, [(from, None), (to, Some(piece(c, lanes)))], versions);
         self.within.around(m, &loops, body)
     }
     /// All squares; if a side of run-time length is shorter than a square, partial squares.
@@ -314,15 +318,13 @@ impl Blocks {
             Some(_) => {
                 let (c, count) = to.pieces(m, "c", lanes);
                 loops.push((c, count));
-                (Columns::One(to.first_of(m, c, lanes)), Some((Dim::sym(c) * lanes, lanes.into())))
+                (Columns::One(to.first_of(m, c, lanes)), Some(piece(c, lanes)))
             }
             None => {
                 let (c, count) = to.pieces(m, "c", RUN * lanes);
                 loops.push((c, count));
-                (
-                    Columns::Run(Dim::sym(c) * (RUN * lanes)),
-                    Some((Dim::sym(c) * (RUN * lanes), (RUN * lanes).into())),
-                )
+                let run = piece(c, RUN * lanes);
+                (Columns::Run(run.0), Some(run))
             }
         };
         let whole = self.in_rows(m, rows, |m, row| self.squares(m, (columns, row), (lanes, lanes)));
@@ -338,7 +340,7 @@ impl Blocks {
         if from.extent.as_const().is_some() {
             let (b, count) = from.pieces(m, "b", lanes);
             loops.push((b, count));
-            return (Rows::One(from.first_of(m, b, lanes)), (Dim::sym(b) * lanes, lanes.into()));
+            return (Rows::One(from.first_of(m, b, lanes)), piece(b, lanes));
         }
         let each = (Dim::constant(TASK) - self.to.extent.floor_div(WORTH)).max(2);
         let squares = from.extent.ceil_div(lanes);
