@@ -1,14 +1,68 @@
-//! `select`, and accesses under a condition.
+//! `select`, and accesses under a condition. Conditions that are the same in all iterations of a vector loop
+//! are evaluated before it.
 
 use super::expr::{bits_of, form};
 use super::{Fit, Translate, Val, outside};
 use crate::codegen::tile::ir::{Form, Op, Value};
 use crate::codegen::tile::isa;
-use crate::nest::{Buf, Expr, patterns};
+use crate::nest::{BinOp, Buf, Expr, Stmt, patterns, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
+/// Maximum conditions that are held in registers during a loop.
+const MOST_CONDITIONS: usize = 2;
+
 impl Translate<'_> {
+    /// Runs `f`, which translates a vector loop, with the conditions of selections that the loop does not
+    /// change evaluated before it.
+    pub(super) fn with_conditions<T>(
+        &mut self,
+        body: &[Stmt],
+        f: impl FnOnce(&mut Self) -> Fit<T>,
+    ) -> Fit<T> {
+        let mut found: Vec<&Expr> = vec![];
+        visit::walk_exprs(body, &mut |e| {
+            if let Expr::Select(c, ..) = e {
+                self.unchanged(c, &mut found);
+            }
+        });
+        let before = self.conditions.len();
+        for c in found.into_iter().take(MOST_CONDITIONS) {
+            let v = self.value(c)?;
+            self.conditions.push((c.clone(), v));
+        }
+        let r = f(self);
+        self.conditions.truncate(before);
+        r
+    }
+    /// The largest parts of a condition that no loop changes which is still to be opened.
+    fn unchanged<'a>(&self, c: &'a Expr, found: &mut Vec<&'a Expr>) {
+        let opened = |s| self.active.iter().any(|a| a.0 == s);
+        let varies = |d: Dim| {
+            let mut inner = self.locals.iter().filter(|s| !opened(**s)).chain(&self.withs);
+            inner.any(|s| d.contains(*s))
+        };
+        if self.is_of_positions(c, &varies) {
+            if !found.contains(&c) && self.evaluated(c).is_none() {
+                found.push(c);
+            }
+        } else if let Expr::Bin(BinOp::And | BinOp::Or, a, b) = c {
+            self.unchanged(a, found);
+            self.unchanged(b, found);
+        }
+    }
+    /// The value of a condition that was evaluated before a loop.
+    pub(super) fn evaluated(&self, e: &Expr) -> Option<Val> {
+        self.conditions.iter().find(|c| c.0 == *e).map(|c| c.1)
+    }
+    /// True for a condition that only compares positions, none of which `varies`.
+    pub(super) fn is_of_positions(&self, condition: &Expr, varies: &dyn Fn(Dim) -> bool) -> bool {
+        !condition.any(&mut |e| match e {
+            Expr::Index(d) => varies(self.substituted(*d)),
+            Expr::Bin(op, ..) => !matches!(op, BinOp::And | BinOp::Or) && !op.is_comparison(),
+            _ => true,
+        })
+    }
     /// `a` where `c` holds, else `b`; neither accesses memory in other lanes.
     pub(super) fn choice(&mut self, c: &Expr, a: &Expr, b: &Expr) -> Fit<Val> {
         let c = self.value(c)?.v;

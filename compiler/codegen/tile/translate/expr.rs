@@ -73,6 +73,9 @@ fn mask_op(op: BinOp) -> Option<Op> {
 
 impl Translate<'_> {
     pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
+        if let Some(v) = self.evaluated(e) {
+            return Ok(v);
+        }
         if let Some(v) = self.compound(e)? {
             return Ok(v);
         }

@@ -58,8 +58,14 @@ impl Translate<'_> {
                 self.b.splat(v)
             }
         };
-        let (iota, step) = (self.b.iota(), self.index_number(p.lane));
-        let lane = if p.lane == 1 { iota } else { self.index_op(Bin::IMul, iota, step) };
+        let lane = match p.lane {
+            0 => self.index_number(0),
+            1 => self.b.iota(),
+            n => {
+                let (iota, step) = (self.b.iota(), self.index_number(n));
+                self.index_op(Bin::IMul, iota, step)
+            }
+        };
         Ok((Val { v: lane, ty: ElemType::I32 }, Val { v: rest, ty: ElemType::I32 }))
     }
     /// An index converted to another type, with 32-bit lanes.

@@ -71,9 +71,10 @@ impl Translate<'_> {
                     return Err("a vector loop inside a vector loop");
                 }
                 self.lane = Some(Lane { sym: var });
-                let r = self.short_moves(var, lo, trip, body).and_then(|done| {
-                    let (lo, trip) = (lo + done, self.m.syms.simplify(trip - done));
-                    self.shifted(var, lo, |t| t.vector(var, trip, i64::from(n), body))
+                let r = self.with_conditions(body, |t| {
+                    let done = t.short_moves(var, lo, trip, body)?;
+                    let (lo, trip) = (lo + done, t.m.syms.simplify(trip - done));
+                    t.shifted(var, lo, |t| t.vector(var, trip, i64::from(n), body))
                 });
                 self.lane = None;
                 r

@@ -227,6 +227,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         with_rows: Set::default(),
         rows: Map::default(),
         compared: Map::default(),
+        conditions: vec![],
         bounds: Bounds::of_sums(m, body),
     };
     t.b.tables = m.math != Math::Strict;
@@ -383,6 +384,8 @@ struct Translate<'a> {
     rows: Map<(Value, Value, i64, usize), Value>,
     /// Compared indices, by block.
     compared: Map<(BinOp, Dim, Dim, usize), Val>,
+    /// Conditions that were evaluated before the innermost open vector loop.
+    conditions: Vec<(Expr, Val)>,
     bounds: Bounds,
 }
 
