@@ -35,6 +35,8 @@ const LARGE: i64 = L2 / 4;
 const MANY: i64 = 1 << 20;
 /// Minimum share of the rows of all groups that exist, in images of ordinary run-time size.
 const USED: f64 = 0.8;
+/// Image sizes of networks, which stand for a run-time size.
+const SIZES: [i64; 8] = [7, 8, 12, 14, 16, 28, 32, 56];
 /// Lanes of the longest vectors.
 const LANES: i64 = 16;
 
@@ -67,7 +69,11 @@ pub(super) fn layer(m: &Module, p: &Contraction, speed: f64) -> Option<Line> {
     (2..p.a.1.len())
         .flat_map(|axis| Form::all(taps(p, axis)).filter_map(move |form| along(m, p, axis, form)))
         .map(|l| Line { least: GAIN * speed, ..l })
-        .filter(|l| l.gain(m) >= l.least)
+        .filter(|l| match l.y.1.as_const() {
+            Some(_) => l.gain(m) >= l.least,
+            // `pays` is asked at run time.
+            None => l.full_gain(m) >= l.least,
+        })
         .max_by(|a, b| a.gain(m).total_cmp(&b.gain(m)))
 }
 
@@ -142,22 +148,30 @@ impl Line {
         };
         order.into_iter().filter(|d| *d != 0 && *d != self.axis).collect()
     }
-    /// Time of the direct sum divided by that of the transform, both in vector multiply-adds for a row of
-    /// result tiles; 0 if the transform does not apply.
+    /// Existing rows, as a share of the rows of all groups: the mean of `SIZES` for a run-time number.
+    fn used(&self, m: &Module) -> f64 {
+        let size = self.results() * self.tiles(m);
+        let of = |y: i64| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0);
+        match self.y.1.as_const() {
+            Some(y) => of(y),
+            None => SIZES.map(of).iter().sum::<f64>() / SIZES.len() as f64,
+        }
+    }
+    /// Time of the direct sum divided by that of the transform.
     fn gain(&self, m: &Module) -> f64 {
+        self.full_gain(m) * self.used(m)
+    }
+    /// The same if all rows of a group exist, both in vector multiply-adds for a row of result tiles; 0 if
+    /// the transform does not apply.
+    fn full_gain(&self, m: &Module) -> f64 {
         let Some(depth) = self.depth() else { return 0.0 };
         let (n, r) = (self.products(), self.results());
-        // Existing rows, as a share of the rows of all groups; all of them if their number is a run-time
-        // value (`pays`).
-        let size = r * self.tiles(m);
-        let used =
-            self.y.1.as_const().map_or(1.0, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
         if self.k.1 < LANES || self.bytes() > MOST_WEIGHTS {
             return 0.0;
         }
         let vectors = ((self.k.1 + LANES - 1) / LANES) as f64;
         let (n, r, depth) = (n as f64, r as f64, depth as f64);
-        let direct = used * r * self.form.taps() as f64 * depth * vectors;
+        let direct = r * self.form.taps() as f64 * depth * vectors;
         // A store takes as long as two multiply-adds. A value of V serves several adjacent results.
         let read = self
             .kept(m)
@@ -171,11 +185,11 @@ impl Line {
     /// The condition on a run-time number of rows under which the transform is faster; `None` if it is in
     /// all images of ordinary size.
     fn pays(&self, m: &Module) -> Option<Expr> {
-        let (rows, tiles, gain) = (self.y.1, self.tiles(m), self.gain(m));
+        let (rows, tiles, gain) = (self.y.1, self.tiles(m), self.full_gain(m));
         if rows.as_const().is_some() || tiles == 1 && gain * USED >= self.least {
             return None;
         }
-        // `gain` for the share of rows that exist, in percent.
+        // The gain for the share of rows that exist, in percent.
         let all = rows.ceil_div(self.results() * tiles) * (self.results() * tiles);
         let percent = |x: f64| (x * 100.0) as i64;
         Some(Expr::cmp_index(BinOp::Ge, rows * percent(gain), all * percent(self.least)))
