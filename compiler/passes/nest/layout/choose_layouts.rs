@@ -219,11 +219,12 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     let pack = packed * if rows { PACK_STRIDED } else { PACK };
     let (Some(_), Some(to)) = (known(image), known(out)) else {
         // Planes of run-time size are decided by their elements. Those of an input are read in place, unless
-        // the stride skips elements: then each short row ends with a partial vector.
+        // the stride skips elements: then each short row ends with a partial vector, and half of the lanes
+        // are used.
         const ROW: i64 = LANES;
         let copied = rows || matches!(m.bufs[image].place, Place::Temp);
         let channels = m.bufs[out].dims[1].as_const().filter(|_| copied);
-        let wasted = if rows { LANES / 2 } else { 0 };
+        let wasted = if rows { LANES } else { 0 };
         return channels.is_some_and(|n| {
             n * depth * (ROW + wasted) / ROW + pack > whole(n) * depth + n * TRANSPOSE_COST
         });
