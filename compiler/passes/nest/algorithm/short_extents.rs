@@ -1,4 +1,4 @@
-//! short_extents: versions of kernels for extents of one to four.
+//! short_extents: versions of kernels for extents of one to four, and of products for few rows (`few_rows`).
 //!
 //! Vectors run along the innermost extent of a result or of a row. If only run time knows this extent, and it
 //! is short, each vector has few elements, although it could be filled across the next extent: this one is
@@ -9,6 +9,8 @@
 //! ```text
 //! call k                    if T == 1 { call k_short1 } else if T == 2 { call k_short2 } else { call k }
 //! ```
+
+mod few_rows;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Layout, LoopKind, Module, Stmt, visit};
@@ -30,10 +32,9 @@ const SYMBOLS: usize = 2;
 /// Least extent of a loop that is worth vectors.
 const LEAST: i64 = 4;
 
-/// A kernel for a value of a symbol.
+/// A kernel for the sizes for which `when` holds.
 struct Version {
-    symbol: Sym,
-    value: i64,
+    when: Expr,
     kernel: Kernel,
 }
 
@@ -47,7 +48,7 @@ pub fn run(m: &mut Module, facts: &Facts) -> Result<()> {
     }
     let mut choose = |s: Stmt| match &s {
         Stmt::Call(k) => versions.get(k).into_iter().flatten().rev().fold(s, |els, v| Stmt::If {
-            cond: Expr::cmp_index(BinOp::Eq, Dim::sym(v.symbol), v.value),
+            cond: v.when.clone(),
             then: vec![Stmt::Call(v.kernel)],
             els: vec![els],
         }),
@@ -88,7 +89,10 @@ fn versions_of(m: &mut Module, k: Kernel, facts: &Facts) -> Vec<Version> {
         }
     }
     let each = found.into_iter().flat_map(|(s, values)| values.into_iter().map(move |n| (s, n)));
-    each.map(|(symbol, value)| Version { symbol, value, kernel: specialize(m, k, (symbol, value)) }).collect()
+    let mut versions: Vec<Version> = each.map(|of| specialize(m, k, of)).collect();
+    let few = m.kernels[k].body.form().contraction().and_then(|c| few_rows::of(m, c, facts));
+    versions.extend(few.map(|rows| rows.versions(m, k)).unwrap_or_default());
+    versions
 }
 
 /// The version of recurrences for a single row, if products of its steps have a run-time number of rows.
@@ -111,7 +115,7 @@ fn version_of_steps(m: &mut Module, k: Kernel) -> Option<Version> {
     });
     let suits = |s: &Sym| m.syms.loop_range(*s).is_none() && can_be_viewed(m, body, *s);
     let symbol = rows.into_iter().find(suits).filter(|_| m.optimize.may_grow())?;
-    Some(Version { symbol, value: 1, kernel: specialize(m, k, (symbol, 1)) })
+    Some(specialize(m, k, (symbol, 1)))
 }
 
 /// Forms whose vectors run along the result or along rows. Images are left alone: their rows are long.
@@ -178,6 +182,8 @@ impl Candidate<'_> {
             return false;
         }
         match body.form() {
+            // Few columns: vectors run along the sum.
+            Form::Contraction(c) => n > 1 && along && few_rows::sums_run_along(self.m, c),
             Form::Map(_) => n > 1 && self.gains_map(n),
             Form::RowReduction(rows) if rows.elements().any(Elements::stores) => {
                 self.gains_down(n) || n == 1 && self.gains_single()
@@ -299,7 +305,7 @@ impl Candidate<'_> {
 }
 
 /// Adds the version of a kernel for a value of a symbol.
-fn specialize(m: &mut Module, k: Kernel, (symbol, n): (Sym, i64)) -> Kernel {
+fn specialize(m: &mut Module, k: Kernel, (symbol, n): (Sym, i64)) -> Version {
     let value = |s: Sym| (s == symbol).then(|| Dim::constant(n));
     let body: Vec<Stmt> = m.kernels[k].body.to_vec();
     let body = fresh_regs(m, &body);
@@ -331,5 +337,5 @@ fn specialize(m: &mut Module, k: Kernel, (symbol, n): (Sym, i64)) -> Kernel {
     let data = &m.kernels[k];
     let name = format!("{}_short{n}", data.name);
     let version = KernelData { name, body: body.into(), ..data.clone() };
-    m.kernels.push(version)
+    Version { when: Expr::cmp_index(BinOp::Eq, Dim::sym(symbol), n), kernel: m.kernels.push(version) }
 }

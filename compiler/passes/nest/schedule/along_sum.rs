@@ -34,6 +34,12 @@ const HIGHEST: i64 = 8;
 /// Maximum cost relative to vectors along columns, in percent.
 const GAIN: i64 = 85;
 
+/// Maximum columns, if only run time knows their number: each of them reads A anew.
+pub(crate) const FEW_COLUMNS: i64 = 4;
+
+/// Assumed terms of a sum if only run time knows their number.
+const UNKNOWN_TERMS: i64 = 128;
+
 /// A contraction with vectors along its reduction.
 struct AlongSum {
     p: Contraction,
@@ -47,7 +53,7 @@ struct AlongSum {
     /// Loops around the tiles.
     outer: Vec<(Sym, Dim)>,
     /// The innermost reduction loop, contiguous in both operands.
-    run: (Sym, i64),
+    run: (Sym, Dim),
     clips: Vec<Clip>,
     lanes: i64,
     /// Rows of a tile.
@@ -81,9 +87,9 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let (lanes, registers) = (i64::from(lanes), i64::from(registers));
     let mut p = (**p).clone();
     split_phases(m, &mut p);
-    let n = match column(&p, lanes).or_else(|| {
+    let n = match column(m, &p, lanes).or_else(|| {
         std::mem::swap(&mut p.a, &mut p.b);
-        column(&p, lanes)
+        column(m, &p, lanes)
     })? {
         Some(n) => n,
         None => (m.syms.loop_var("n", Dim::constant(0), Dim::constant(1)), 1),
@@ -98,7 +104,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     collapse_rows(m, &mut p, &mut rows, n.0);
     let row = rows.pop()?;
     // The innermost loop must be contiguous in both operands; constants are repacked.
-    let runs = Runs::of(m, &p)?;
+    let runs = Runs::of(m, &p).or_else(|| Runs::of_unknown(m, &p))?;
     sort_by_stride(m, &mut p);
     let last = *p.reduction.last()?;
     let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|l| depends(&p.b.1, l.0)).collect();
@@ -117,11 +123,10 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         b_at = loops.map(Dim::sym).chain([Dim::constant(0)]).collect();
         join_run(m, &mut p, &mut b_at);
     }
-    let (run, size) = *p.reduction.last()?;
-    let run = (run, size.as_const()?);
+    let run = *p.reduction.last()?;
     // Short elements followed by a partial vector.
     let short = [p.a.0, p.b.0].iter().any(|b| m.bufs[*b].ty.bits() < 32);
-    if short && !(caps.short_floats && (run.1 % lanes == 0 || caps.masks)) {
+    if short && !(caps.short_floats && (run.1.modulo(lanes).as_const() == Some(0) || caps.masks)) {
         return None;
     }
     let (out, at) = p.store()?;
@@ -135,7 +140,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let most = row.1.as_const().unwrap_or(MOST_ROWS).min(most);
     let fits = |r: i64| r * n.1 + r.min(n.1) < registers;
     let rows_of = (1..=most.max(1)).rev().find(|r| fits(*r))?;
-    let runs = Runs { length: run.1, ..runs };
+    let runs = Runs { length: run.1.as_const().unwrap_or(runs.length), ..runs };
     let own_price = runs.price(n.1, rows_of, lanes);
     // Alternative: vectors of columns, or of rows if these are contiguous in A (the pixels of planes).
     let pixels = p.loops.iter().any(|l| l.0 != n.0 && stride(m, p.a.0, &p.a.1, l.0) == Some(1));
@@ -174,6 +179,12 @@ impl Runs {
         }
         (length > 1).then_some(Runs { terms, length })
     }
+    /// A single loop of run-time extent.
+    fn of_unknown(m: &Module, p: &Contraction) -> Option<Runs> {
+        let [(var, size)] = p.reduction[..] else { return None };
+        let fits = size.as_const().is_none() && stride(m, p.a.0, &p.a.1, var) == Some(1);
+        fits.then_some(Runs { terms: UNKNOWN_TERMS, length: UNKNOWN_TERMS })
+    }
     /// Cost of a tile in vector multiplications: each step of a row and column is one, and requires a load of
     /// each operand.
     pub fn price(&self, columns: i64, rows: i64, lanes: i64) -> i64 {
@@ -189,11 +200,15 @@ fn sort_by_stride(m: &Module, p: &mut Contraction) {
 }
 
 /// The loop that only B depends on, and its extent, which must be less than a vector; Some(None) if there is
-/// no such loop, None if there are several or it is longer.
-fn column(p: &Contraction, lanes: i64) -> Option<Option<(Sym, i64)>> {
+/// no such loop, or if it is a loop around tiles of one column since run time knows that it is short. None if
+/// there are several or it is longer.
+fn column(m: &Module, p: &Contraction, lanes: i64) -> Option<Option<(Sym, i64)>> {
     let mut only_b = p.loops.iter().filter(|l| p.is_only_of_b(l.0));
     match (only_b.next(), only_b.next()) {
         (None, _) => Some(None),
+        (Some(n), None) if n.1.as_const().is_none() => {
+            m.syms.range(n.1).hi.is_some_and(|hi| hi <= FEW_COLUMNS).then_some(None)
+        }
         (Some(n), None) => Some(Some((n.0, n.1.as_const().filter(|e| (1..lanes).contains(e))?))),
         _ => None,
     }
@@ -244,7 +259,7 @@ impl Plan for AlongSum {
             packing: vec![("B", packing)],
             skips: clip::describe(&self.clips),
             prefetch: line(m, &self.p, &self.clips, self.row.0).map(|_| "rows of A").into_iter().collect(),
-            ..Schedule::new("vectors along the sum").vectors(self.lanes, "terms of a sum", self.run.1.into())
+            ..Schedule::new("vectors along the sum").vectors(self.lanes, "terms of a sum", self.run.1)
         }
     }
     fn work(&self) -> Dim {
@@ -288,7 +303,7 @@ struct Tile {
     b: (Buf, Vec<Dim>),
     n: (Sym, i64),
     row: Sym,
-    run: (Sym, i64),
+    run: (Sym, Dim),
     clips: Vec<Clip>,
     lanes: i64,
     epilogue: Lanes,
@@ -299,9 +314,10 @@ impl Tile {
     fn emit(&self, m: &mut Module, first: Dim, rows: i64) -> Vec<Stmt> {
         let (zero, (n, columns)) = (Dim::constant(0), self.n);
         let sums = rows * columns;
-        let vectors = self.run.1 / self.lanes;
+        let vectors = self.run.1.floor_div(self.lanes);
         // Few accumulators would be bound by latency: unrolled steps get separate ones.
-        let split = [4, 2].into_iter().find(|s| sums * s <= BUSY && vectors >= 2 * s).unwrap_or(1);
+        let enough = |s: &i64| vectors.as_const().is_none_or(|n| n >= 2 * s);
+        let split = [4, 2].into_iter().find(|s| sums * s <= BUSY && enough(s)).unwrap_or(1);
         let acc = m.reg(ElemType::F32);
         let mut out = vec![Stmt::Acc {
             reg: acc,
@@ -315,12 +331,12 @@ impl Tile {
         };
         let loops = clip::loops(m, around, &self.clips, (first, rows));
         let depth: Vec<(Sym, Sym)> = around.iter().zip(&loops).map(|(d, l)| (d.0, l.0)).collect();
-        // Vectors beginning at `at`; `s` is the number of the unrolled step.
-        let step = |m: &mut Module, at: Dim, s: Dim, used: i64| -> Vec<Stmt> {
+        // `used` terms from `at` on in vectors; `s` is the number of the unrolled step.
+        let step = |m: &mut Module, at: Dim, s: Dim, used: Dim| -> Vec<Stmt> {
             let (r, c, l) = (
                 m.syms.loop_var("r", zero, Dim::constant(rows)),
                 m.syms.loop_var("n", zero, Dim::constant(columns)),
-                m.syms.loop_var("l", zero, Dim::constant(used)),
+                m.syms.loop_var("l", zero, used),
             );
             let place = |at_of: &[Dim]| -> Vec<Dim> {
                 let of = |v: Sym| match v {
@@ -337,25 +353,42 @@ impl Tile {
                 Expr::Load { buf: self.b.0, at: place(&self.b.1) },
                 Expr::Acc { reg: acc, at: here.clone(), lane: None },
             );
-            let body = self.vector(l, used, vec![Stmt::Set { reg: acc, at: here, value }]);
-            unroll(r, rows, unroll(c, columns, vec![body]))
+            let set = vec![Stmt::Set { reg: acc, at: here, value }];
+            match used.as_const() {
+                Some(_) => unroll(r, rows, unroll(c, columns, vec![self.vector(l, used, set)])),
+                None => vec![self.vector(l, used, unroll(r, rows, unroll(c, columns, set)))],
+            }
         };
         let lanes = self.lanes;
         let mut inner = vec![];
-        let whole = vectors / split;
-        if whole > 0 {
-            let q = m.syms.loop_var("q", zero, Dim::constant(whole));
+        let whole = if vectors.as_const().is_none() && split == 1 {
+            zero
+        } else {
+            self.run.1.floor_div(split * lanes)
+        };
+        if whole.as_const() != Some(0) {
+            let q = m.syms.loop_var("q", zero, whole);
             let s = m.syms.loop_var("s", zero, Dim::constant(split));
-            let body = step(m, (Dim::sym(q) * split + s) * lanes, s.into(), lanes);
+            let body = step(m, (Dim::sym(q) * split + s) * lanes, s.into(), Dim::constant(lanes));
             let mut turn = self.ahead(m, first, rows, (Dim::sym(q) * split * lanes, split * lanes));
             turn.extend(unroll(s, split, body));
             inner.push(Stmt::seq(q, whole, turn));
         }
-        for v in whole * split..vectors {
-            inner.extend(step(m, Dim::constant(v * lanes), zero, lanes));
-        }
-        if self.run.1 % lanes != 0 {
-            inner.extend(step(m, Dim::constant(vectors * lanes), zero, self.run.1 % lanes));
+        let done = whole * split;
+        match (vectors.as_const(), done.as_const(), self.run.1.as_const()) {
+            (Some(vectors), Some(done), Some(terms)) => {
+                for v in done..vectors {
+                    inner.extend(step(m, Dim::constant(v * lanes), zero, Dim::constant(lanes)));
+                }
+                if terms % lanes != 0 {
+                    let (at, rest) = (Dim::constant(vectors * lanes), Dim::constant(terms % lanes));
+                    inner.extend(step(m, at, zero, rest));
+                }
+            }
+            _ => {
+                let rest = if split == 1 { self.run.1 } else { self.run.1.modulo(split * lanes) };
+                inner.extend(step(m, done * lanes, zero, rest));
+            }
         }
         for (var, (lo, hi)) in loops.into_iter().rev() {
             inner = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi, body: inner }];
@@ -383,7 +416,8 @@ impl Tile {
     fn ahead(&self, m: &mut Module, first: Dim, rows: i64, (from, count): (Dim, i64)) -> Vec<Stmt> {
         let (buf, at) = (self.p.a.0, &self.p.a.1);
         let Some(line) = line(m, &self.p, &self.clips, self.row) else { return vec![] };
-        let later = first + (AHEAD * line / self.run.1).max(rows);
+        let Some(terms) = self.run.1.as_const() else { return vec![] };
+        let later = first + (AHEAD * line / terms).max(rows);
         let mut out = vec![];
         for k in (0..count).step_by(line as usize) {
             let i = m.syms.loop_var("r", Dim::constant(0), Dim::constant(rows));
@@ -410,7 +444,7 @@ impl Tile {
         let part = |s: i64| Expr::Acc { reg: acc, at: vec![s.into(), r.into(), c.into()], lane: None };
         let value = (1..split).fold(part(0), |sum, s| Expr::bin(BinOp::Add, sum, part(s)));
         let set = Stmt::Set { reg: acc, at: vec![zero, r.into(), c.into()], value };
-        let body = self.vector(l, self.lanes, vec![set]);
+        let body = self.vector(l, self.lanes.into(), vec![set]);
         unroll(r, rows, unroll(c, self.n.1, vec![body]))
     }
     /// The epilogue: each lane has the accumulator of its column, or of its row.
@@ -452,14 +486,14 @@ impl Tile {
                 e => e,
             }));
         }
-        let mut body = vec![self.vector(l, along, body)];
+        let mut body = vec![self.vector(l, along.into(), body)];
         while let Some((var, n)) = around.pop() {
             body = unroll(var, n, body);
         }
         body
     }
-    fn vector(&self, l: Sym, used: i64, body: Vec<Stmt>) -> Stmt {
+    fn vector(&self, l: Sym, used: Dim, body: Vec<Stmt>) -> Stmt {
         let kind = LoopKind::Vec(self.lanes as u32);
-        Stmt::For { kind, var: l, lo: Dim::constant(0), hi: Dim::constant(used), body }
+        Stmt::For { kind, var: l, lo: Dim::constant(0), hi: used, body }
     }
 }

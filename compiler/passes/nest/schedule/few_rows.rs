@@ -3,11 +3,13 @@
 //! for few products, so tiles read B in place, whatever the stride of its rows is.
 
 use crate::nest::Module;
-use crate::passes::nest::analysis::form::Form;
+use crate::passes::nest::analysis::form::{Form, ProductKind};
 use crate::passes::nest::analysis::machine::L1;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Axes, Packing, Product};
+use crate::passes::nest::schedule::contract::{Axes, Packing};
 use crate::passes::nest::schedule::{Plan, Request, tiles};
+use crate::sym::Dim;
+use crate::target::Facts;
 
 /// Maximum bytes of a strip of columns that stays in the first-level cache between tiles of rows, though its
 /// lines share sets, and maximum rows that read it there. Measured with 256- and 512-bit vectors, planes and
@@ -26,15 +28,28 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let (p, columns, facts) = (&axes.p, axes.columns, axes.facts);
     let lies_in_rows =
         stride(m, p.b.0, &p.b.1, columns.n) == Some(1) && m.linear(p.b.0, &p.b.1).linear_in(depth).is_some();
-    // If the number of columns is a run-time value, the last ones are masked.
-    let masked = facts.caps.masks && columns.extent.as_const().is_none() && p.product == Product::Fma;
-    let whole_vectors = masked || columns.extent.modulo(i64::from(facts.lanes)).as_const() == Some(0);
-    let of_floats = matches!(p.product, Product::Fma | Product::Double) && p.is_plain();
-    if m.is_constant(p.b.0) || !lies_in_rows || !whole_vectors || !of_floats {
+    let of_floats = matches!(p.product, ProductKind::Fma | ProductKind::Double) && p.is_plain();
+    let vectors = whole_vectors(columns.extent, p.product, facts);
+    if m.is_constant(p.b.0) || !lies_in_rows || !vectors || !of_floats {
         return None;
     }
     let once = axes.most <= tiles::rows_of_panel(columns.nr, axes.most, facts);
+    let few = extent.as_const().is_none() && axes.most <= most_rows(facts);
     let bytes = columns.nr * i64::from(m.bufs[p.b.0].ty.bytes()?);
     let stays = extent.as_const().and_then(|n| n.checked_mul(bytes)).is_some_and(|strip| strip <= STRIP);
-    (once || axes.most <= ROWS && stays).then(|| Box::new(axes.tiled(m, request, Packing::InPlace)) as _)
+    (once || few || axes.most <= ROWS && stays)
+        .then(|| Box::new(axes.tiled(m, request, Packing::InPlace)) as _)
+}
+
+/// True if vectors can read rows of B of this length in place: whole ones, or a masked last one if the length
+/// is a run-time value.
+pub(crate) fn whole_vectors(columns: Dim, product: ProductKind, facts: Facts) -> bool {
+    let masked = facts.caps.masks && columns.as_const().is_none() && product == ProductKind::Fma;
+    masked || columns.modulo(i64::from(facts.lanes)).as_const() == Some(0)
+}
+
+/// Maximum rows that are few if only run time knows how many there are, and how long the sums: reading B in
+/// place twice costs less than packing it.
+pub(crate) fn most_rows(facts: Facts) -> i64 {
+    2 * tiles::rows_of_panel(2 * i64::from(facts.lanes), i64::MAX, facts)
 }
