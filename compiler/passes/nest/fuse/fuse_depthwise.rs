@@ -243,7 +243,7 @@ struct Cut {
     /// Channels of a group.
     width: i64,
     /// Bands of an image, and rows of the result of a band.
-    bands: i64,
+    bands: Dim,
     rows: Dim,
     /// Whether all rows of the image are computed before the first result; there is a single band then.
     whole: bool,
@@ -266,20 +266,31 @@ fn cut(p: &Pair) -> Option<Cut> {
         .filter(|w| p.maker.channels % **w == 0 && bytes(reach.max(stride), **w) <= NEAR_ROWS)
         .flat_map(|w| (1..=BANDS).map(|b| (*w, b)));
     // Recomputing the shared rows of two bands must cost less than the saved memory traffic.
-    let cuts = cuts.filter(|(_, b)| *b <= rows && (b - 1) * again * depth < SAVED * known(p.maker.size.0));
+    let most = |rows: Dim| (rows * SAVED).ceil_div((again * depth).max(1)).min(BANDS);
+    let high = most(known(p.maker.size.0).into()).as_const().unwrap_or(1);
+    let cuts = cuts.filter(|(_, b)| *b <= rows.min(high.max(1)));
     let idle = |(width, bands): &(i64, i64)| {
         let tasks = images * bands * (p.maker.channels / width);
         let rounds = (tasks + THREADS - 1) / THREADS;
         // In sixteenths.
         (rounds * THREADS - tasks) * 16 / (rounds * THREADS)
     };
-    let (width, bands) = cuts.min_by_key(|c| (idle(c), c.1)).filter(|c| idle(c) <= 2)?;
-    let rows = (p.rows + (bands - 1)).floor_div(bands);
+    let (width, bands) = cuts.min_by_key(|c| (idle(c), c.1))?;
+    let Some(known_rows) = p.rows.as_const() else {
+        // Tall images have bands for all threads; few of them are idle.
+        let bands = most(p.maker.size.0).min(p.rows).max(1);
+        let rows = (p.rows + (bands - 1)).floor_div(bands);
+        return Some(Cut { width, bands, rows, whole: false });
+    };
+    if idle(&(width, bands)) > 2 {
+        return None;
+    }
+    let rows = (known_rows + bands - 1) / bands;
     // Fewer bands of that many rows may suffice.
-    let needed = p.rows.as_const().zip(rows.as_const()).map(|(all, each)| (all + each - 1) / each);
+    let needed = (known_rows + rows - 1) / rows;
     let high = p.padded.0.as_const().filter(|_| p.padded.1.as_const().is_some());
     let whole = bands == 1 && high.is_some_and(|high| bytes(high, width) <= NEAR);
-    Some(Cut { width, bands: needed.unwrap_or(bands), rows, whole })
+    Some(Cut { width, bands: needed.into(), rows: rows.into(), whole })
 }
 
 /// The work of an iteration: a band of rows of some channels of an image.
@@ -322,8 +333,9 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let (stride, reach) = (p.follower.stride, p.follower.reach);
     let (groups, bands) = (p.maker.channels / cut.width, cut.bands);
     let Some(weights) = grouped_weights(m, &p.maker, cut.width) else { return };
-    let total = p.images * (groups * bands);
-    let slots = slots(total, None);
+    let total = p.images * bands * groups;
+    let most = m.syms.range(total).hi.unwrap_or(i64::MAX);
+    let slots = slots(total, None).min(most.max(1));
     // Rows of a band in the image.
     let high = if cut.whole { (cut.rows - 1) * stride + reach } else { reach.max(stride).into() };
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());

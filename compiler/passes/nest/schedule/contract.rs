@@ -166,7 +166,9 @@ impl Axes {
             Wanted { row, together, most, columns, batch, crowded, halves, pairs_rows, halves_eights };
         let tile = Tile::new(wanted, packing, facts).clipped(m, &p, &request.program.borders);
         let loops = Loops::new(m, &p, &tile, &rows);
-        let once = p.whole && loops.use_panels_once(&rows) && staged::pays(m, &p, &tile);
+        // Blocks of rows are for the threads; a run-time number of panels is assumed to suffice.
+        let enough = rows.is_empty() && tile.n_extent.as_const().is_none();
+        let once = p.whole && (enough || loops.use_panels_once(&rows)) && staged::pays(m, &p, &tile);
         let tile = if once { tile.read_from(Packing::staged) } else { tile };
         let work = work(m, &p, n, p.product.unit(facts.lanes), request.program.large);
         let work = if let Packing::Task(panels) = &tile.panels { work + panels.work() } else { work };
