@@ -91,7 +91,7 @@ pub struct Node {
     pub args: Vec<Value>,
     /// Memory operand.
     pub mem: Option<Mem>,
-    /// A constant in all lanes, read from memory, that replaces the last operand.
+    /// A constant, read from memory, that replaces the last operand.
     pub literal: Option<Literal>,
     /// Result.
     pub def: Option<Value>,

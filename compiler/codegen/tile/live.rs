@@ -66,7 +66,7 @@ pub(super) fn along(
         if let Some(d) = &node.def {
             end(d, &mut live, &mut n);
         }
-        node.args.iter().for_each(|v| begin(v, &mut live, &mut n));
+        node.values().for_each(|v| begin(&v, &mut live, &mut n));
         at[i] = n.max(behind);
     }
     b.params.iter().for_each(|v| end(v, &mut live, &mut n));

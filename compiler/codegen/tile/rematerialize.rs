@@ -325,7 +325,7 @@ fn commutes(op: Bin) -> bool {
 }
 
 /// Loops without loops inside: first and last block. Blocks of a loop are together.
-fn innermost(blocks: &[Block]) -> Vec<(usize, usize)> {
+pub(super) fn innermost(blocks: &[Block]) -> Vec<(usize, usize)> {
     let all: Vec<(usize, usize)> = blocks
         .iter()
         .enumerate()

@@ -78,7 +78,7 @@ names!(Width { "avx2" Avx2 "avx512" Avx512 "neon" Neon "rvv128" Rvv128 "rvv256" 
 names!(Class { "int" Int "vector" Vector "mask" Mask });
 names!(Bits { "b32" B32 "b64" B64 });
 names!(Number { "word" Word(x) "long" Long(x) });
-names!(Literal { "word" Word(x) "long" Long(x) "passed" Passed(k, bits) });
+names!(Literal { "word" Word(x) "long" Long(x) "passed" Passed(k, bits) "integer" Integer(k) });
 names!(Pred { "eq" Eq "lt" Lt "le" Le "unordered" Unordered "ne" Ne });
 names!(Bytes { "mixed" Mixed "signed" Signed "narrow" Narrow "unsigned" Unsigned });
 names!(Factors { "bytes" Bytes(of) "halves" Halves });
@@ -105,6 +105,7 @@ names!(Op {
     "args" Args
     "stack_arg" StackArg(n)
     "int" Int(x)
+    "int_literal" IntLiteral(k)
     "add_imm" AddImm(x)
     "add" Add
     "and_imm" AndImm(x)

@@ -208,7 +208,7 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
     let (int, vector, mask) = (Some(Class::Int), Some(Class::Vector), Some(Class::Mask));
     match op {
         Op::Args | Op::Prefetch { .. } | Op::Jump | Op::Ret => (&[], None),
-        Op::StackArg(_) | Op::Int(_) | Op::Address => (&[], int),
+        Op::StackArg(_) | Op::Int(_) | Op::IntLiteral(_) | Op::Address => (&[], int),
         Op::AddImm(_) | Op::AndImm(_) | Op::MulImm(_) | Op::ShrImm(_) => (&[I], int),
         Op::Add | Op::Mul | Op::Quotient | Op::Lesser | Op::Greater => (&[I, I], int),
         Op::First(_) => (&[V], int),

@@ -38,7 +38,7 @@ impl Number {
     }
 }
 
-/// A constant in all lanes that an instruction reads from memory.
+/// A constant in all lanes, or an integer, that an instruction reads from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Literal {
     /// 32 bits, behind the code.
@@ -48,6 +48,8 @@ pub enum Literal {
     /// An entry of the literals whose address the caller passes
     /// ([`merge`](crate::codegen::tile::merge)).
     Passed(u32, Bits),
+    /// An entry of the integers among them, as the operand of an addition or a comparison.
+    Integer(u32),
 }
 
 impl Literal {
@@ -55,7 +57,7 @@ impl Literal {
     pub(in crate::codegen::tile) fn bits(self) -> Bits {
         match self {
             Literal::Word(_) => Bits::B32,
-            Literal::Long(_) => Bits::B64,
+            Literal::Long(_) | Literal::Integer(_) => Bits::B64,
             Literal::Passed(_, bits) => bits,
         }
     }

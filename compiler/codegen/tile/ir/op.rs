@@ -122,6 +122,9 @@ pub enum Op {
     StackArg(u32),
     /// An integer.
     Int(i64),
+    /// An integer, entry k of the integers among the literals whose address the caller passes
+    /// ([`merge`](crate::codegen::tile::merge)). x86-64 only.
+    IntLiteral(u32),
     /// a + immediate.
     AddImm(i32),
     /// a + b.

@@ -44,8 +44,9 @@ pub(super) trait Machine {
     }
     /// The code of an allocated function.
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Code>;
-    /// A function that passes literals to a function with [`Op::Literal`]; `None` if the machine has none.
-    fn stub(&self, _: &[Number]) -> Option<Stub> {
+    /// A function that passes literals to a function with [`Op::Literal`] and [`Op::IntLiteral`]; `None` if
+    /// the machine does not have these.
+    fn stub(&self, _: &[Number], _: &[i64]) -> Option<Stub> {
         None
     }
     /// Bytes of an instruction, about.

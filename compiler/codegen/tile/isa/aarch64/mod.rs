@@ -56,8 +56,8 @@ impl Machine for Aarch64 {
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Code> {
         encode::encode(f, out)
     }
-    fn stub(&self, literals: &[Number]) -> Option<Stub> {
-        Some(encode::stub(literals))
+    fn stub(&self, literals: &[Number], integers: &[i64]) -> Option<Stub> {
+        integers.is_empty().then(|| encode::stub(literals))
     }
     fn has_op(&self, op: Op) -> bool {
         table::has_op(op)

@@ -424,6 +424,7 @@ pub(super) fn has_op(op: Op) -> bool {
             form != crate::codegen::tile::ir::Form::NearU8
         }
         Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot2 | Op::UnzipBlocks { .. } => false,
+        Op::IntLiteral(_) => false,
         // Only as an expansion, which selection performs.
         Op::MulBytes { bytes: Bytes::Mixed, .. }
         | Op::AddMulBytes { bytes: Bytes::Mixed, .. }

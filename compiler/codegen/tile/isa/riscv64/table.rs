@@ -381,6 +381,7 @@ pub(super) fn has_op(op: Op) -> bool {
         | Op::LoadIndexed(f) => !matches!(f, Form::F16 | Form::NearU8),
         Op::Table(_)
         | Op::Literal(..)
+        | Op::IntLiteral(_)
         | Op::LaneNumbers(_)
         | Op::LoadFirst(..)
         | Op::StoreFirst(..)

@@ -94,18 +94,27 @@ pub(super) fn passed(w: Width, k: u32, each: bool) -> MemoryOperand {
     MemoryOperand::with_base_displ_size_bcst_seg(base, i64::from(k) * entry(w) as i64, 1, each, none)
 }
 
+/// Integer `k` of the literals that a stub passes: they are in front of the others, in descending order.
+pub(super) fn passed_integer(k: u32) -> MemoryOperand {
+    MemoryOperand::with_base_displ(Register::RAX + LITERALS as u32, -8 * (i64::from(k) + 1))
+}
+
 /// A function that passes literals to another one, which follow its code.
-pub(super) fn stub(w: Width, literals: &[Number]) -> Stub {
+pub(super) fn stub(w: Width, literals: &[Number], integers: &[i64]) -> Stub {
     let size = entry(w);
-    let first = size.max(16);
+    let align = if literals.is_empty() { 8 } else { size };
+    let first = (12 + 8 * integers.len()).next_multiple_of(align);
     // lea r11, [rip + literals]; jmp
-    let mut bytes = vec![0x4c, 0x8d, 0x1d, first as u8 - 7, 0, 0, 0, 0xe9];
-    bytes.resize(first, 0);
+    let mut bytes = vec![0x4c, 0x8d, 0x1d];
+    bytes.extend((first as u32 - 7).to_le_bytes());
+    bytes.push(0xe9);
+    bytes.resize(first - 8 * integers.len(), 0);
+    integers.iter().rev().for_each(|x| bytes.extend(x.to_le_bytes()));
     for x in literals {
         let x: Vec<u8> = x.vector().iter().flat_map(|w| w.to_le_bytes()).collect();
         bytes.extend(x.iter().cycle().take(size));
     }
-    Stub { bytes, jump: 8, kind: Reloc::X86CallPCRel4, addend: -4, align: first as u64 }
+    Stub { bytes, jump: 8, kind: Reloc::X86CallPCRel4, addend: -4, align: align.max(16) as u64 }
 }
 
 impl Emit<'_> {
@@ -239,9 +248,13 @@ impl Emit<'_> {
             }
             Op::BranchLess(imm) => {
                 let x = get_gpr64(self.reg(al[0])).unwrap_or(iced_x86::code_asm::rax);
-                match imm {
-                    Some(k) => self.a.cmp(x, k)?,
-                    None => {
+                match (imm, n.literal) {
+                    (Some(k), _) => self.a.cmp(x, k)?,
+                    (None, Some(than)) => {
+                        let than = self.beside(than)?;
+                        self.add(Instruction::with2(Opcode::Cmp_r64_rm64, self.reg(al[0]), than))?;
+                    }
+                    (None, None) => {
                         let y = get_gpr64(self.reg(al[1])).unwrap_or(iced_x86::code_asm::rax);
                         self.a.cmp(x, y)?;
                     }
@@ -293,13 +306,14 @@ impl Emit<'_> {
             _ => Ok(()),
         }
     }
-    /// A broadcast constant as a memory operand.
+    /// A broadcast constant, or an integer that is passed, as a memory operand.
     pub(super) fn beside(&mut self, x: Literal) -> std::result::Result<MemoryOperand, IcedError> {
         let wide = self.width == Width::Avx512;
         let words = match x {
             Literal::Word(x) => vec![x],
             Literal::Long(x) => vec![x as u32, (x >> 32) as u32],
             Literal::Passed(k, _) => return Ok(passed(self.width, k, wide)),
+            Literal::Integer(k) => return Ok(passed_integer(k)),
         };
         let n = if wide { 1 } else { self.width.lanes() as usize / words.len() };
         let l = self.literal(words.repeat(n));

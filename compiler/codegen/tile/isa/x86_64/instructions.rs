@@ -1,6 +1,6 @@
 //! Encodes the operations of a block.
 
-use super::encode::{Emit, column, passed};
+use super::encode::{Emit, column, passed, passed_integer};
 use super::table::{self, Row};
 use crate::codegen::tile::ir::{Bin, Bits, Bytes, Form, Node, Number, Op, Pred, Un, Width};
 use iced_x86::code_asm::{dword_ptr, get_k, get_ymm, get_zmm, qword_ptr, word_ptr};
@@ -59,6 +59,7 @@ impl Emit<'_> {
             Op::Args | Op::Fma { .. } | Op::Jump | Op::BranchLess(_) | Op::Ret | Op::RetAny => Ok(()),
             Op::StackArg(_)
             | Op::Int(_)
+            | Op::IntLiteral(_)
             | Op::AddImm(_)
             | Op::Add
             | Op::AndImm(_)
@@ -135,11 +136,15 @@ impl Emit<'_> {
             Op::AddImm(k) => {
                 Instruction::with2(Code::Lea_r64_m, p.d, MemoryOperand::with_base_displ(p.r[0], i64::from(k)))
             }
-            Op::Add => Instruction::with2(
-                Code::Lea_r64_m,
-                p.d,
-                MemoryOperand::with_base_index_scale_displ_size(p.r[0], p.r[1], 1, 0, 0),
-            ),
+            Op::IntLiteral(k) => Instruction::with2(Code::Mov_r64_rm64, p.d, passed_integer(k)),
+            Op::Add => match p.folded {
+                Some(m) => Instruction::with2(Code::Add_r64_rm64, p.d, m),
+                None => Instruction::with2(
+                    Code::Lea_r64_m,
+                    p.d,
+                    MemoryOperand::with_base_index_scale_displ_size(p.r[0], p.r[1], 1, 0, 0),
+                ),
+            },
             Op::AndImm(k) => Instruction::with2(Code::And_rm64_imm32, p.d, k),
             Op::Lesser | Op::Greater => {
                 self.add(Instruction::with2(Code::Cmp_r64_rm64, p.d, p.r[1]))?;

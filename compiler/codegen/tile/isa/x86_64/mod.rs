@@ -38,8 +38,8 @@ impl Machine for X86 {
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Code> {
         encode::encode(self.0, f, out)
     }
-    fn stub(&self, literals: &[Number]) -> Option<Stub> {
-        Some(encode::stub(self.0, literals))
+    fn stub(&self, literals: &[Number], integers: &[i64]) -> Option<Stub> {
+        Some(encode::stub(self.0, literals, integers))
     }
     fn instruction(&self) -> usize {
         6

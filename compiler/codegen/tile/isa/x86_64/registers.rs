@@ -32,11 +32,10 @@ pub(super) fn env(f: &Func) -> MachineEnv {
     let set = |r: &[usize], c| r.iter().fold(PRegSet::empty(), |s, i| s.with(PReg::new(*i, c)));
     let vectors: Vec<usize> = (0..f.width.registers()).collect();
     let none = PRegSet::empty();
-    let is_passed = f
-        .blocks
-        .iter()
-        .flat_map(|b| &b.nodes)
-        .any(|n| matches!(n.op, Op::Literal(..)) || matches!(n.literal, Some(Literal::Passed(..))));
+    let is_passed = f.blocks.iter().flat_map(|b| &b.nodes).any(|n| {
+        matches!(n.op, Op::Literal(..) | Op::IntLiteral(_))
+            || matches!(n.literal, Some(Literal::Passed(..) | Literal::Integer(_)))
+    });
     let free: &[usize] = if is_passed { &FREE[..FREE.len() - 1] } else { &FREE };
     MachineEnv {
         preferred_regs_by_class: [
@@ -112,6 +111,8 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
     if let Some(d) = n.def {
         o.push(match n.op {
             Op::Quotient => Operand::reg_fixed_def(reg(d), PReg::new(RAX, RegClass::Int)),
+            // An addition of an operand in memory overwrites the other one.
+            Op::Add if n.literal.is_some() => Operand::reg_reuse_def(reg(d), 0),
             Op::Fma231 { .. }
             | Op::Fma213 { .. }
             | Op::Dot(_)
