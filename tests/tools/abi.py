@@ -250,7 +250,7 @@ class Model:
                 outs.append(arrays[t.aliases_input])
                 continue
             outs.append(np.full(shape, "", object) if t.dtype == STRING else np.zeros(shape, DTYPES[t.dtype]))
-        ws = aligned(size.value)
+        ws = first = aligned(size.value)
         pin = (ct.c_void_p * max(1, len(arrays)))(*[ct.addressof(a) if isinstance(a, Value) else ct.addressof(a[0]) if isinstance(a, tuple) else a.ctypes.data for a in arrays])
         # Packed outputs begin with all bits set: what follows the last element must be written, too.
         packed = {k: np.full(-(-a.size * PACKED[t.dtype] // 8), 255, np.uint8) for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype in PACKED and not t.kind}
@@ -261,18 +261,31 @@ class Model:
         full = list(outs)
         out_dims = (ct.c_void_p * max(1, len(lists)))(*[ct.addressof(r) if r is not None else None for r in lists])
 
+        def settings(exec_, fault):
+            """`exec_` with the size of the workspace, which may be more than `workspace_for` told."""
+            e = Exec(ct.sizeof(Exec))
+            if exec_:
+                ct.memmove(ct.byref(e), exec_, min(ct.sizeof(e), ct.c_size_t.from_address(exec_).value))
+                e.struct_size = ct.sizeof(e)
+            # A size of 0 would say nothing.
+            e.workspace_size, e.fault = max(ws.size, 1), ct.pointer(fault)
+            return e
+
+        def arguments(exec_=None):
+            """What `call` takes, for loops outside Python."""
+            if run.workspace is not first:
+                run.settings = settings(exec_, Fault(check=0xffffffff))
+                exec_ = ct.addressof(run.settings)
+            return [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), ct.addressof(out_dims), w, ws.ctypes.data, exec_]
+
         def run(exec_=None):
             nonlocal ws
             while True:
                 for r, room in zip(lists, rooms):
                     if r is not None:
                         r[:] = room
-                e, fault = Exec(ct.sizeof(Exec)), Fault(check=0xffffffff)
-                if exec_:
-                    ct.memmove(ct.byref(e), exec_, min(ct.sizeof(e), ct.c_size_t.from_address(exec_).value))
-                    e.struct_size = ct.sizeof(e)
-                # A size of 0 would say nothing.
-                e.workspace_size, e.fault = max(ws.size, 1), ct.pointer(fault)
+                fault = Fault(check=0xffffffff)
+                e = settings(exec_, fault)
                 rc = self.info.call(pin, pout, dims, out_dims, w, ws.ctypes.data, ct.addressof(e))
                 if not grow or rc != 4 or fault.workspace_size <= ws.size:
                     break
@@ -298,6 +311,5 @@ class Model:
                 outs[k][...] = unpack(data, bits, outs[k].shape)
         run.keep = (values, arrays, dims, self, full, lists, strings)
         run.inputs, run.workspace = arrays, ws
-        # What `call` takes, for loops outside Python.
-        run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), ct.addressof(out_dims), w, ws.ctypes.data, exec_]
+        run.arguments = arguments
         return run, outs
