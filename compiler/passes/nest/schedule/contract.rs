@@ -26,7 +26,7 @@ use crate::sym::{Answer, Dim, Sym};
 use crate::target::{Caps, Dot, Facts};
 use crate::tensor::ElemType;
 use loops::{collapse_columns, collapse_rows, joined, split_phases};
-pub(crate) use panels::{Columns, ConstPanels, Packed, Packing, constant_panels, packing};
+pub(crate) use panels::{Columns, ConstPanels, Packed, Packing, constant_panels, fills_vectors, packing};
 
 /// The vector properties of a level for a kind of product.
 fn facts_of(product: ProductKind, facts: Facts) -> Facts {
@@ -138,6 +138,10 @@ impl Axes {
         let columns = Columns { n, extent, nr };
         let facts = facts_of_tiles(p.product, facts);
         Some(Axes { p, columns, batch, rows, row, several, most, facts })
+    }
+    /// True if only run time knows the number of rows.
+    pub fn has_run_time_rows(&self) -> bool {
+        self.row.is_some_and(|r| r.1.as_const().is_none())
     }
     /// Tiles that read B as `packing` says.
     pub fn tiled(self, m: &mut Module, request: &Request, packing: Packing) -> Tiled {

@@ -6,7 +6,7 @@ use crate::nest::Module;
 use crate::passes::nest::analysis::form::{Form, ProductKind};
 use crate::passes::nest::analysis::machine::L1;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Axes, Packing};
+use crate::passes::nest::schedule::contract::{Axes, Packing, fills_vectors};
 use crate::passes::nest::schedule::{Plan, Request, tiles};
 use crate::sym::Dim;
 use crate::target::Facts;
@@ -34,7 +34,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         return None;
     }
     let once = axes.most <= tiles::rows_of_panel(columns.nr, axes.most, facts);
-    let few = extent.as_const().is_none() && axes.most <= most_rows(facts);
+    let unknown = axes.has_run_time_rows() || extent.as_const().is_none();
+    let few = unknown && axes.most <= most_rows(facts);
     let bytes = columns.nr * i64::from(m.bufs[p.b.0].ty.bytes()?);
     let stays = extent.as_const().and_then(|n| n.checked_mul(bytes)).is_some_and(|strip| strip <= STRIP);
     (once || few || axes.most <= ROWS && stays)
@@ -45,11 +46,11 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
 /// is a run-time value.
 pub(crate) fn whole_vectors(columns: Dim, product: ProductKind, facts: Facts) -> bool {
     let masked = facts.caps.masks && columns.as_const().is_none() && product == ProductKind::Fma;
-    masked || columns.modulo(i64::from(facts.lanes)).as_const() == Some(0)
+    masked || fills_vectors(columns, facts)
 }
 
-/// Maximum rows that are few if only run time knows how many there are, and how long the sums: reading B in
-/// place twice costs less than packing it.
+/// Maximum rows that are few if only run time knows how many there are, or how long the sums are: reading B
+/// in place twice costs less than packing it.
 pub(crate) fn most_rows(facts: Facts) -> i64 {
     2 * tiles::rows_of_panel(2 * i64::from(facts.lanes), i64::MAX, facts)
 }

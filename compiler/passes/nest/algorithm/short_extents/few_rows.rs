@@ -4,7 +4,7 @@
 
 use super::Version;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Math, Module};
-use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends, peel};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, peel};
 use crate::passes::nest::analysis::shape::{fresh_regs, nested, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::along_sum::FEW_COLUMNS;
@@ -26,12 +26,13 @@ pub(super) struct Few {
 pub(super) fn of(m: &Module, c: &Contraction, facts: &Facts) -> Option<Few> {
     let (out, at) = c.store().filter(|_| is_of_computed(m, c))?;
     let column = unit_stride_var(m, out, &at, &c.loops)?;
-    let (a, b) = if c.is_only_of_b(column) { (&c.a, &c.b) } else { (&c.b, &c.a) };
+    let swapped = !c.is_only_of_b(column);
+    let b = if swapped { &c.a } else { &c.b };
     let columns = c.loops.iter().find(|l| l.0 == column).map_or(Dim::constant(1), |l| l.1);
     if stride(m, b.0, &b.1, column) == Some(1) && whole_vectors(columns, c.product, *facts) {
-        return few_of(m, c, (&a.1, &b.1), true, most_rows(*facts));
+        return few_of(m, c, swapped, true, most_rows(*facts));
     }
-    sums_run_along(m, c).then(|| few_of(m, c, (&a.1, &b.1), false, FEW_COLUMNS))?
+    sums_run_along(m, c).then(|| few_of(m, c, swapped, false, FEW_COLUMNS))?
 }
 
 /// True for a product of two computed matrices of floats.
@@ -51,11 +52,11 @@ pub(super) fn sums_run_along(m: &Module, c: &Contraction) -> bool {
     both && is_of_computed(m, c) && c.product == ProductKind::Fma && m.math != Math::Strict
 }
 
-/// The only loop that the first of two operands depends on, and not the other, if run time knows how long
-/// it is.
-fn few_of(m: &Module, c: &Contraction, (at, other): (&[Dim], &[Dim]), one: bool, most: i64) -> Option<Few> {
-    let own = |s: Sym| depends(at, s) && !depends(other, s);
-    let mut loops = c.loops.iter().filter(|l| own(l.0) && l.1.as_const() != Some(1));
+/// The only loop that A depends on, and not B (if `swapped`, B and not A), if only run time knows how long it
+/// is.
+fn few_of(m: &Module, c: &Contraction, swapped: bool, one: bool, most: i64) -> Option<Few> {
+    let is_row = |s: Sym| if swapped { c.is_only_of_b(s) } else { c.is_only_of_a(s) };
+    let mut loops = c.loops.iter().filter(|l| is_row(l.0) && l.1.as_const() != Some(1));
     let (Some((var, extent)), None) = (loops.next().copied(), loops.next()) else { return None };
     if extent.as_const().is_some() || m.syms.has_loops(extent) {
         return None;

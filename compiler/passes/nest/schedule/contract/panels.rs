@@ -193,7 +193,7 @@ pub(crate) fn packing(
 pub(super) const MASKED_ROWS: i64 = 28;
 
 /// True if columns are whole vectors.
-fn fills_vectors(extent: Dim, facts: Facts) -> bool {
+pub(crate) fn fills_vectors(extent: Dim, facts: Facts) -> bool {
     extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
 }
 
