@@ -14,7 +14,7 @@ mod few_rows;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Layout, LoopKind, Module, Stmt, visit};
-use crate::passes::nest::analysis::form::{Elements, Form, ParNest, first_store, peel};
+use crate::passes::nest::analysis::form::{Contraction, Elements, Form, ParNest, first_store, peel};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{fresh_regs, nested, substitute};
 use crate::passes::nest::analysis::strides::stride;
@@ -88,9 +88,13 @@ fn versions_of(m: &mut Module, k: Kernel, facts: &Facts) -> Vec<Version> {
             found.push((symbol, values));
         }
     }
-    let each = found.into_iter().flat_map(|(s, values)| values.into_iter().map(move |n| (s, n)));
+    let each = found.iter().flat_map(|(s, values)| values.iter().map(move |n| (*s, *n)));
     let mut versions: Vec<Version> = each.map(|of| specialize(m, k, of)).collect();
-    let few = m.kernels[k].body.form().contraction().and_then(|c| few_rows::of(m, c, facts));
+    let product = m.kernels[k].body.form().contraction().cloned();
+    // Versions by value replace one for few rows.
+    let by_value = |c: &Contraction| found.iter().any(|f| few_rows::counted_by(c) == Some(f.0));
+    let product = product.filter(|c| !(by_value(c) && few_rows::sums_run_along(m, c)));
+    let few = product.and_then(|c| few_rows::of(m, &c, facts));
     versions.extend(few.map(|rows| rows.versions(m, k)).unwrap_or_default());
     versions
 }
@@ -134,10 +138,13 @@ fn joins(m: &mut Module, mut nest: ParNest, var: Sym) -> bool {
     collapse(m, &mut nest, var).is_some()
 }
 
-/// The sizes that strides of a kernel depend on.
+/// The sizes that strides of a kernel depend on, and the number of rows whose sums run along vectors.
 fn symbols(m: &Module, k: Kernel) -> BTreeSet<Sym> {
     let mut out = BTreeSet::new();
-    visit::accesses(&m.kernels[k].body, &mut |buf, at| out.extend(m.linear(buf, at).syms()));
+    let body = &m.kernels[k].body;
+    visit::accesses(body, &mut |buf, at| out.extend(m.linear(buf, at).syms()));
+    let product = body.form().contraction().filter(|c| few_rows::sums_run_along(m, c));
+    out.extend(product.and_then(few_rows::counted_by));
     out.retain(|s| m.syms.loop_range(*s).is_none());
     out
 }
@@ -182,8 +189,11 @@ impl Candidate<'_> {
             return false;
         }
         match body.form() {
-            // Few columns: vectors run along the sum.
-            Form::Contraction(c) => n > 1 && along && few_rows::sums_run_along(self.m, c),
+            // Few columns, or few rows: vectors run along the sum, and serve all of them.
+            Form::Contraction(c) => {
+                (n > 1 && along || few_rows::counted_by(c) == Some(self.symbol))
+                    && few_rows::sums_run_along(self.m, c)
+            }
             Form::Map(_) => n > 1 && self.gains_map(n),
             Form::RowReduction(rows) if rows.elements().any(Elements::stores) => {
                 self.gains_down(n) || n == 1 && self.gains_single()

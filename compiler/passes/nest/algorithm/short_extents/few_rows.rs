@@ -1,6 +1,6 @@
 //! Versions of products of two computed matrices for few rows, if only run time knows the number of rows. The
 //! schedule packs the other matrix for many rows, which loads and stores each of its elements; for few rows,
-//! it reads the matrix in place.
+//! it reads the matrix in place. Rows of several loops are one loop in the versions.
 
 use super::Version;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, Math, Module};
@@ -8,13 +8,16 @@ use crate::passes::nest::analysis::form::{Contraction, ProductKind, peel};
 use crate::passes::nest::analysis::shape::{fresh_regs, nested, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::along_sum::FEW_COLUMNS;
+use crate::passes::nest::schedule::contract::loops::collapse_rows;
 use crate::passes::nest::schedule::few_rows::{most_rows, whole_vectors};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
-/// A loop over rows that has versions for few of them.
+/// Loops over rows that have versions for few of them.
 pub(super) struct Few {
-    var: Sym,
+    /// Contiguous ones in A and in the result.
+    rows: Vec<(Sym, Dim)>,
+    /// Their number.
     extent: Dim,
     /// A version for one.
     one: bool,
@@ -23,7 +26,7 @@ pub(super) struct Few {
 }
 
 /// The rows of a product for few of which a schedule reads the other matrix in place.
-pub(super) fn of(m: &Module, c: &Contraction, facts: &Facts) -> Option<Few> {
+pub(super) fn of(m: &mut Module, c: &Contraction, facts: &Facts) -> Option<Few> {
     let (out, at) = c.store().filter(|_| is_of_computed(m, c))?;
     let column = unit_stride_var(m, out, &at, &c.loops)?;
     let swapped = !c.is_only_of_b(column);
@@ -52,18 +55,36 @@ pub(super) fn sums_run_along(m: &Module, c: &Contraction) -> bool {
     both && is_of_computed(m, c) && c.product == ProductKind::Fma && m.math != Math::Strict
 }
 
-/// The only loop that A depends on, and not B (if `swapped`, B and not A), if only run time knows how long it
-/// is.
-fn few_of(m: &Module, c: &Contraction, swapped: bool, one: bool, most: i64) -> Option<Few> {
-    let is_row = |s: Sym| if swapped { c.is_only_of_b(s) } else { c.is_only_of_a(s) };
-    let mut loops = c.loops.iter().filter(|l| is_row(l.0) && l.1.as_const() != Some(1));
-    let (Some((var, extent)), None) = (loops.next().copied(), loops.next()) else { return None };
+/// The symbol that is the number of rows of A, the first operand.
+pub(super) fn counted_by(c: &Contraction) -> Option<Sym> {
+    let mut rows = c.loops.iter().filter(|l| c.is_only_of_a(l.0) && l.1.as_const() != Some(1));
+    let (first, others) = (rows.next()?, rows.next());
+    first.1.as_sym().filter(|_| others.is_none())
+}
+
+/// The loops that A depends on, and not B (if `swapped`, B and not A), if memory is contiguous across them and
+/// only run time knows how many rows they are.
+fn few_of(m: &mut Module, c: &Contraction, swapped: bool, one: bool, most: i64) -> Option<Few> {
+    let mut c = c.clone();
+    if swapped {
+        std::mem::swap(&mut c.a, &mut c.b);
+    }
+    let is_row = |l: &(Sym, Dim)| c.is_only_of_a(l.0) && l.1.as_const() != Some(1);
+    let rows: Vec<(Sym, Dim)> = c.loops.iter().copied().filter(is_row).collect();
+    let column = c.loops.iter().find(|l| c.is_only_of_b(l.0)).map(|l| l.0);
+    let mut joined = rows.clone();
+    if let (2.., Some(column)) = (rows.len(), column) {
+        collapse_rows(m, &mut c, &mut joined, column);
+    }
+    let [(_, extent)] = joined[..] else { return None };
     if extent.as_const().is_some() || m.syms.has_loops(extent) {
         return None;
     }
     let range = m.syms.range(extent);
     let varies = range.hi.is_none_or(|hi| hi > most) && range.lo.is_none_or(|lo| lo <= most);
-    varies.then_some(Few { var, extent, one, most })
+    // A multiple of a known number is not one.
+    let one = one && rows.iter().all(|l| l.1.as_const().is_none());
+    varies.then_some(Few { rows, extent, one, most })
 }
 
 impl Few {
@@ -82,10 +103,17 @@ impl Few {
     fn version(&self, m: &mut Module, k: Kernel, rows: Dim, suffix: &str) -> Kernel {
         let mut nest = peel(&m.kernels[k].body);
         let row = m.syms.loop_var("m", Dim::constant(0), rows);
-        for l in nest.loops.iter_mut().filter(|l| l.0 == self.var) {
-            *l = (row, rows);
+        let mut values: Vec<(Sym, Dim)> = vec![];
+        let mut left = Dim::sym(row);
+        for (i, (var, extent)) in self.rows.iter().enumerate().rev() {
+            values.push((*var, if i == 0 { left } else { left.modulo(*extent) }));
+            left = left.floor_div(*extent);
         }
-        let inner = substitute(m, nest.body, &|s| (s == self.var).then(|| row.into()));
+        let of_row = |s: Sym| values.iter().find(|v| v.0 == s).map(|v| v.1);
+        let first = nest.loops.iter().position(|l| of_row(l.0).is_some());
+        nest.loops.insert(first.unwrap_or(0), (row, rows));
+        nest.loops.retain(|l| of_row(l.0).is_none());
+        let inner = substitute(m, nest.body, &of_row);
         let body = nested(m, &nest.loops, inner);
         let body = fresh_regs(m, &body);
         let data = &m.kernels[k];
