@@ -42,6 +42,8 @@ const STEP_ALONG_ROW: i64 = 25;
 const ROW_OVERHEAD: i64 = 8;
 /// The row that stands for those of run-time length: its last vector is partial.
 pub(crate) const UNKNOWN_ROW: i64 = 36;
+/// The same for the only spatial dimension: signals are longer than the rows of images.
+const UNKNOWN_SIGNAL: i64 = 160;
 
 /// The same with vectors along the output channels, `channels` of them in a group. The result is transposed
 /// into planes, and so is the image, unless lanes read it in `planes`. Constants are those of a comparison of
@@ -82,7 +84,8 @@ pub(crate) fn fuller_row(m: &Module, c: &Contraction, planes: bool) -> Option<(S
         && !depends(&c.b.1, var)
         && stride(m, c.a.0, &c.a.1, var) == Some(1)
         && !is_depthwise(&c.loops, &c.a.1, &c.b.1);
-    let length = row.1.as_const().unwrap_or(UNKNOWN_ROW).max(1);
+    let assumed = if m.bufs[out].dims.len() == 3 { UNKNOWN_SIGNAL } else { UNKNOWN_ROW };
+    let length = row.1.as_const().unwrap_or(assumed).max(1);
     let along_row = STEP_ALONG_ROW * (whole(length) + ROW_OVERHEAD) / length;
     let along_channels = along_channels(m, c, channels, out, planes)?;
     (fits && along_row < along_channels).then_some(row)

@@ -148,13 +148,13 @@ impl Line {
         };
         order.into_iter().filter(|d| *d != 0 && *d != self.axis).collect()
     }
-    /// Existing rows, as a share of the rows of all groups: the mean of `SIZES` for a run-time number.
+    /// Existing rows, as a share of those that are computed: of all groups, or of all tiles for a run-time
+    /// number, with the mean of `SIZES`.
     fn used(&self, m: &Module) -> f64 {
-        let size = self.results() * self.tiles(m);
-        let of = |y: i64| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0);
+        let of = |y: i64, size: i64| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0);
         match self.y.1.as_const() {
-            Some(y) => of(y),
-            None => SIZES.map(of).iter().sum::<f64>() / SIZES.len() as f64,
+            Some(y) => of(y, self.results() * self.tiles(m)),
+            None => SIZES.map(|y| of(y, self.results())).iter().sum::<f64>() / SIZES.len() as f64,
         }
     }
     /// Time of the direct sum divided by that of the transform.
@@ -185,12 +185,12 @@ impl Line {
     /// The condition on a run-time number of rows under which the transform is faster; `None` if it is in
     /// all images of ordinary size.
     fn pays(&self, m: &Module) -> Option<Expr> {
-        let (rows, tiles, gain) = (self.y.1, self.tiles(m), self.full_gain(m));
-        if rows.as_const().is_some() || tiles == 1 && gain * USED >= self.least {
+        let (rows, gain) = (self.y.1, self.full_gain(m));
+        if rows.as_const().is_some() || self.tiles(m) == 1 && gain * USED >= self.least {
             return None;
         }
         // The gain for the share of rows that exist, in percent.
-        let all = rows.ceil_div(self.results() * tiles) * (self.results() * tiles);
+        let all = rows.ceil_div(self.results()) * self.results();
         let percent = |x: f64| (x * 100.0) as i64;
         Some(Expr::cmp_index(BinOp::Ge, rows * percent(gain), all * percent(self.least)))
     }
@@ -269,22 +269,21 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let first = i.modulo(groups) * size;
+            // The last group has fewer tiles; those beyond a known number repeat the last tile instead, so
+            // that the number of rows of the products is known.
+            let count = match (all.as_const(), size) {
+                (None, 2..) => kb.m.syms.simplify((all - first).min(size)),
+                _ => Dim::constant(size),
+            };
+            let whole = all.as_const().is_none_or(|n| n % size == 0);
             let at = |t: Dim| At {
                 image: i.floor_div(groups),
-                tile: if all.modulo(size).as_const() == Some(0) {
-                    first + t
-                } else {
-                    (first + t).min(all - 1)
-                },
+                tile: if whole { first + t } else { (first + t).min(all - 1) },
                 all,
             };
-            kb.nest(LoopKind::Seq, &[Dim::constant(size)], |kb, t| {
-                input(kb, l, &kept, &at(t[0]), v, [slot, t[0]])
-            });
-            products(kb, l, &kept, (v, u, mm), slot, size);
-            kb.nest(LoopKind::Seq, &[Dim::constant(size)], |kb, t| {
-                output(kb, l, &at(t[0]), mm, [slot, t[0]])
-            });
+            kb.nest(LoopKind::Seq, &[count], |kb, t| input(kb, l, &kept, &at(t[0]), v, [slot, t[0]]));
+            products(kb, l, &kept, (v, u, mm), slot, count);
+            kb.nest(LoopKind::Seq, &[count], |kb, t| output(kb, l, &at(t[0]), mm, [slot, t[0]]));
         });
     });
     m.kernels[id].work = (sums * l.products()).floor_div(4 * l.results());
@@ -338,9 +337,9 @@ fn products(
     kept: &[usize],
     (v, u, m): (Buf, Buf, Buf),
     slot: Dim,
-    tiles: i64,
+    tiles: Dim,
 ) {
-    let extents: Vec<Dim> = [Dim::constant(l.products()), Dim::constant(tiles)]
+    let extents: Vec<Dim> = [Dim::constant(l.products()), tiles]
         .into_iter()
         .chain(l.others.iter().map(|o| o.1))
         .chain([Dim::constant(l.k.1)])
