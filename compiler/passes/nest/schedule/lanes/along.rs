@@ -348,8 +348,7 @@ impl Along {
             }),
             How::Blocks(side) => {
                 let body = short_rows(nest.body);
-                let alone = extent.as_const().is_none();
-                let body = if alone { body.into_iter().map(short_taps).collect() } else { body };
+                let body = if side == 1 { body.into_iter().map(short_taps).collect() } else { body };
                 side_by_side(m, body, (var, extent), (lanes, side), halves)
             }
             How::Staged(staging) => return staging.apply(m, &nest, var, lanes),
@@ -453,7 +452,8 @@ fn steps(s: &Stmt, which: Steps) -> i64 {
 /// Unrolls short loops of a single vector: innermost loops, and short loops around them. Nothing else hides
 /// the loop overhead.
 fn short_taps(s: Stmt) -> Stmt {
-    const MOST: i64 = 4;
+    /// Maximum unrolled steps: those of a window of three by three.
+    const MOST: i64 = 9;
     match s {
         Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
             let body: Vec<Stmt> = body.into_iter().map(short_taps).collect();
