@@ -151,7 +151,9 @@ impl Abreast {
         let copies = short.unwrap_or(1);
         let read = all.rows_read(var, loops.last().map(|l| l.0), copies);
         let outer = &loops[..loops.len() - usize::from(short.is_some())];
-        let block = if known { None } else { outer.iter().rposition(linear) };
+        // Without indices, rows share positions only, which are not worth pointers in memory.
+        let fits = !all.indices.is_empty() || read <= READ;
+        let block = if known || !fits { None } else { outer.iter().rposition(linear) };
         let most = (LOADS / (copies * loads)).min(READ / read);
         let together = if m.optimize.may_grow() { most.clamp(1, WRITTEN_OUT) } else { 1 };
         Abreast { block, together, short, moves: moves && !known }
