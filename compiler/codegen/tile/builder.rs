@@ -374,6 +374,18 @@ impl Builder {
     pub(super) fn shuffle(&mut self, op: Op, a: Value, b: Value) -> Value {
         self.value(op, &[a, b], None, Class::Vector)
     }
+    /// The lanes of a vector, or of two, by number: those of the second follow those of the first.
+    pub(super) fn permuted(&mut self, places: Value, lower: Value, upper: Option<Value>) -> Value {
+        let Some(upper) = upper else { return self.bin(Bin::Permute, places, lower) };
+        if self.has(Op::Permute2) {
+            return self.vector(Op::Permute2, &[lower, places, upper], None);
+        }
+        // Numbers beyond a vector wrap to its beginning.
+        let [lower, upper] = [lower, upper].map(|v| self.bin(Bin::Permute, places, v));
+        let lanes = self.bits(self.lanes());
+        let behind = self.icmp(Pred::Le, lanes, places, Bits::B32);
+        self.select(behind, upper, lower, Bits::B32)
+    }
     /// a * b + c.
     pub fn fma_of(&mut self, a: Value, b: Value, c: Value, bits: Bits) -> Value {
         self.value(Op::Fma { neg: false, bits }, &[a, b, c], None, Class::Vector)

@@ -170,6 +170,7 @@ names!(Op {
     "zip" Zip { bits, upper }
     "unzip" Unzip { odd }
     "unzip_blocks" UnzipBlocks { odd }
+    "permute2" Permute2
     "dot2" Dot2
     "cmp" Cmp(pred, bits)
     "icmp" ICmp(pred, bits)

@@ -360,6 +360,9 @@ pub enum Op {
         /// Odd numbers.
         odd: bool,
     },
+    /// Selects 32-bit lanes of the first and the third argument by the lanes of the second: numbers from that
+    /// of lanes on are those of the third. It overwrites the first. 512 bits only.
+    Permute2,
     /// c + the products of two pairs of bf16, the upper ones first.
     Dot2,
     /// Compares floats.

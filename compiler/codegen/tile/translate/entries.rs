@@ -35,13 +35,15 @@ impl Translate<'_> {
         };
         let place = self.value(place)?.v;
         let lower = self.part_of(buf, 0, count.min(lanes))?;
-        let mut v = self.b.bin(Bin::Permute, place, lower);
-        if count > lanes {
-            let upper = self.part_of(buf, lanes, count - lanes)?;
-            let upper = self.b.bin(Bin::Permute, place, upper);
-            let is_upper = self.is_upper(place, bits);
-            v = self.b.select(is_upper, upper, v, Bits::B32);
-        }
+        let upper = if count > lanes { Some(self.part_of(buf, lanes, count - lanes)?) } else { None };
+        let v = match upper {
+            Some(upper) if !self.b.has(Op::Permute2) => {
+                let [lower, upper] = [lower, upper].map(|v| self.b.bin(Bin::Permute, place, v));
+                let is_upper = self.is_upper(place, bits);
+                self.b.select(is_upper, upper, lower, Bits::B32)
+            }
+            upper => self.b.permuted(place, lower, upper),
+        };
         Ok(Some(Val { v, ty: ElemType::F32 }))
     }
     /// The mask of the lanes whose position is in the second vector; only `bits` bits of a position are

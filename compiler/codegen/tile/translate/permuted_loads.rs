@@ -285,10 +285,11 @@ impl Translate<'_> {
         mut all: Option<Value>,
     ) -> Fit<Option<Value>> {
         const FAR: &str = "a load that steps too far";
-        let (mem, lanes) = (self.mem(a)?, i64::from(self.b.lanes()));
+        let mem = self.mem(a)?;
         let shuffle = [false, true].into_iter().find(|odd| {
             self.b.has(Op::Unzip { odd: *odd }) && all.is_none() && is_every_second(parts, u8::from(*odd))
         });
+        let mut loaded: Vec<(&Part, Value)> = vec![];
         for w in parts {
             let bytes = w
                 .first
@@ -309,17 +310,12 @@ impl Translate<'_> {
                 all = Some(self.b.permute_into(all, v?, &w.lanes));
                 continue;
             }
-            // Inactive lanes of a permutation are chosen so that the indices of all parts are equal for
-            // equidistant elements.
-            let mut from = [0u8; 16];
-            for (p, other) in parts.iter().flat_map(|p| p.lanes.iter().map(move |l| (p, l))) {
-                if let Some(f) = from.get_mut(other.0 as usize) {
-                    *f = (p.first + i64::from(other.1) - w.first).rem_euclid(lanes) as u8;
-                }
-            }
-            let chosen = w.lanes.iter().fold(0u32, |c, (lane, _)| c | 1u32.checked_shl(*lane).unwrap_or(0));
-            let from = self.b.lane_numbers(from);
-            let v = self.b.bin(Bin::Permute, from, v?);
+            loaded.push((w, v?));
+        }
+        let pairs = self.b.has(Op::Permute2);
+        for of in loaded.chunks(if pairs { 2 } else { 1 }) {
+            let [lower, upper @ ..] = of else { continue };
+            let (v, chosen) = self.permuted_parts(parts, *lower, upper.first().copied());
             all = Some(match all {
                 None => v,
                 Some(before) => {
@@ -329,6 +325,36 @@ impl Translate<'_> {
             });
         }
         Ok(all)
+    }
+    /// The lanes of a loaded part, or of two of all `parts`, in their places, and the bits of these lanes.
+    fn permuted_parts(
+        &mut self,
+        parts: &[Part],
+        lower: (&Part, Value),
+        upper: Option<(&Part, Value)>,
+    ) -> (Value, u32) {
+        let lanes = i64::from(self.b.lanes());
+        let all = if upper.is_some() { 2 * lanes } else { lanes };
+        let mut from = [0u8; 16];
+        let mut put = |lane: u32, number: i64| {
+            if let Some(f) = from.get_mut(lane as usize) {
+                *f = number.rem_euclid(all) as u8;
+            }
+        };
+        // Inactive lanes of a permutation are chosen so that the indices of all parts are equal for equidistant
+        // elements.
+        for (p, (lane, place)) in parts.iter().flat_map(|p| p.lanes.iter().map(move |l| (p, l))) {
+            put(*lane, p.first + i64::from(*place) - lower.0.first);
+        }
+        let mut chosen = 0u32;
+        for (i, (w, _)) in (0..).zip([Some(lower), upper].into_iter().flatten()) {
+            for (lane, place) in &w.lanes {
+                put(*lane, i * lanes + i64::from(*place));
+                chosen |= 1u32.checked_shl(*lane).unwrap_or(0);
+            }
+        }
+        let from = self.b.lane_numbers(from);
+        (self.b.permuted(from, lower.1, upper.map(|w| w.1)), chosen)
     }
     /// Elements in a few planes at a run-time distance, at constant offsets in each: an image whose channels
     /// are the phases of a row.

@@ -51,7 +51,7 @@ impl Translate<'_> {
             }
         };
         let two = window.growth(lane, lanes).is_none_or(|n| n >= lanes);
-        let mut all: Option<Value> = None;
+        let mut parts: Vec<Value> = vec![];
         for part in 0..1 + i64::from(two) {
             let begin = self.b.next_value();
             let numbers = self.b.iota();
@@ -61,17 +61,10 @@ impl Translate<'_> {
             let needed = self.b.icmp(Pred::Le, numbers, last, Bits::B32);
             let disp = (part * lanes) as i32 * form.bytes() as i32;
             let v = self.load_neighbours(a, form, Mem::at(base, disp), Some(needed));
-            // Indices beyond a vector wrap to its beginning.
-            let v = self.b.bin(Bin::Permute, places, v?);
-            all = Some(match all {
-                None => v,
-                Some(before) => {
-                    let behind = self.b.icmp(Pred::Le, here, places, Bits::B32);
-                    self.b.select(behind, v, before, Bits::B32)
-                }
-            });
+            parts.push(v?);
         }
-        all.ok_or("a vector without lanes")
+        let first = *parts.first().ok_or("a vector without lanes")?;
+        Ok(self.b.permuted(places, first, parts.get(1).copied()))
     }
     /// The position of the first lane, the offsets of all lanes, and the offset of the last active lane,
     /// broadcast. Other rows of an image share these.

@@ -423,7 +423,8 @@ pub(super) fn has_op(op: Op) -> bool {
         Op::LoadFirst(form, _) | Op::StoreFirst(form, _) | Op::Load(form) | Op::Store(form) => {
             form != crate::codegen::tile::ir::Form::NearU8
         }
-        Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot2 | Op::UnzipBlocks { .. } => false,
+        Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } => false,
+        Op::Dot2 | Op::Permute2 | Op::UnzipBlocks { .. } => false,
         Op::IntLiteral(_) => false,
         // Only as an expansion, which selection performs.
         Op::MulBytes { bytes: Bytes::Mixed, .. }

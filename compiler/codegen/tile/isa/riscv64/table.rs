@@ -390,6 +390,7 @@ pub(super) fn has_op(op: Op) -> bool {
         | Op::Scatter(_)
         | Op::Dot(_)
         | Op::Dot2
+        | Op::Permute2
         | Op::DotLane { .. }
         | Op::Dot8 { .. }
         | Op::MatrixDot { .. }

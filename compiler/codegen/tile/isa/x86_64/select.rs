@@ -64,7 +64,12 @@ pub(super) fn forms(blocks: &mut [Block], lane: Bits, each: bool) {
                     }
                 }
                 Op::Store(_) | Op::StoreScalar(_) | Op::StoreLane(..) | Op::Scatter(_) => loads.clear(),
-                Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot(_) | Op::Dot2
+                Op::Bin(..)
+                | Op::Fma231 { .. }
+                | Op::Fma213 { .. }
+                | Op::Dot(_)
+                | Op::Dot2
+                | Op::Permute2
                     if b.nodes[i].literal.is_none() =>
                 {
                     let of_lanes = lanes(b.nodes[i].op) == Some(lane);
@@ -98,7 +103,7 @@ pub(super) fn forms(blocks: &mut [Block], lane: Bits, each: bool) {
 /// The bits of the lanes of an operation whose memory operand may be one element for all lanes.
 fn lanes(op: Op) -> Option<Bits> {
     match op {
-        Op::Dot(_) | Op::Dot2 => Some(Bits::B32),
+        Op::Dot(_) | Op::Dot2 | Op::Permute2 => Some(Bits::B32),
         Op::Fma231 { bits, .. } | Op::Fma213 { bits, .. } => Some(bits),
         // They read whole vectors at any length.
         Op::Bin(Bin::MulAddPairs | Bin::MulAddBytes | Bin::AddWords, _) => None,

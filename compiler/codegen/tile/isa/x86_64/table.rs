@@ -244,6 +244,8 @@ pub(super) const DOT: Row = row!(VEX_Vpdpbusd_ymm_ymm_ymmm256 EVEX_Vpdpbusd_zmm_
 
 /// Sums of two products of bf16.
 pub(super) const DOT2: Row = row!(INVALID EVEX_Vdpbf16ps_zmm_k1z_zmm_zmmm512b32);
+/// [`Op::Permute2`].
+pub(super) const PERMUTE2: Row = row!(INVALID EVEX_Vpermt2ps_zmm_k1z_zmm_zmmm512b32);
 
 /// Comparisons of floats.
 pub(super) fn cmp(bits: Bits) -> Row {
@@ -351,6 +353,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Un(op, bits) => un(op, bits).0[column],
         Op::UCmp(_, bits) => ucmp(bits)[column],
         Op::Dot2 => DOT2[column],
+        Op::Permute2 => PERMUTE2[column],
         // AVX-512 has masks.
         Op::LoadFirst(form, _) | Op::StoreFirst(form, _) => return column == 0 && form.bytes() < 4,
         Op::SelectInto(..) => return false,
