@@ -387,11 +387,11 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
-        name: "copy_small_floats",
+        name: "copy_bits",
         group: Group::Layout,
-        holds: "Kernels that only move floats below 32 bits move their bits.",
+        holds: "Kernels that only move floats below 32 bits, or booleans, move their bits.",
         why: "After all passes that know what these elements mean.",
-        run: |m, _| nest::layout::copy_small_floats::run(m),
+        run: |m, _| nest::layout::copy_bits::run(m),
         ..PER_LEVEL
     },
     NestPass {

@@ -1,5 +1,6 @@
-//! copy_small_floats: stores of small floats whose value is only loaded, selected and indexed copy bits. They
-//! access the buffers through views of integers of the same size, and are not converted to f32 and back.
+//! copy_bits: stores of small floats and of booleans whose value is only loaded, selected and indexed copy
+//! bits. They access the buffers through views of integers of the same size: floats are not converted to f32
+//! and back, and booleans move like bytes.
 
 use crate::diag::Result;
 use crate::nest::interp::to_storage;
@@ -23,9 +24,9 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
-/// The integer type of the size of a float that arithmetic converts.
+/// The integer type of the size of a boolean, or of a float that arithmetic converts.
 fn bits(t: ElemType) -> Option<ElemType> {
-    match (t.is_float() && t.compute() != t, t.bits()) {
+    match (t == ElemType::Bool || t.is_float() && t.compute() != t, t.bits()) {
         (true, 16) => Some(ElemType::U16),
         (true, 8) => Some(ElemType::U8),
         _ => None,
@@ -50,7 +51,7 @@ fn is_move(m: &Module, t: ElemType, e: &Expr, loads: &mut bool) -> bool {
     }
 }
 
-/// The view of a buffer of small floats as integers.
+/// The view of a buffer of such elements as integers.
 fn view(m: &mut Module, buf: Buf, views: &mut HashMap<Buf, Buf>) -> Buf {
     let d = &m.bufs[buf];
     let (Some(ty), dims, layout) = (bits(d.ty), d.dims.clone(), d.layout.clone()) else { return buf };
