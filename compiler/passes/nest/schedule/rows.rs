@@ -210,7 +210,9 @@ fn share_of_run_time_size(
         && let Some((var, hi)) = loops.pop()
     {
         let piece;
-        (piece, body) = in_pieces(m, (var, hi), ROWS.into(), body);
+        // Few rows, unless these are short.
+        let most = (Dim::constant(ENOUGH) - size.floor_div(16)).max(ROWS);
+        (piece, body) = in_pieces(m, (var, hi), most, body);
         inner = Some(piece);
         size = size * hi;
     }
