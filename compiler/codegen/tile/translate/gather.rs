@@ -154,6 +154,9 @@ impl Translate<'_> {
             mem = Mem::at(base, 0);
             return self.load_at(a, form, mem);
         }
+        if let Some(v) = self.load_reversed(a, form, mem)? {
+            return Ok(v);
+        }
         if self.b.has(Op::LoadIndexed(form)) {
             return self.load_at_indices(a, form, lane);
         }

@@ -258,6 +258,27 @@ impl Translate<'_> {
         self.mask = outer;
         v
     }
+    /// A reversed row of 64-bit elements: those that active lanes read, permuted. Lane 0 reads the last of them.
+    pub(super) fn load_reversed(&mut self, a: &Access, form: Form, mem: Mem) -> Fit<Option<Value>> {
+        let reversed = a.bound.is_empty() && a.lane == Some(-1) && form == Form::B64 && self.b.is_long();
+        if !reversed || !self.b.has(Op::Bin(Bin::Permute, Bits::B64)) {
+            return Ok(None);
+        }
+        let last = match (self.used_lanes(), self.lanes_left()) {
+            (Some(n), _) => self.b.int(i64::from(n) - 1),
+            (None, Some(n)) => self.b.add_imm(n, -1),
+            _ => return Ok(None),
+        };
+        let base = self.b.address(mem);
+        let before = self.b.mul_imm(last, -(form.bytes() as i32));
+        let first = self.b.add(base, before);
+        let v = self.load_neighbours(a, form, Mem::at(first, 0), self.mask)?;
+        let begin = self.b.next_value();
+        let (numbers, last) = (self.b.iota(), self.b.splat(last));
+        let places = self.index_op(Bin::ISub, last, numbers);
+        self.b.are_positions(begin);
+        Ok(Some(self.b.bin_of(Bin::Permute, places, v, Bits::B64)))
+    }
     /// The elements of lanes at constant offsets.
     pub(super) fn load_strided(&mut self, a: &Access, form: Form) -> Fit<Value> {
         let Some(parts) = self.vectors_of(a, form) else { return Err("lanes too far apart for shuffles") };

@@ -181,7 +181,9 @@ impl Candidate<'_> {
     /// True if a version for this value is cheaper.
     fn gains(&self, n: i64, facts: &Facts) -> bool {
         let body = &self.m.kernels[self.k].body;
-        let along = self.innermost.is_some_and(|l| l.1 == Dim::sym(self.symbol));
+        // A reversed row has an extent that no proof simplifies for every size.
+        let is_symbol = |d: Dim| (1..=MOST).all(|n| self.at(d, n).as_const() == Some(n));
+        let along = self.innermost.is_some_and(|l| is_symbol(l.1));
         if n == 1 && along && !self.joins && self.fills(body.form()) {
             return true;
         }
