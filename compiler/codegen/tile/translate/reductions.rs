@@ -10,8 +10,7 @@ impl Translate<'_> {
     pub(super) fn reductions(&mut self, e: &Expr) -> Fit<Option<Val>> {
         let Some((lane, op, accs)) = patterns::reductions_by_lane(e) else { return Ok(None) };
         let here = self.lane_sym() == Some(lane) && self.at_lane(lane, 0).as_const() == Some(0);
-        if !here || self.b.is_long() || accs.len() > self.b.lanes() as usize || !self.b.has(Op::SomeLanes(0))
-        {
+        if !here || accs.len() > self.b.lanes() as usize || !self.b.has(Op::SomeLanes(0)) {
             return Ok(None);
         }
         let accs = accs.into_iter().map(|(reg, at)| self.acc(reg, at)).collect::<Fit<Vec<Val>>>()?;
@@ -37,8 +36,7 @@ impl Translate<'_> {
         let (own, other) = match b {
             None => (a.v, a.v),
             Some(b) => {
-                let set = (0..32usize).filter(|l| l & k != 0).fold(0u32, |m, l| m | 1 << l);
-                let set = self.b.some_lanes(set & (u32::MAX >> (32 - self.b.lanes())));
+                let set = self.b.lanes_where(|l| l & k as u32 != 0);
                 (self.b.select(set, b.v, a.v, bits), self.b.select(set, a.v, b.v, bits))
             }
         };

@@ -123,9 +123,10 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
         (rows::describe(&steps), rows::apply(m, body, steps))
     };
     let scalars = nest.body.clone();
-    // Whether rows are interleaved may be a run-time decision: a row that is not interleaved has several
+    // Rows that are not interleaved, because they are long at run time or left over, have several
     // accumulators.
-    let several = (!lengths.is_empty()).then(|| {
+    let unknown = nest.loops.last().is_some_and(|l| l.1.as_const().is_none());
+    let several = (abreast > 1 && (unknown || !lengths.is_empty())).then(|| {
         let short = lengths.iter().map(|(n, most)| Expr::cmp_index(BinOp::Le, *n, *most));
         let cond = short.reduce(|a, b| Expr::bin(BinOp::And, a, b));
         (cond, row_of(m, &scalars, SUMS / abreast).1)

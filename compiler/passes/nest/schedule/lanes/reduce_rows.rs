@@ -14,15 +14,16 @@ use super::rows::{Bounds, LaneOf, RowLoop, one_loop, row_loop};
 use super::{Vectors, vector};
 use crate::nest::form::{self, Part, Rows};
 use crate::nest::{BinOp, Buf, Expr, Module, Reg, Stmt, visit};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::analysis::vectors::Needs;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Maximum elements of a row, and maximum vectors per lane: the rows of a block are read side by side, and
+/// Maximum bytes of a row, and maximum vectors per lane: the rows of a block are read side by side, and
 /// vectors of few lanes are reduced in few steps.
-const LONGEST: i64 = 128;
+const LONGEST: i64 = 512;
 const PER_LANE: i64 = 2;
 /// Vectors of a row of known length without a loop.
 const UNROLLED: i64 = 2;
@@ -53,9 +54,12 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
     let needs = Needs::of(m, &nest.body);
     let lanes = vectors.of(&needs).lanes;
     let fits = count.as_const().is_none_or(|n| n >= lanes) && 2 * lanes <= vectors.registers;
-    if needs.long || needs.conditional || !fits || !m.optimize.may_grow() {
+    // Rows of 64-bit elements are often shorter than a vector.
+    let long = !needs.long || vectors.caps.long_lanes && vectors.caps.masks;
+    if !long || needs.conditional || !fits || !m.optimize.may_grow() {
         return None;
     }
+    let bits = if needs.long { 64 } else { 32 };
     // Rows that two blocks have in common are computed twice.
     let read: Vec<Buf> = visit::loads(&nest.body).into_iter().map(|b| m.storage(b)).collect();
     let apart = visit::stores(&nest.body).iter().all(|b| !read.contains(&m.storage(*b)));
@@ -65,7 +69,7 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
     for p in &rows.parts {
         let Part::Once(s) = p else { continue };
         visit::each_store(std::slice::from_ref(s), &mut |buf, at| {
-            suits &= stride(m, buf, at, row) == Some(1) && m.bufs[buf].ty.bits() == 32;
+            suits &= stride(m, buf, at, row) == Some(1) && m.bufs[buf].ty.bits() == bits;
         });
         visit::each_load(std::slice::from_ref(s), &mut |buf, at| suits &= beside(buf, at));
         visit::walk_exprs(std::slice::from_ref(s), &mut |e| match e {
@@ -75,7 +79,7 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
         });
         suits &= !matches!(s, Stmt::Let { .. });
     }
-    let longest = LONGEST.min(PER_LANE * lanes * lanes);
+    let longest = (8 * LONGEST / i64::from(bits)).min(PER_LANE * lanes * lanes);
     let (mut loops, mut short): (Vec<RowLoop>, Vec<Expr>) = (vec![], vec![]);
     for e in rows.elements() {
         let (var, hi, body) = match e.loops[..] {
@@ -83,7 +87,10 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
             _ => one_loop(m, &e.statement())?,
         };
         let one = row_loop(m, var, hi, &body, vectors, Bounds { sums: 1, least })?;
-        let word = |r: &(Reg, BinOp)| matches!(m.regs[r.0].ty, ElemType::F32 | ElemType::I32);
+        let word = |r: &(Reg, BinOp)| match m.regs[r.0].ty {
+            ElemType::F32 | ElemType::I32 => !needs.long,
+            ty => needs.long && lanes64::is(ty),
+        };
         suits &= !one.reductions.is_empty() && !e.stores() && one.reductions.iter().all(word);
         suits &= !reads_rows(&body, &one.reductions) && !hi.contains(row);
         visit::each_load(&body, &mut |buf, at| suits &= matches!(stride(m, buf, at, var), Some(0 | 1)));
