@@ -7,6 +7,7 @@ mod body;
 mod indexed;
 mod operands;
 mod peel_edges;
+mod periodic_rows;
 pub(crate) mod permuted_loads;
 mod reduce_rows;
 mod rows;

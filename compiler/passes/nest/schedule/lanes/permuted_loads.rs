@@ -6,11 +6,12 @@
 //! (`codegen/tile/translate/windows.rs`).
 
 use super::body::{once, renamed};
+use super::periodic_rows::Periodic;
 use super::rows_abreast::{self, Indices, Rows, RowsInside};
 use super::{Vectors, fused, indexed};
 use crate::nest::form::{Stored, stored};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
-use crate::passes::nest::analysis::shape::{ParNest, in_one, loop_like};
+use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, in_one, loop_like, parallel};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::clamps::Inside;
 use crate::sym::{Dim, Sym, SymTable};
@@ -183,6 +184,13 @@ impl Pieces {
         extent: Dim,
         (loops, outside): (&mut Vec<(Sym, Dim)>, Indices),
     ) -> Vec<Stmt> {
+        if let Some(rows) = Periodic::of(m, &row, extent, (loops.as_slice(), outside)) {
+            let (blocks, body) = rows.apply(m, self, row, extent);
+            loops.pop();
+            loops.push(blocks);
+            // A block is a task: pieces of several would be too large.
+            return parallel(m, &std::mem::take(loops), body);
+        }
         let Pieces::Windows { .. } = self else { return self.apply(m, &row, extent) };
         let place = (row.var, extent);
         let RowsInside { body, rows, most } =
@@ -195,7 +203,7 @@ impl Pieces {
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, extent, most), then, els }]
     }
     /// Emits the map over rows of this extent.
-    fn apply(&self, m: &mut Module, row: &Row, extent: Dim) -> Vec<Stmt> {
+    pub fn apply(&self, m: &mut Module, row: &Row, extent: Dim) -> Vec<Stmt> {
         let lanes = row.lanes;
         let mut out = vec![];
         match *self {
@@ -203,15 +211,15 @@ impl Pieces {
                 let extent = extent.as_const().unwrap_or_default();
                 let whole = extent / lanes;
                 if count > 0 {
-                    out.push(row.vector(m, Dim::constant(0), lanes.into()));
+                    out.extend(row.vector(m, Dim::constant(0), lanes.into()));
                     let c = m.syms.loop_var("c", Dim::constant(0), Dim::constant(count));
-                    out.push(Stmt::seq(c, count, row.piece(m, c, vectors, 1)));
+                    out.push(Stmt::seq(c, count, row.piece(m, c.into(), vectors, 1)));
                 }
                 for c in whole - rest..whole {
-                    out.push(row.vector(m, Dim::constant(c * lanes), lanes.into()));
+                    out.extend(row.vector(m, Dim::constant(c * lanes), lanes.into()));
                 }
                 if extent % lanes != 0 {
-                    out.push(row.vector(m, Dim::constant(whole * lanes), (extent % lanes).into()));
+                    out.extend(row.vector(m, Dim::constant(whole * lanes), (extent % lanes).into()));
                 }
             }
             Pieces::Windows { vectors } => {
@@ -225,7 +233,10 @@ impl Pieces {
                     let n = if vectors == 1 { rest } else { (rest - v * lanes).max(0).min(lanes) };
                     let vector = row.vector(m, (count * vectors + v) * lanes, n);
                     // Rows side by side share the mask of their last vectors.
-                    out.push(if !row.abreast.is_empty() { once(m, n.min(1), vec![vector]) } else { vector });
+                    match row.abreast.is_empty() {
+                        true => out.extend(vector),
+                        false => out.push(once(m, n.min(1), vector)),
+                    }
                 }
             }
         }
@@ -249,13 +260,21 @@ pub(super) struct Row<'a> {
 
 impl Row<'_> {
     /// The `n` elements from `first` on, in all rows that are side by side.
-    fn vector(&self, m: &mut Module, first: Dim, n: Dim) -> Stmt {
-        let (zero, vector) = (Dim::constant(0), self.one(m, first, n));
-        self.abreast.iter().rev().fold(vector, |body, (row, rows, kind)| {
+    fn vector(&self, m: &mut Module, first: Dim, n: Dim) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let mut body = vec![self.one(m, first, n)];
+        for (row, rows, kind) in self.abreast.iter().rev() {
+            if *kind == LoopKind::Unroll
+                && let Some(copies) = unclamped_copies(m, &body, *row, *rows)
+            {
+                body = copies;
+                continue;
+            }
             let var = loop_like(m, *row, zero, *rows);
-            let body = vec![body.subst(&|s| (s == *row).then(|| Dim::sym(var)))];
-            Stmt::For { kind: *kind, var, lo: zero, hi: *rows, body }
-        })
+            let inside = body.into_iter().map(|s| s.subst(&|s| (s == *row).then(|| Dim::sym(var)))).collect();
+            body = vec![Stmt::For { kind: *kind, var, lo: zero, hi: *rows, body: inside }];
+        }
+        body
     }
     /// The same for one row.
     fn one(&self, m: &mut Module, first: Dim, n: Dim) -> Stmt {
@@ -265,31 +284,60 @@ impl Row<'_> {
         Stmt::vector(self.lanes, l, n, body)
     }
     /// The vectors of piece `c`, from vector `before` of the row on.
-    fn piece(&self, m: &mut Module, c: Sym, vectors: i64, before: i64) -> Vec<Stmt> {
-        let first = |v: i64| (Dim::sym(c) * vectors + before + v) * self.lanes;
-        (0..vectors).map(|v| self.vector(m, first(v), self.lanes.into())).collect()
+    fn piece(&self, m: &mut Module, c: Dim, vectors: i64, before: i64) -> Vec<Stmt> {
+        let first = |v: i64| (c * vectors + before + v) * self.lanes;
+        (0..vectors).flat_map(|v| self.vector(m, first(v), self.lanes.into())).collect()
     }
     /// `count` pieces of a row of run-time length. Only the first and the last ones read clamped positions:
     /// in all others, the shuffles are known.
     fn windows(&self, m: &mut Module, vectors: i64, count: Dim) -> Vec<Stmt> {
         let zero = Dim::constant(0);
         let c = m.syms.loop_var("c", zero, count);
-        let clamped = self.piece(m, c, vectors, 0);
+        let clamped = self.piece(m, c.into(), vectors, 0);
         let mut inside = Inside { first: zero, end: count };
         let plain: Vec<Stmt> = clamped.iter().map(|s| unclamped(s, c, &mut inside)).collect();
         if m.optimize == Optimize::Size || plain == clamped {
             return vec![Stmt::seq(c, count, clamped)];
         }
         let first = m.syms.simplify(inside.first.min(count));
-        let end = m.syms.simplify(inside.end.min(count).max(first));
-        let mut pieces = |lo: Dim, hi: Dim, body: Option<Vec<Stmt>>| {
-            let v = m.syms.loop_var("c", lo, hi);
-            let body = body.unwrap_or_else(|| self.piece(m, v, vectors, 0));
-            let body = body.into_iter().map(|s| s.subst(&|s| (s == c).then(|| Dim::sym(v)))).collect();
-            Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body }
-        };
-        vec![pieces(zero, first, None), pieces(first, end, Some(plain)), pieces(end, count, None)]
+        let last = m.syms.simplify(inside.end.min(count));
+        let end = m.syms.simplify(last.max(first));
+        let v = m.syms.loop_var("c", first, end);
+        let plain = plain.into_iter().map(|s| s.subst(&|s| (s == c).then(|| Dim::sym(v)))).collect();
+        let inner = Stmt::For { kind: LoopKind::Seq, var: v, lo: first, hi: end, body: plain };
+        // A single piece at an edge has positions that do not change in loops around it.
+        let few = [(zero, first), (last, count)].map(|(lo, hi)| m.syms.is_nonneg(lo + 1 - hi));
+        let before = self.edge(m, vectors, (zero, first), few[0].then_some(zero));
+        vec![before, inner, self.edge(m, vectors, (end, count), few[1].then_some(count - 1))]
     }
+    /// The pieces `lo..hi`, which read clamped positions; `only`: there is at most this one.
+    fn edge(&self, m: &mut Module, vectors: i64, (lo, hi): (Dim, Dim), only: Option<Dim>) -> Stmt {
+        let v = m.syms.loop_var("c", lo, hi);
+        let body = self.piece(m, v.into(), vectors, 0);
+        let Some(only) = only else { return Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body } };
+        let body = body.into_iter().map(|s| s.subst(&|s| (s == v).then_some(only))).collect();
+        once(m, hi - lo, body)
+    }
+}
+
+/// The iterations of an unrolled loop, if positions of some of them need no clamps: those then share elements
+/// that they read at the same positions.
+fn unclamped_copies(m: &mut Module, body: &[Stmt], row: Sym, rows: Dim) -> Option<Vec<Stmt>> {
+    let mut clamped = false;
+    visit::each_load(body, &mut |_, at| clamped |= at.iter().any(|d| rows_abreast::is_clamped(*d, row)));
+    if !clamped {
+        return None;
+    }
+    let at = |i: i64| -> Vec<Stmt> {
+        body.iter().cloned().map(|s| s.subst(&|s| (s == row).then(|| Dim::constant(i)))).collect()
+    };
+    let copies: Vec<Vec<Stmt>> = (0..rows.as_const()?).map(at).collect();
+    let simple = |s: &Stmt| s.clone().map_dims(&mut |d| m.syms.simplify(d));
+    let simplified: Vec<Vec<Stmt>> = copies.iter().map(|c| c.iter().map(simple).collect()).collect();
+    if simplified == copies {
+        return None;
+    }
+    Some(simplified.into_iter().flat_map(|c| fresh_regs(m, &c)).collect())
 }
 
 /// A vector of piece `c` without clamps; see [`Dim::unclamped`].

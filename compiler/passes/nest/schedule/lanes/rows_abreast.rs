@@ -60,11 +60,11 @@ pub(super) struct RowsInside {
 
 /// What a map reads and stores.
 #[derive(Default)]
-struct Accesses<'a> {
+pub(super) struct Accesses<'a> {
     /// Positions of a result and of constants.
-    fixed: Vec<Dim>,
+    pub fixed: Vec<Dim>,
     /// Positions of other loads.
-    loads: Vec<Dim>,
+    pub loads: Vec<Dim>,
     /// Expressions in which it is no address.
     others: Vec<Dim>,
     /// Values of indices.
@@ -72,7 +72,7 @@ struct Accesses<'a> {
 }
 
 impl<'a> Accesses<'a> {
-    fn new(m: &Module, body: &'a [Stmt], outside: Indices<'a>) -> Option<Accesses<'a>> {
+    pub fn new(m: &Module, body: &'a [Stmt], outside: Indices<'a>) -> Option<Accesses<'a>> {
         let [Stmt::Store { buf, at, value }] = body else { return None };
         let mut all = Accesses { fixed: vec![m.linear(*buf, at)], ..Accesses::default() };
         all.indices.extend(outside.iter().map(|o| &o.1));
@@ -92,11 +92,11 @@ impl<'a> Accesses<'a> {
         Some(all)
     }
     /// True if a loop variable is part of addresses only.
-    fn addresses_only(&self, s: Sym) -> bool {
+    pub fn addresses_only(&self, s: Sym) -> bool {
         !self.others.iter().any(|d| d.contains(s)) && !self.indices.iter().any(|e| lanes64::depends(e, s))
     }
     /// True for a copy whose lanes read at known distances: rows share what they read, and nothing else.
-    fn copies_at_known_distances(&self, var: Sym) -> bool {
+    pub fn copies_at_known_distances(&self, var: Sym) -> bool {
         self.loads.len() == 1 && self.indices.is_empty() && !self.loads.iter().any(|d| is_clamped(*d, var))
     }
     fn are_linear(&self, s: Sym) -> bool {
@@ -121,7 +121,7 @@ impl<'a> Accesses<'a> {
 }
 
 /// True for a position with a minimum or a maximum of what depends on a variable: the edge of an image.
-fn is_clamped(d: Dim, var: Sym) -> bool {
+pub(super) fn is_clamped(d: Dim, var: Sym) -> bool {
     let View::Sum { terms, .. } = d.view() else { return false };
     let of_var = |v: &[Dim]| v.iter().any(|d| d.contains(var));
     terms.iter().flat_map(|t| &t.1).any(|a| matches!(a, Atom::Min(v) | Atom::Max(v) if of_var(v)))
