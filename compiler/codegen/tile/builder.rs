@@ -274,7 +274,7 @@ impl Builder {
     pub(super) fn some_lanes(&mut self, x: u32) -> Value {
         self.constant(Op::SomeLanes(x), Class::Mask)
     }
-    /// The constant mask of the lanes with these numbers. Masks in vector registers have bits for 32-bit lanes.
+    /// The constant mask of the lanes with these numbers. Masks in vectors have bits for lanes of 32 bits.
     pub(super) fn lanes_where(&mut self, set: impl Fn(u32) -> bool) -> Value {
         let parts = if self.f.long && self.f.width.masks_are_vectors() { 2 } else { 1 };
         let bits = (0..parts * self.lanes()).filter(|i| set(i / parts)).fold(0, |m, i| m | 1 << i);

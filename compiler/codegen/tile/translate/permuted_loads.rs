@@ -258,7 +258,7 @@ impl Translate<'_> {
         self.mask = outer;
         v
     }
-    /// A reversed row of 64-bit elements: those that active lanes read, permuted. Lane 0 reads the last of them.
+    /// A reversed row of 64-bit elements: those that active lanes read, permuted. Lane 0 reads the last one.
     pub(super) fn load_reversed(&mut self, a: &Access, form: Form, mem: Mem) -> Fit<Option<Value>> {
         let reversed = a.bound.is_empty() && a.lane == Some(-1) && form == Form::B64 && self.b.is_long();
         if !reversed || !self.b.has(Op::Bin(Bin::Permute, Bits::B64)) {
