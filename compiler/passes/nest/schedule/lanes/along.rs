@@ -35,8 +35,19 @@ pub(super) struct Along {
     blocks: Vec<Block>,
     /// Rows of a window in one tile.
     window: Option<WindowRows>,
-    /// Half a vector loads fewer vectors of memory.
-    halves: bool,
+    last: Last,
+}
+
+/// The code of the vectors behind the blocks of a row of run-time length, the last of which is partial.
+#[derive(Clone, Copy, PartialEq)]
+enum Last {
+    /// One vector at a time, and the partial one.
+    Single,
+    /// The same, and another one for a partial vector of at most half the lanes, which loads fewer vectors of
+    /// memory.
+    Halves,
+    /// A block for each number of vectors: single ones would wait for their additions.
+    Blocks,
 }
 
 /// The sequence of the vectors.
@@ -110,7 +121,7 @@ fn along(
     // Two or three elements are worth a vector if it can be masked.
     let least = match vectors.caps.masks {
         true if plain => 2,
-        true if !waits(&nest.body, Steps::Outer) => 3,
+        true if !waits(m, &nest.body, Steps::Outer) => 3,
         _ => 4,
     };
     let told = Some(extent).filter(|_| plain && vectors.caps.shuffles.are_known());
@@ -138,7 +149,7 @@ fn along(
         None if plain => of_map(m, &nest.body, (var, extent), pieces, vectors),
         None => match whole.then(|| stage_through_scratch::choose(m, &nest, var, lanes)).flatten() {
             Some(staging) => How::Staged(staging),
-            None => in_blocks(&nest.body, extent, lanes),
+            None => in_blocks(m, &nest.body, extent, vectors),
         },
     };
     let share = || rows_abreast::share_indices(m, &nest, (var, extent), &outside);
@@ -165,9 +176,14 @@ fn along(
     let most = m.syms.range(extent).hi.filter(|_| m.syms.has_loops(extent));
     let shown = most.map_or(extent, Dim::constant);
     let caps = vectors.caps;
-    let rows = nest.loops.len() > 1 && m.optimize.may_grow();
-    let halves = rows && caps.masks && caps.shuffles.are_known() && skips(m, &nest.body, var);
-    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, window, halves })
+    let rows = nest.loops.len() > 1;
+    let may_grow = m.optimize.may_grow() && caps.masks;
+    let last = match how {
+        How::Blocks(2..) if may_grow && !m.syms.has_loops(extent) => Last::Blocks,
+        _ if rows && may_grow && caps.shuffles.are_known() && skips(m, &nest.body, var) => Last::Halves,
+        _ => Last::Single,
+    };
+    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, window, last })
 }
 
 /// The sequence of the vectors of a map; `pieces`: elements of a task.
@@ -187,12 +203,15 @@ fn of_map(m: &Module, body: &[Stmt], row: (Sym, Dim), pieces: Option<i64>, vecto
 }
 
 /// The sequence of the vectors of sums.
-fn in_blocks(body: &[Stmt], extent: Dim, lanes: i64) -> How {
+fn in_blocks(m: &Module, body: &[Stmt], extent: Dim, vectors: Vectors) -> How {
+    let lanes = vectors.lanes;
     if body.iter().any(|s| matches!(s, Stmt::Let { .. })) {
         return How::Blocks(1);
     }
     let Some(elements) = extent.as_const() else {
-        return How::Blocks(if waits(body, Steps::Outer) { 4 } else { 1 });
+        // Long pieces of rows are read from memory faster.
+        let most = if vectors.registers >= MANY { ABREAST } else { FEW };
+        return How::Blocks(if waits(m, body, Steps::Outer) { most } else { 1 });
     };
     let side = [4, 2].into_iter().find(|c| elements % (lanes * c) == 0).unwrap_or(1);
     // A row of a few vectors is one block whose last vector is partial.
@@ -202,7 +221,7 @@ fn in_blocks(body: &[Stmt], extent: Dim, lanes: i64) -> How {
         return How::Row(vectors);
     }
     // Long reductions have as few passes as possible, of the same number of vectors.
-    if waits(body, Steps::Outer) {
+    if waits(m, body, Steps::Outer) {
         let passes = (vectors + ABREAST - 1) / ABREAST;
         return How::Blocks((vectors + passes - 1) / passes);
     }
@@ -231,7 +250,7 @@ fn interleaved(
     {
         return (how, vec![Block::of_two(row)]);
     }
-    if !waits(&nest.body, Steps::Nested) {
+    if !waits(m, &nest.body, Steps::Nested) {
         return (how, vec![]);
     }
     // Rows and results in place of adjacent vectors, which a row of run-time length may not have.
@@ -307,7 +326,7 @@ impl Along {
     }
     /// The nest in vectors.
     pub fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let Along { nest, var, extent, lanes, outside, how, blocks, window, halves, .. } = self;
+        let Along { nest, var, extent, lanes, outside, how, blocks, window, last, .. } = self;
         let zero = Dim::constant(0);
         let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
             vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
@@ -344,12 +363,12 @@ impl Along {
                 }
             }
             How::Blocks(side) if let Some(w) = window => w.apply(m, &nest.body, &mut others, |m, body| {
-                side_by_side(m, body, (var, extent), (lanes, side), halves)
+                side_by_side(m, body, (var, extent), (lanes, side), last)
             }),
             How::Blocks(side) => {
                 let body = short_rows(nest.body);
                 let body = if side == 1 { body.into_iter().map(short_taps).collect() } else { body };
-                side_by_side(m, body, (var, extent), (lanes, side), halves)
+                side_by_side(m, body, (var, extent), (lanes, side), last)
             }
             How::Staged(staging) => return staging.apply(m, &nest, var, lanes),
         };
@@ -359,60 +378,66 @@ impl Along {
     }
 }
 
-/// A row in blocks of `side` vectors, and the remainder: one block if its length is known, single vectors
-/// otherwise. `halves`: a last vector of at most half the lanes of unknown number has code of its own.
+/// A row in blocks of `side` vectors, and the remainder: one block if its length is known, otherwise a block
+/// of few vectors and those that `last` says.
 fn side_by_side(
     m: &mut Module,
     body: Vec<Stmt>,
     (var, extent): (Sym, Dim),
     (lanes, side): (i64, i64),
-    halves: bool,
+    last: Last,
 ) -> Vec<Stmt> {
-    let (zero, step) = (Dim::constant(0), lanes * side);
-    let blocks = extent.floor_div(step);
-    let rest = m.syms.simplify(extent.modulo(step));
+    let step = lanes * side;
     let nest_body = lets_as_accs(m, body);
-    let mut out = vec![];
-    if blocks.as_const() != Some(0) {
+    let of = |m: &mut Module, first: Dim, vectors: i64, last: Dim| {
         let body = fresh_regs(m, &nest_body);
-        let whole = (lanes, Dim::constant(lanes));
-        let b = m.syms.loop_var("c", zero, blocks);
-        let body = in_lanes(m, &body, var, Dim::sym(b) * step, side, whole);
-        out.push(Stmt::par(b, blocks, body));
-    }
+        in_lanes(m, &body, var, first, vectors, (lanes, last))
+    };
+    let mut out = vec![];
+    let mut whole_blocks = |m: &mut Module, (first, elements): (Dim, Dim), vectors: i64| {
+        let step = lanes * vectors;
+        let count = m.syms.simplify(elements.floor_div(step));
+        if count.as_const() != Some(0) {
+            let c = m.syms.loop_var("c", Dim::constant(0), count);
+            out.push(Stmt::par(c, count, of(m, first + Dim::sym(c) * step, vectors, lanes.into())));
+        }
+    };
+    let behind = |step: i64| (extent.floor_div(step) * step, extent.modulo(step));
+    whole_blocks(m, (Dim::constant(0), extent), side);
     // The rest of a row of known length is one block whose last vector may be partial.
-    if let Some(left) = rest.as_const() {
+    let (first, rest) = behind(step);
+    if let Some(left) = m.syms.simplify(rest).as_const() {
         if left > 0 {
             let vectors = (left + lanes - 1) / lanes;
-            let last = (lanes, Dim::constant(left - (vectors - 1) * lanes));
-            let body = fresh_regs(m, &nest_body);
-            out.extend(in_lanes(m, &body, var, blocks * step, vectors, last));
+            out.extend(of(m, first, vectors, Dim::constant(left - (vectors - 1) * lanes)));
         }
         return out;
     }
-    let (whole, rest) = if side > 1 {
-        (extent.floor_div(lanes) * lanes, m.syms.simplify(extent.modulo(lanes)))
-    } else {
-        (blocks * step, rest)
-    };
-    if whole != blocks * step {
-        let count = m.syms.simplify(extent.modulo(step).floor_div(lanes));
-        let s = m.syms.loop_var("c", zero, count);
-        let body = fresh_regs(m, &nest_body);
-        let first = blocks * step + Dim::sym(s) * lanes;
-        let body = in_lanes(m, &body, var, first, 1, (lanes, Dim::constant(lanes)));
-        out.push(Stmt::par(s, count, body));
+    if side > FEW {
+        whole_blocks(m, (first, rest), FEW);
     }
+    if last == Last::Blocks {
+        let (first, rest) = behind(lanes * side.min(FEW));
+        let number = rest.ceil_div(lanes);
+        for n in 1..=side.min(FEW) {
+            let exists = number.floor_div(n).min(1) - number.floor_div(n + 1).min(1);
+            let used = m.syms.simplify((rest - lanes * (n - 1)).max(1).min(lanes));
+            let block = of(m, first, n, used);
+            out.push(once(m, exists, block));
+        }
+        return out;
+    }
+    if side > 1 {
+        whole_blocks(m, behind(lanes * side.min(FEW)), 1);
+    }
+    let (whole, rest) = behind(lanes);
+    let rest = m.syms.simplify(rest);
     if rest.as_const() != Some(0) {
-        let last = |m: &mut Module, n: Dim| {
-            let body = fresh_regs(m, &nest_body);
-            in_lanes(m, &body, var, whole, 1, (lanes, n))
-        };
-        let body = last(m, rest);
-        let body = if halves && m.syms.le(rest, Dim::constant(lanes / 2)) != Answer::Yes {
+        let body = of(m, whole, 1, rest);
+        let body = if last == Last::Halves && m.syms.le(rest, Dim::constant(lanes / 2)) != Answer::Yes {
             let more = (rest + (lanes / 2 - 1)).floor_div(lanes);
             let few = m.syms.simplify(rest.min(lanes / 2));
-            let few = last(m, few);
+            let few = of(m, whole, 1, few);
             vec![once(m, more, body), once(m, Dim::constant(1) - more, few)]
         } else {
             body
@@ -424,6 +449,10 @@ fn side_by_side(
 
 /// Maximum vectors whose sums are abreast: two additions per cycle with a latency of four cycles.
 const ABREAST: i64 = 8;
+/// Vectors abreast in a row of run-time length, most of which may be a remainder.
+const FEW: i64 = 4;
+/// Registers that suffice for more of them.
+const MANY: i64 = 32;
 /// Steps of a reduction whose latency a single vector would expose.
 const LONG: i64 = 12;
 
@@ -437,16 +466,16 @@ enum Steps {
 }
 
 /// True for long reductions, whose latency a single vector would expose.
-fn waits(body: &[Stmt], which: Steps) -> bool {
-    body.iter().any(|s| steps(s, which) >= LONG)
+fn waits(m: &Module, body: &[Stmt], which: Steps) -> bool {
+    body.iter().any(|s| steps(m, s, which) >= LONG)
 }
 
-/// The steps of a statement; [`LONG`] if only run time knows them.
-fn steps(s: &Stmt, which: Steps) -> i64 {
+/// The steps of a statement at most; [`LONG`] if only run time knows them.
+fn steps(m: &Module, s: &Stmt, which: Steps) -> i64 {
     let Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. } = s else { return 1 };
-    let nested = body.iter().filter(|_| which == Steps::Nested).map(|s| steps(s, which));
+    let nested = body.iter().filter(|_| which == Steps::Nested).map(|s| steps(m, s, which));
     let inside = nested.max().unwrap_or(1);
-    (*hi - *lo).as_const().map_or(LONG, |n| n.saturating_mul(inside))
+    m.syms.range(*hi - *lo).hi.map_or(LONG, |n| n.saturating_mul(inside))
 }
 
 /// Unrolls short loops of a single vector: innermost loops, and short loops around them. Nothing else hides
