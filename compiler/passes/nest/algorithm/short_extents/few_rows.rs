@@ -55,11 +55,15 @@ pub(super) fn sums_run_along(m: &Module, c: &Contraction) -> bool {
     both && is_of_computed(m, c) && c.product == ProductKind::Fma && m.math != Math::Strict
 }
 
-/// The symbol that is the number of rows of A, the first operand.
+/// The loops over the rows of A, the first operand.
+fn rows_of(c: &Contraction) -> Vec<(Sym, Dim)> {
+    c.loops.iter().copied().filter(|l| c.is_only_of_a(l.0) && l.1.as_const() != Some(1)).collect()
+}
+
+/// The symbol that is the number of rows of A.
 pub(super) fn counted_by(c: &Contraction) -> Option<Sym> {
-    let mut rows = c.loops.iter().filter(|l| c.is_only_of_a(l.0) && l.1.as_const() != Some(1));
-    let (first, others) = (rows.next()?, rows.next());
-    first.1.as_sym().filter(|_| others.is_none())
+    let [(_, extent)] = rows_of(c)[..] else { return None };
+    extent.as_sym()
 }
 
 /// The loops that A depends on, and not B (if `swapped`, B and not A), if memory is contiguous across them and
@@ -69,8 +73,7 @@ fn few_of(m: &mut Module, c: &Contraction, swapped: bool, one: bool, most: i64) 
     if swapped {
         std::mem::swap(&mut c.a, &mut c.b);
     }
-    let is_row = |l: &(Sym, Dim)| c.is_only_of_a(l.0) && l.1.as_const() != Some(1);
-    let rows: Vec<(Sym, Dim)> = c.loops.iter().copied().filter(is_row).collect();
+    let rows = rows_of(&c);
     let column = c.loops.iter().find(|l| c.is_only_of_b(l.0)).map(|l| l.0);
     let mut joined = rows.clone();
     if let (2.., Some(column)) = (rows.len(), column) {
