@@ -134,10 +134,11 @@ impl Translate<'_> {
         }
     }
     /// Transposes by instructions that read two vectors: first squares of 128 bits by interleaving lanes,
-    /// then these squares as blocks.
+    /// then these squares as blocks. Rows that leave half of their blocks empty share a vector.
     fn interleave(&mut self, v: &mut [Value], count: usize, bits: Bits) {
         let side = if bits == Bits::B64 { 2 } else { 4 };
-        for square in v.chunks_mut(side) {
+        let mut rows = self.joined_rows(v, side, count.div_ceil(side));
+        for square in rows.chunks_mut(side) {
             if let [p, q, r, s] = *square {
                 let ([p, q], [r, s]) = (self.zip(Bits::B32, p, q), self.zip(Bits::B32, r, s));
                 square.copy_from_slice(&[p, r, q, s]);
@@ -147,9 +148,30 @@ impl Translate<'_> {
             }
         }
         for i in 0..side {
-            let column = v.iter().copied().skip(i).step_by(side).collect();
+            let column = rows.iter().copied().skip(i).step_by(side).collect();
             let blocks = self.transpose_blocks(column, count.saturating_sub(i).div_ceil(side));
             blocks.into_iter().enumerate().for_each(|(k, x)| v[k * side + i] = x);
+        }
+    }
+    /// As many rows in each vector as have space, if each row uses its first `used` blocks of 128 bits only:
+    /// rows k, k + `side` and so on in vector k of every `side` vectors.
+    fn joined_rows(&mut self, v: &[Value], side: usize, used: usize) -> Vec<Value> {
+        let pairs = v.chunks(2 * side).flat_map(|rows| (0..side).map(|k| (rows[k], rows[k + side])));
+        match (used, v.len() / side) {
+            (1, 2 | 4) => {
+                // The two rows are in the blocks with even indices, which the next step reads.
+                let op = Op::UnzipBlocks { odd: false };
+                let joined: Vec<_> = pairs.map(|(x, y)| self.shuffle(op, x, y)).collect();
+                self.joined_rows(&joined, side, used)
+            }
+            (2, 4) => {
+                let halves = std::array::from_fn(|i| (i % 8 + i / 8 * 16) as u8);
+                let (halves, zeros) = (self.b.lane_numbers(halves), self.zeros());
+                let join =
+                    |(x, y)| if (x, y) == (zeros, zeros) { x } else { self.b.permuted(halves, x, Some(y)) };
+                pairs.map(join).collect()
+            }
+            _ => v.to_vec(),
         }
     }
     fn zip(&mut self, bits: Bits, x: Value, y: Value) -> [Value; 2] {
