@@ -93,6 +93,7 @@ impl RowTiles<'_> {
     /// One tile of `mr` rows.
     fn one(&self, m: &mut Module, start: Start, mr: i64) -> Vec<Stmt> {
         let &RowTiles { p, t, part, prefetch } = self;
+        let prefetch = prefetch.filter(|a| a.pays(p, t, mr));
         Block { p, t, part, row: start.row, mr }.emit(m, prefetch.map(|a| a.at(start.pass)))
     }
     /// A loop over `tiles` tiles of one height.
