@@ -91,12 +91,13 @@ fn convolved(body: &[Stmt], single: Option<&Contraction>) -> Vec<Buf> {
     let slides =
         |d: &Dim| loops.iter().any(|l| d.contains(l.0) && !single.is_some_and(|c| depends(&c.b.1, l.0)));
     let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && slides(d));
-    // (In three dimensions that is a normalized row: there the last one stays innermost.)
+    // (One dimension, with or without others of one element, is a normalized row: it stays innermost.)
     let global = |at: &[Dim]| {
         at.len() >= 4
             && !reduces(&at[1])
             && !reduces(&at[0])
             && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0))
+            && at[2..].iter().filter(|d| reduces(d)).count() != 1
     };
     // 1x1: the channel is reduced, the rest only moves. The group of a channel is that of its weights.
     let of_group = |d: &Dim| {
