@@ -73,10 +73,15 @@ fn errors(cpu: &str, l: Layer) -> (f64, f64) {
     };
     let y = runner.run(&[onnxc::io_descriptors::Input::Array(input)]).expect("runs").remove(0).to_f64s();
     let (mut sum, mut off, mut most) = (0.0f64, 0.0f64, 0.0f64);
+    // Of many output channels, some are compared.
+    let step = out.div_ceil(64);
     for (i, y) in y.chunks_exact(out * side * side).enumerate() {
         let x = &x[i * c * side * side..];
         for (at, y) in y.iter().enumerate() {
             let (k, oy, ox) = (at / (side * side), at / side % side, at % side);
+            if k % step != 0 {
+                continue;
+            }
             let mut want = 0.0f64;
             for ci in 0..c {
                 for ky in 0..taps {
@@ -95,7 +100,7 @@ fn errors(cpu: &str, l: Layer) -> (f64, f64) {
             most = most.max(d.abs());
         }
     }
-    let count = (images * out * side * side) as f64;
+    let count = (images * out.div_ceil(step) * side * side) as f64;
     let rms = (sum / count).sqrt();
     ((off / count).sqrt() / rms, most / rms)
 }
@@ -103,7 +108,7 @@ fn errors(cpu: &str, l: Layer) -> (f64, f64) {
 #[test]
 fn errors_stay_within_their_bounds() {
     let layer = |images, c, out, side| Layer { images, c, out, side, taps: 3, fresh: false };
-    // Groups of several images: the last one has fewer.
+    // Transformed weights that are too large to be stored. Groups of several images: the last one has fewer.
     let fresh = |images, c, out, side| Layer { fresh: true, ..layer(images, c, out, side) };
     // Along one dimension: six rows of results with three taps, four with five.
     let line = |images, c, out, side, taps| Layer { taps, ..layer(images, c, out, side) };
@@ -111,8 +116,9 @@ fn errors_stay_within_their_bounds() {
         (layer(1, 16, 16, 14), 2e-6, 2.5e-5),
         (layer(1, 64, 16, 20), 4e-6, 6e-5),
         (layer(1, 256, 16, 13), 7e-6, 8e-5),
-        (fresh(5, 128, 64, 14), 7e-6, 8e-5),
-        (fresh(3, 128, 64, 7), 7e-6, 8e-5),
+        (layer(3, 128, 64, 7), 7e-6, 8e-5),
+        (fresh(5, 352, 352, 14), 9e-6, 1e-4),
+        (fresh(3, 352, 352, 7), 9e-6, 1e-4),
         (line(2, 8, 32, 18, 3), 1.1e-6, 1.3e-5),
         (line(2, 6, 16, 10, 5), 1.1e-6, 8e-6),
         (line(1, 32, 32, 21, 5), 2.2e-6, 1.6e-5),

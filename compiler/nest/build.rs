@@ -98,6 +98,10 @@ impl Module {
     pub fn is_constant(&self, b: Buf) -> bool {
         matches!(self.bufs[self.storage(b)].place, Place::Const(_))
     }
+    /// Bytes of all constants.
+    pub fn constant_bytes(&self) -> u64 {
+        self.bufs.values().map(|b| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 }).sum()
+    }
     /// The data of a constant of known size, in the order of the buffer's subscripts; of a view, all elements
     /// of the view.
     pub fn constant_data(&self, b: Buf) -> Option<&Arc<ConstData>> {

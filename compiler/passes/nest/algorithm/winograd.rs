@@ -13,15 +13,16 @@
 //!
 //! One parallel loop runs over groups of tiles and slices of output channels, so that V and M of a group stay
 //! in the cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of
-//! its own makes.
+//! its own makes. Of an image of run-time size, a slice is a panel of register tiles: products of many rows and
+//! of the last few then read the same U, in place.
 //!
 //! On levels with f16 arithmetic, `--math fast` computes layers whose weights are f16 by F(2x2, 3x3) with V,
 //! U and M of f16: 16 products of f16 for 4 results (`choice`).
 //!
-//! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model
-//! runs, block after block of input channels (`[slot][36][C / blocks][K / slices]`), and M is a sum over
-//! blocks; a group is then several images if these are small. While a block is multiplied, memory is asked
-//! for the weights of the next one.
+//! U is four times the weights. Where it would come from memory for a few tiles, because a cache cannot hold U
+//! of all layers, it is made while the model runs, block after block of input channels
+//! (`[slot][36][C / blocks][K / slices]`), and M is a sum over blocks; a group is then several images if these
+//! are small. While a block is multiplied, memory is asked for the weights of the next one.
 //!
 //! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all
 //! iterations of a task use one part (`nest`, rule 12).
@@ -45,14 +46,14 @@ use crate::diag::Result;
 use crate::nest::{Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::form::{Contraction, Convolution, ProductKind};
-use crate::passes::nest::analysis::machine::{L2, SLOTS, THREADS};
+use crate::passes::nest::analysis::machine::{L2, L3, SLOTS, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
 pub use choice::variant;
-use choice::{Direct, MOST_WEIGHTS, READ, ROW, TRANSFORM};
+use choice::{CACHED_READ, Direct, MOST_WEIGHTS, READ, ROW, TRANSFORM};
 use points::{Form, SQUARE};
 use std::sync::Arc;
 use transform::{input, output, packed, prefetch_weights, transformed, weights};
@@ -64,8 +65,8 @@ const NEAR_WEIGHTS: i64 = L2;
 /// Maximum tiles of a group if weights are transformed for each group: enough to make the transform a small
 /// part of the time, few enough for M of a slice to stay in the second-level cache.
 const FRESH_TILES: i64 = 64;
-/// Output channels of a slice in that case: a panel.
-const FRESH_WIDTH: i64 = 32;
+/// Output channels of a slice in that case, and of one of an image of run-time size: a panel.
+const PANEL: i64 = 32;
 /// Maximum input channels of a block in that case: U of a block is written and read in the second-level
 /// cache.
 const FRESH_BLOCK: i64 = 32;
@@ -80,13 +81,15 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     if level.facts.lanes == 1 || m.math == Math::Strict || !m.optimize.may_grow() {
         return Ok(());
     }
+    // U has four times the bytes of the weights.
+    let cached = 4 * m.constant_bytes() <= L3 as u64;
     let kernels = visit::calls(&m.driver);
     for k in kernels {
         let Some(parts) = m.form(k).contraction().filter(|p| p.product == ProductKind::Fma && !p.is_exact(m))
         else {
             continue;
         };
-        if let Some(l) = layer(m, parts).and_then(|l| choice::chosen(m, l, direct)) {
+        if let Some(l) = layer(m, parts, cached).and_then(|l| choice::chosen(m, l, direct)) {
             rewrite(m, k, &l);
         } else if let Some(l) = line::layer(m, parts, direct.speed(m, parts.b.0) as f64) {
             line::rewrite(m, k, &l);
@@ -103,6 +106,8 @@ struct Layer {
     form: Form,
     /// U, V and M are f16, and so are the products.
     halves: bool,
+    /// The third-level cache holds U of all layers of the model.
+    cached: bool,
     /// Batch, if there is such a loop.
     n: Option<(Sym, Dim)>,
     /// Output channels, rows, columns.
@@ -117,7 +122,7 @@ struct Layer {
     from: (i64, i64),
 }
 
-fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
+fn layer(m: &Module, p: &Contraction, cached: bool) -> Option<Layer> {
     let conv = Convolution::of(p)?;
     let (c, k, n) = (conv.channels()?, conv.filters, conv.batch);
     let three = |axis: usize| conv.unit_window(axis).filter(|s| s.taps() == Some(3));
@@ -147,6 +152,7 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
         parts: p.clone(),
         form: SQUARE,
         halves: false,
+        cached,
     })
 }
 
@@ -166,6 +172,10 @@ impl Layer {
     /// Bytes of V and M of a tile, M for at most `width` output channels.
     fn near(&self, width: i64) -> i64 {
         self.products() * self.factor_bytes() * (self.c.1 + self.k.1.min(width))
+    }
+    /// See [`choice::READ`].
+    fn read(&self) -> i64 {
+        if self.cached { CACHED_READ } else { READ }
     }
     fn factor_bytes(&self) -> i64 {
         if self.halves { 2 } else { 4 }
@@ -209,9 +219,13 @@ fn fresh(l: &Layer) -> Option<(i64, i64)> {
     if l.halves {
         return None;
     }
-    let waits = tiles(l).as_const().is_some_and(|t| bytes(l) > NEAR_WEIGHTS && READ > ROW * t + TRANSFORM);
+    let waits = tiles(l).as_const().filter(|t| *t > 0 && bytes(l) > NEAR_WEIGHTS).is_some_and(|t| {
+        // Images of a group, which share transformed weights.
+        let images = l.n.map_or(Some(1), |n| n.1.as_const()).unwrap_or(1).clamp(1, (FRESH_TILES / t).max(1));
+        l.read() > ROW * t + TRANSFORM / images
+    });
     let block = (2..=FRESH_BLOCK / 16).rev().map(|b| 16 * b).find(|b| l.c.1 % b == 0)?;
-    (l.k.1 % FRESH_WIDTH == 0 && (waits || bytes(l) > MOST_WEIGHTS)).then_some((FRESH_WIDTH, block))
+    (l.k.1 % PANEL == 0 && (waits || bytes(l) > MOST_WEIGHTS)).then_some((PANEL, block))
 }
 
 /// The plan if weights are transformed for each group: groups are large, and contain several images if these
@@ -264,8 +278,13 @@ fn plan(l: &Layer) -> Plan {
     };
     // U of a slice is read once per group; if there are few groups, threads share the work by slices.
     let few = tiles.as_const().is_some_and(|t| (t + size - 1) / size < 8);
-    let narrow = [64, 32].into_iter().find(|w| l.k.1 % w == 0).map_or(1, |w| l.k.1 / w);
-    let slices = if few || l.c.1 * l.k.1 > 64 * 64 { narrow } else { 1 };
+    let narrow = |widths: &[i64]| widths.iter().find(|w| l.k.1 % **w == 0).map_or(1, |w| l.k.1 / w);
+    let slices = match tiles.as_const() {
+        // Products of any number of rows read U in place in slices of two vectors.
+        None => narrow(&[PANEL]),
+        _ if few || l.c.1 * l.k.1 > 64 * 64 => narrow(&[64, PANEL]),
+        _ => 1,
+    };
     let (size, slices) =
         tiles.as_const().and_then(|t| even(l, t, size)).filter(|_| few).unwrap_or((size, slices));
     let groups = tiles.ceil_div(size);
@@ -489,6 +508,9 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                             of(kb, Some(e));
                             prefetch_weights(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
                         });
+                    } else if parts(tiles).len() > 1 {
+                        // The second part finds U of a product in the cache.
+                        kb.range(LoopKind::Seq, "e", 0, l.products(), |kb, e| of(kb, Some(e)));
                     } else {
                         of(kb, None);
                     }

@@ -24,6 +24,8 @@ pub(crate) fn sets_at(step: i64) -> i64 {
 pub(crate) const L1: i64 = 48 << 10;
 /// Bytes of the second-level cache that data may occupy.
 pub(crate) const L2: i64 = 1 << 20;
+/// Bytes of the third-level cache that a model's constants may occupy.
+pub(crate) const L3: i64 = 32 << 20;
 /// Threads for which a call is divided at least. More threads still find work with as many pieces.
 pub(crate) const THREADS: i64 = 4;
 

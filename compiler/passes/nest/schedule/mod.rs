@@ -26,7 +26,7 @@ pub mod transpose;
 use crate::diag::Result;
 use crate::nest::key::{Key, Writer};
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{Body, Buf, BufData, Kernel, Module, Place, Stage, Stmt, visit};
+use crate::nest::{Body, Buf, Kernel, Module, Stage, Stmt, visit};
 use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::copies::{Copies, Emitted};
 use crate::passes::nest::analysis::cost;
@@ -71,10 +71,9 @@ pub(crate) struct Program {
 
 impl Program {
     fn new(m: &Module) -> Program {
-        let bytes = |b: &BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
         let uses = Uses::new(m);
         let borders = Borders::new(m, &uses);
-        let large = m.bufs.values().map(bytes).sum::<u64>() > L2 as u64;
+        let large = m.constant_bytes() > L2 as u64;
         Program { uses, borders, large, asked: Cell::new(false) }
     }
 }

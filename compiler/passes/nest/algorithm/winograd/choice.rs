@@ -20,10 +20,12 @@ pub(super) const ROW: i64 = 20;
 const HALF_ROW: i64 = 5;
 /// products of a direct f32 sum for one result,
 const PLAIN: i64 = 4;
-/// reading U from beyond the second-level cache,
+/// reading U from memory, and from the third-level cache,
 pub(super) const READ: i64 = 576;
-/// transforming weights.
+pub(super) const CACHED_READ: i64 = 95;
+/// transforming weights, and the image and the result of few tiles.
 pub(super) const TRANSFORM: i64 = 100;
+const FEW_TILES: i64 = 60;
 /// Maximum bytes of U worth storing: four times the weights.
 pub(super) const MOST_WEIGHTS: i64 = 16 * L2;
 /// Minimum channels for products of f16: shorter sums are in f32.
@@ -96,9 +98,14 @@ fn wins(m: &Module, l: &Layer, speed: i64) -> bool {
     let (tiles, area) = (tiles(l), l.y.1 * l.x.1);
     let full = match (tiles.as_const(), area.as_const()) {
         (Some(t), Some(a)) if speed > 1 => ROW * t + TRANSFORM < PLAIN * a / speed,
-        // Cycles of the products and of the weight transform for a single image.
+        // Cycles for a single image: those of the products and of the weight transform, or of all but that.
         (Some(t), Some(a)) if t < 9 => {
-            l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4
+            let wins = match fresh(l) {
+                Some(_) => ROW * t + TRANSFORM < ROW * a / 4,
+                // Direct sums at the border of a small image have fewer terms.
+                None => l.cached && (ROW * t).max(l.read()) + FEW_TILES < PLAIN * a * 4 / 5,
+            };
+            l.c.1.min(l.k.1) >= 64 && wins
         }
         (Some(t), Some(a)) => 16 * t <= 2 * a,
         _ => m.syms.range(area).hi.is_none_or(|h| h >= 144 * speed),
