@@ -308,6 +308,9 @@ pub struct SlotData {
     pub size: Dim,
 }
 
+/// Minimum scalar operations of a task.
+pub(crate) const TASK_WORK: i64 = 60_000;
+
 /// A function of the object: one operator, or several fused ones.
 #[derive(Clone, Debug)]
 pub struct KernelData {

@@ -5,16 +5,14 @@ use super::{Entry, LAUNCH, TASK, entry_signature};
 use crate::codegen::clif::func::{Emit, Scope, signature};
 use crate::codegen::faults::{self, Check};
 use crate::diag::Result;
-use crate::nest::{Kernel, Status, Stmt, visit};
+use crate::nest::{Kernel, Status, Stmt, TASK_WORK, visit};
 use crate::sym::Dim;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 
-/// Minimum number of scalar operations of a task.
-const GRAIN: i64 = 60_000;
 /// Scalar operations of a kernel beside which a call through `launch` takes no time.
-const MEDIUM: i64 = 8 * GRAIN;
+const MEDIUM: i64 = 8 * TASK_WORK;
 /// Most tasks of one loop if the caller sets no bound.
 const MAX_TASKS: i64 = 64;
 
@@ -22,7 +20,7 @@ const MAX_TASKS: i64 = 64;
 /// a caller that allows `most` tasks (0: any number).
 pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
     let most = if most == 0 { MAX_TASKS } else { most };
-    (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
+    (work / TASK_WORK).min(MAX_TASKS).min(most).min(trip).max(1)
 }
 
 /// The work of a kernel whose sizes are all 1.
@@ -44,7 +42,7 @@ impl Entry<'_> {
         let f = self.local(e, k.as_u32());
         let zero = e.b.ins().iconst(I64, 0);
         let done = e.b.create_block();
-        let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN)
+        let small = data.work.as_const().is_some_and(|w| w < 2 * TASK_WORK)
             || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
         let direct = |e: &mut Emit| {
             let call = e.b.ins().call(f, &[frame, zero, n]);
@@ -121,7 +119,7 @@ impl Entry<'_> {
         e.b.switch_to_block(has_exec);
         let run = self.load(e, exec, 16);
         let most = self.load(e, exec, 24);
-        let grain = e.b.ins().iconst(I64, GRAIN);
+        let grain = e.b.ins().iconst(I64, TASK_WORK);
         let tasks = e.b.ins().udiv(work, grain);
         let bound = e.b.ins().iconst(I64, MAX_TASKS);
         let tasks = e.b.ins().umin(tasks, bound);

@@ -6,12 +6,12 @@
 //! ```
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Module, Stmt, TASK_WORK, visit};
 use crate::sym::Dim;
 use std::collections::HashMap;
 
 /// Sides of at least this work, in scalar operations, stay kernels of their own, which threads share.
-const LARGE: i64 = 120_000;
+const LARGE: i64 = 2 * TASK_WORK;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {

@@ -116,7 +116,7 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
         collapse(m, &mut nest, row);
     }
     let least = rows::least(m, &nest.body, vectors);
-    let Abreast { rows: abreast, lengths } = unroll_and_jam::rows_of(m, &nest, vectors.lanes, least);
+    let Abreast { rows: abreast, lengths } = unroll_and_jam::rows_of(m, &nest, (vectors.lanes, least), work);
     let short = short_rows::choose(m, &nest, vectors);
     let together = reduce_rows::choose(m, &nest, vectors, least);
     let row_of = |m: &mut Module, body: &[Stmt], sums: i64| {

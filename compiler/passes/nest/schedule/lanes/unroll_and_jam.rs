@@ -1,7 +1,7 @@
 //! Interleaves several rows: the steps of a scan depend on each other, and statements after a reduction
 //! depend on its result, but those of other rows are independent.
 
-use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
+use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, TASK_WORK};
 use crate::passes::nest::analysis::form::{self, Rows};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
@@ -59,10 +59,11 @@ pub(super) struct Abreast {
 
 /// The number of rows to interleave, if the body of a row is a sequence of loops over the same few elements
 /// that includes a reduction, whose latency other rows hide. `least`: minimum elements of a row worth
-/// vectors.
-pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> Abreast {
-    // Minimum rows, so that every thread has several blocks.
+/// vectors; `work`: scalar operations of all rows.
+pub(super) fn rows_of(m: &Module, nest: &ParNest, (lanes, least): (i64, i64), work: Dim) -> Abreast {
+    // Every thread has several blocks, of as many threads as there is work for.
     const ENOUGH: i64 = 8;
+    let blocks = work.as_const().map_or(ENOUGH, |w| (w / TASK_WORK).clamp(2, ENOUGH));
     let none = Abreast { rows: 1, lengths: vec![] };
     let most = SHORT / if lanes64::has(m, &nest.body) { 8 } else { 4 };
     let Some(row) = form::rows(&nest.body).filter(Rows::reduces) else { return none };
@@ -81,7 +82,7 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> Abr
         8 => ROWS / 2,
         _ => 1,
     };
-    let enough = |l: &(Sym, Dim)| l.1.as_const().is_none_or(|n| n >= ENOUGH * rows);
+    let enough = |l: &(Sym, Dim)| l.1.as_const().is_none_or(|n| n >= blocks * rows);
     if row.elements().count() > 1 && nest.loops.last().is_some_and(enough) {
         Abreast { rows, lengths }
     } else {
