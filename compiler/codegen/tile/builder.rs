@@ -193,8 +193,8 @@ impl Builder {
             Op::FirstLanes(n) => n == 0 || n >= self.lanes(),
             Op::Broadcast(_) => args.is_empty(),
             Op::Un(Un::Narrow(_), _) => false,
+            Op::Bin(Bin::Permute, _) => args.iter().any(|a| self.uniform.contains(a)),
             // An intersection of masks is uniform if its operands are.
-            Op::Bin(Bin::Permute, _) => args.last().is_some_and(|a| self.uniform.contains(a)),
             Op::Bin(..)
             | Op::Un(..)
             | Op::Fma { .. }

@@ -83,7 +83,10 @@ impl Translate<'_> {
             Expr::Const(s) => self.constant(*s),
             Expr::Reg(r) => self.regs.get(r).copied().ok_or(NOT_INSIDE),
             Expr::Acc { reg, at, lane: None } => self.acc(*reg, at),
-            Expr::Acc { .. } => Err("a single lane"),
+            Expr::Acc { reg, at, lane: Some(lane) } => {
+                let v = self.acc(*reg, at)?;
+                self.one_lane(v, *lane)
+            }
             Expr::Horizontal { op, reg, at } => {
                 let v = self.acc(*reg, at)?;
                 self.reduced(*op, vec![v])

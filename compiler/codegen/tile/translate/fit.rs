@@ -127,7 +127,7 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
         Expr::Dot(DotKind::LongBytes, ..) if !vectors.caps.dot.mixes_signs() => Err(NO_DOT),
         Expr::Dot(DotKind::LongNarrowBytes, ..) if vectors.caps.dot != Dot::QuadsInWords => Err(NO_DOT),
         Expr::Dot(g, ..) if g.is_long() && !vectors.caps.dot.keeps_signs() => Err(NO_DOT),
-        Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
+        Expr::Acc { lane: Some(_), .. } if !vectors.caps.shuffles.are_computed() => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
         Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => {
             Err(NOT_INSIDE)

@@ -2,8 +2,9 @@
 
 use super::expr::bits_of;
 use super::{Fit, Translate, Val};
-use crate::codegen::tile::ir::Op;
+use crate::codegen::tile::ir::{Bin, Bits, Op};
 use crate::nest::{BinOp, Expr, patterns};
+use crate::sym::Dim;
 
 impl Translate<'_> {
     /// The reductions of several accumulators, one in each lane ([`patterns::reductions_by_lane`]).
@@ -28,6 +29,21 @@ impl Translate<'_> {
             k /= 2;
         }
         accs.into_iter().next().ok_or("a reduction of no accumulator")
+    }
+    /// One lane of an accumulator, in all lanes. ISAs without permutations of 64 bits permute pairs of 32 bits.
+    pub(super) fn one_lane(&mut self, v: Val, lane: Dim) -> Fit<Val> {
+        let lane = self.substituted(lane).as_const().ok_or("a lane that is not a number")?;
+        let has = |bits: Bits| self.b.has(Op::Bin(Bin::Permute, bits));
+        let (places, bits) = match bits_of(v.ty) {
+            _ if !has(Bits::B32) => return Err("a single lane"),
+            Bits::B64 if has(Bits::B64) => (self.b.bits64(lane as u64), Bits::B64),
+            Bits::B64 => {
+                let word = |i: usize| (2 * lane) as u8 + (i % 2) as u8;
+                (self.b.lane_numbers(std::array::from_fn(word)), Bits::B32)
+            }
+            bits => (self.b.bits(lane as u32), bits),
+        };
+        Ok(Val { v: self.b.bin_of(Bin::Permute, places, v.v, bits), ..v })
     }
     /// The operation between lanes at distance `k`: of `a` in the lanes whose number does not have the bit
     /// `k`, of `b` in the others.

@@ -9,7 +9,7 @@
 //! vec l in 0..16 { y[first + l] = select(l == 0, lanes_add(p[0]), select(l == 1, lanes_add(p[1]), ..)) }
 //! ```
 
-use super::body::{Adjacent, once};
+use super::body::{Adjacent, lets_as_accs, once};
 use super::rows::{Bounds, LaneOf, RowLoop, one_loop, row_loop};
 use super::{Vectors, vector};
 use crate::nest::form::{self, Part, Rows};
@@ -27,7 +27,7 @@ const LONGEST: i64 = 512;
 const PER_LANE: i64 = 2;
 /// Vectors of a row of known length without a loop.
 const UNROLLED: i64 = 2;
-/// Blocks of a task, if there are enough tasks of so many.
+/// Blocks of a task, if a single loop runs over elements and there are enough tasks of so many blocks.
 const BLOCKS: i64 = 4;
 const MANY: i64 = 16 * BLOCKS;
 
@@ -46,11 +46,12 @@ pub(crate) struct ReduceRows {
     short: Option<Expr>,
 }
 
-/// Chooses blocks of rows for a nest whose only loops over elements are reductions that do not depend on each
-/// other.
+/// Chooses blocks of rows for a nest with reductions. Loops over elements that depend on earlier reductions
+/// read the lane of their row, where lanes can be broadcast.
 pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i64) -> Option<ReduceRows> {
     let (row, count) = nest.loops.last().copied()?;
-    let rows = form::rows(&nest.body).filter(Rows::reduces)?;
+    form::rows(&nest.body).filter(Rows::reduces)?;
+    let rows = form::rows(&lets_as_accs(m, nest.body.clone()))?;
     let needs = Needs::of(m, &nest.body);
     let lanes = vectors.of(&needs).lanes;
     let fits = count.as_const().is_none_or(|n| n >= lanes) && 2 * lanes <= vectors.registers;
@@ -80,7 +81,8 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
         suits &= !matches!(s, Stmt::Let { .. });
     }
     let longest = (8 * LONGEST / i64::from(bits)).min(PER_LANE * lanes * lanes);
-    let (mut loops, mut short): (Vec<RowLoop>, Vec<Expr>) = (vec![], vec![]);
+    let (mut loops, mut lengths): (Vec<RowLoop>, Vec<Dim>) = (vec![], vec![]);
+    let broadcasts = vectors.caps.shuffles.are_computed();
     for e in rows.elements() {
         let (var, hi, body) = match e.loops[..] {
             [(var, hi)] => (var, hi, e.body.clone()),
@@ -91,22 +93,27 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
             ElemType::F32 | ElemType::I32 => !needs.long,
             ty => needs.long && lanes64::is(ty),
         };
-        suits &= !one.reductions.is_empty() && !e.stores() && one.reductions.iter().all(word);
-        suits &= !reads_rows(&body, &one.reductions) && !hi.contains(row);
+        suits &= one.reductions.iter().all(word) && (broadcasts || !e.stores());
+        suits &= !reads_rows(&body, &one.reductions, broadcasts) && !hi.contains(row);
         visit::each_load(&body, &mut |buf, at| suits &= matches!(stride(m, buf, at, var), Some(0 | 1)));
+        visit::each_store(&body, &mut |buf, at| suits &= stride(m, buf, at, var) == Some(1));
         match hi.as_const() {
             Some(n) => suits &= n <= longest,
-            None => short.push(Expr::cmp_index(BinOp::Le, hi, longest)),
+            None if lengths.contains(&hi) => {}
+            None => lengths.push(hi),
         }
         loops.push(one);
     }
-    let short = short.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b));
-    let of_task = if count.as_const().is_none_or(|n| n >= MANY * lanes) { BLOCKS * lanes } else { lanes };
+    let short = lengths.into_iter().map(|n| Expr::cmp_index(BinOp::Le, n, longest));
+    let short = short.reduce(|a, b| Expr::bin(BinOp::And, a, b));
+    let several = count.as_const().is_none_or(|n| n >= MANY * lanes) && loops.len() == 1;
+    let of_task = if several { BLOCKS * lanes } else { lanes };
     suits.then_some(ReduceRows { lanes, of_task, row, count, rows, loops, short })
 }
 
-/// True if elements depend on accumulators or values of their row, apart from the given ones.
-fn reads_rows(body: &[Stmt], own: &[(Reg, BinOp)]) -> bool {
+/// True if elements depend on values of their row, or on accumulators apart from the given ones unless each
+/// element may read a lane of these.
+fn reads_rows(body: &[Stmt], own: &[(Reg, BinOp)], lanes: bool) -> bool {
     let mut defined: Vec<Reg> = own.iter().map(|r| r.0).collect();
     visit::walk(body, &mut |s| {
         if let Stmt::Let { reg, .. } = s {
@@ -116,6 +123,7 @@ fn reads_rows(body: &[Stmt], own: &[(Reg, BinOp)]) -> bool {
     let mut reads = false;
     visit::walk_exprs(body, &mut |e| match e {
         Expr::Let { reg, .. } => defined.push(*reg),
+        Expr::Acc { .. } if lanes => {}
         Expr::Reg(r) | Expr::Acc { reg: r, .. } => reads |= !defined.contains(r),
         _ => {}
     });
@@ -148,7 +156,7 @@ impl ReduceRows {
         let body = self.rows.body();
         let fresh = fresh_regs(m, &body);
         let accs = accumulators(&fresh);
-        let again: Vec<(Reg, Reg)> = accumulators(&body).into_iter().zip(accs.iter().copied()).collect();
+        let again: LaneOf = accumulators(&body).into_iter().zip(accs.iter().copied()).collect();
         let lanes = (self.lanes, Dim::constant(self.lanes));
         let block = Adjacent { var: self.row, base: first, count: 1, lanes };
         let (mut out, mut once, mut loops) = (vec![], vec![], self.loops.iter());
@@ -166,18 +174,19 @@ impl ReduceRows {
         out
     }
     /// The reductions of a loop over elements.
-    fn reduction(&self, m: &mut Module, l: &RowLoop, first: Dim, again: &[(Reg, Reg)]) -> Vec<Stmt> {
+    fn reduction(&self, m: &mut Module, l: &RowLoop, first: Dim, again: &LaneOf) -> Vec<Stmt> {
         let (mut out, partial) = l.accumulators(m, self.lanes);
+        let accs = (&partial, again);
         let lanes = Dim::constant(self.lanes);
         let (whole, rest) = (l.hi.floor_div(self.lanes), m.syms.simplify(l.hi.modulo(self.lanes)));
         if l.hi.as_const().is_some_and(|n| n <= UNROLLED * self.lanes) {
-            out.push(self.vectors(m, l, &partial, first, (Dim::constant(0), l.hi)));
+            out.push(self.vectors(m, l, accs, first, (Dim::constant(0), l.hi)));
         } else {
             let q = m.syms.loop_var("q", Dim::constant(0), whole);
-            let body = self.vectors(m, l, &partial, first, (Dim::sym(q) * self.lanes, lanes));
+            let body = self.vectors(m, l, accs, first, (Dim::sym(q) * self.lanes, lanes));
             out.push(Stmt::seq(q, whole, vec![body]));
             if rest.as_const() != Some(0) {
-                let body = self.vectors(m, l, &partial, first, (whole * self.lanes, rest));
+                let body = self.vectors(m, l, accs, first, (whole * self.lanes, rest));
                 out.push(once(m, rest.min(Dim::constant(1)), vec![body]));
             }
         }
@@ -186,18 +195,19 @@ impl ReduceRows {
             let of = |r: i64| Expr::Horizontal { op: *op, reg: partial[acc], at: vec![r.into()] };
             let pick = |rest: Expr, r: i64| Expr::select(Expr::cmp_index(BinOp::Eq, lane, r), of(r), rest);
             let all = (0..self.lanes - 1).rev().fold(of(self.lanes - 1), pick);
-            let reg = again.iter().find(|r| r.0 == *acc).map_or(*acc, |r| r.1);
+            let reg = again.get(acc).copied().unwrap_or(*acc);
             let set = Stmt::Set { reg, at: vec![], value: Expr::bin(*op, Expr::acc(reg), all) };
             out.push(Stmt::vector(self.lanes, lane, lanes, vec![set]));
         }
         out
     }
-    /// Vectors of `count` elements from `lo` on, of each row.
+    /// Vectors of `count` elements from `lo` on, of each row. `partial`: the accumulators of the loop for each
+    /// row; `again`: those of the block, of which each row has a lane.
     fn vectors(
         &self,
         m: &mut Module,
         l: &RowLoop,
-        partial: &LaneOf,
+        (partial, again): (&LaneOf, &LaneOf),
         first: Dim,
         (lo, count): (Dim, Dim),
     ) -> Stmt {
@@ -205,13 +215,20 @@ impl ReduceRows {
             m.syms.loop_var("r", Dim::constant(0), Dim::constant(self.lanes)),
             m.syms.loop_var("j", Dim::constant(0), count),
         );
-        let body = l.body(m, partial, &|at, _| if at.is_empty() { vec![r.into()] } else { at });
+        let own = |reg: Reg| partial.values().any(|p| *p == reg);
+        let body = l.body(m, partial, &|at, reg| if own(reg) { vec![r.into()] } else { at });
+        let read = |e: Expr| match e {
+            Expr::Acc { reg, at, .. } if again.contains_key(&reg) => {
+                Expr::Acc { reg: again[&reg], at, lane: Some(r.into()) }
+            }
+            e => e,
+        };
         let put = |s: Sym| match s {
             s if s == self.row => Some(first + r),
             s if s == l.var => Some(lo + j),
             _ => None,
         };
-        let body = body.into_iter().map(|s| s.subst(&put)).collect();
+        let body = body.into_iter().map(|s| s.rewrite_exprs(&mut |e| read(e)).subst(&put)).collect();
         let vectors = Stmt::For { kind: vector(self.lanes), var: j, lo: Dim::constant(0), hi: count, body };
         Stmt::unroll(r, self.lanes, vec![vectors])
     }
