@@ -170,6 +170,14 @@ pub fn cases(lanes: u32) -> Vec<Case> {
                 "  acc %0 x{l} = {zero} : {name}\n  seq i0 in 0..9 {{\n    if (a1[i0] > {zero}) {{\n      vec({l}) i1 in 0..{l} {{\n        %0 = (%0 + a0[i0, i1])\n      }}\n    }}\n    else {{\n      vec({l}) i2 in 0..{l} {{\n        %0 = (%0 - a0[i0, i2])\n      }}\n    }}\n  }}\n  vec({l}) i3 in 0..{l} {{\n    y0[i3] = %0\n  }}"
             ),
         ));
+        out.push(case(
+            format!("{t}: the lane of each row, vectors of {l}"),
+            &[(t, &format!("{l}"), i64::from(l)), (t, &format!("{l}, 3"), 3 * i64::from(l))],
+            &[(t, &format!("{l}, 3"))],
+            &format!(
+                "  acc %0 x{l} = {zero} : {name}\n  vec({l}) i0 in 0..{l} {{\n    %0 = a0[i0]\n  }}\n  unroll i1 in 0..{l} {{\n    vec({l}) i2 in 0..3 {{\n      y0[i1, i2] = (a1[i1, i2] - %0.(i1))\n    }}\n  }}"
+            ),
+        ));
         for n in [5, 16, 19] {
             out.push(case(
                 format!("{t}: one element for some lanes, {n} in vectors of {l}"),

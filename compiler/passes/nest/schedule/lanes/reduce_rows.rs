@@ -1,18 +1,22 @@
 //! Reductions of rows of a few vectors, for as many adjacent rows as vectors have lanes. Each row has a
 //! vector of partial results; these are reduced together, so that lane i has the result of row i, and what
 //! follows a reduction is computed once for all rows. Reducing 16 vectors together takes 15 steps of a pair
-//! each; one by one, each of them takes four.
+//! each; one by one, each of them takes four. A loop that reads the result reads the lane of its row.
+//! Elements that a loop stores for a later one, such as the exponentials of softmax, stay in registers if
+//! rows are one vector: a masked load of what a masked store has just written waits for the cache.
 //!
 //! ```text
 //! acc p[16] x16 = 0
 //! unroll r in 0..16 { vec j in 0..n { p[r] = p[r] + x[first + r, j] } }
-//! vec l in 0..16 { y[first + l] = select(l == 0, lanes_add(p[0]), select(l == 1, lanes_add(p[1]), ..)) }
+//! vec l in 0..16 { s = select(l == 0, lanes_add(p[0]), select(l == 1, lanes_add(p[1]), ..)) }
+//! unroll r in 0..16 { vec j in 0..n { y[first + r, j] = x[first + r, j] / s.r } }
 //! ```
 
 use super::body::{Adjacent, lets_as_accs, once};
 use super::rows::{Bounds, LaneOf, RowLoop, one_loop, row_loop};
+use super::stage_through_scratch::in_first;
 use super::{Vectors, vector};
-use crate::nest::form::{self, Part, Rows};
+use crate::nest::form::{self, Elements, Part, Rows};
 use crate::nest::{BinOp, Buf, Expr, Module, Reg, Stmt, visit};
 use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
@@ -25,7 +29,7 @@ use crate::tensor::ElemType;
 /// vectors of few lanes are reduced in few steps.
 const LONGEST: i64 = 512;
 const PER_LANE: i64 = 2;
-/// Vectors of a row of known length without a loop.
+/// Vectors of a row of known length without a loop, if there are no other loops over elements.
 const UNROLLED: i64 = 2;
 /// Blocks of a task, if a single loop runs over elements and there are enough tasks of so many blocks.
 const BLOCKS: i64 = 4;
@@ -42,8 +46,27 @@ pub(crate) struct ReduceRows {
     count: Dim,
     rows: Rows,
     loops: Vec<RowLoop>,
+    /// Elements of rows that loops store for later ones; a row is then one vector.
+    kept: Vec<Kept>,
     /// Whether rows of run-time length are short enough.
     short: Option<Expr>,
+}
+
+/// A buffer with an element of each step that stays in registers until the last loop that stores it.
+struct Kept {
+    buf: Buf,
+    /// The number of that loop.
+    last: usize,
+}
+
+/// The registers of a block.
+struct Registers<'a> {
+    /// For each accumulator of a row, that of the block, of which each row has a lane.
+    of_block: &'a LaneOf,
+    /// For each accumulator of the loop, its partial results for each row.
+    partial: &'a LaneOf,
+    /// Elements of each row, by buffer; whether the loop stores them there instead of in memory.
+    kept: &'a [(Buf, Reg, bool)],
 }
 
 /// Chooses blocks of rows for a nest with reductions. Loops over elements that depend on earlier reductions
@@ -61,26 +84,15 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
         return None;
     }
     let bits = if needs.long { 64 } else { 32 };
-    // Rows that two blocks have in common are computed twice.
-    let read: Vec<Buf> = visit::loads(&nest.body).into_iter().map(|b| m.storage(b)).collect();
-    let apart = visit::stores(&nest.body).iter().all(|b| !read.contains(&m.storage(*b)));
-    // Lanes are rows for all but the loops.
-    let beside = |buf, at: &[Dim]| matches!(stride(m, buf, at, row), Some(0 | 1));
-    let mut suits = apart;
-    for p in &rows.parts {
-        let Part::Once(s) = p else { continue };
-        visit::each_store(std::slice::from_ref(s), &mut |buf, at| {
-            suits &= stride(m, buf, at, row) == Some(1) && m.bufs[buf].ty.bits() == bits;
-        });
-        visit::each_load(std::slice::from_ref(s), &mut |buf, at| suits &= beside(buf, at));
-        visit::walk_exprs(std::slice::from_ref(s), &mut |e| match e {
-            Expr::With { .. } => suits = false,
-            Expr::Index(d) => suits &= !d.contains(row),
-            _ => {}
-        });
-        suits &= !matches!(s, Stmt::Let { .. });
-    }
-    let longest = (8 * LONGEST / i64::from(bits)).min(PER_LANE * lanes * lanes);
+    let kept = kept(m, &rows).filter(|k| k.is_empty() || !needs.long)?;
+    let mut suits = rows.parts.iter().all(|p| match p {
+        Part::Once(s) => has_lane_per_row(m, s, row, bits),
+        Part::Each(_) => true,
+    });
+    let longest = match kept[..] {
+        [] => (8 * LONGEST / i64::from(bits)).min(PER_LANE * lanes * lanes),
+        _ => lanes,
+    };
     let (mut loops, mut lengths): (Vec<RowLoop>, Vec<Dim>) = (vec![], vec![]);
     let broadcasts = vectors.caps.shuffles.are_computed();
     for e in rows.elements() {
@@ -108,7 +120,78 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
     let short = short.reduce(|a, b| Expr::bin(BinOp::And, a, b));
     let several = count.as_const().is_none_or(|n| n >= MANY * lanes) && loops.len() == 1;
     let of_task = if several { BLOCKS * lanes } else { lanes };
-    suits.then_some(ReduceRows { lanes, of_task, row, count, rows, loops, short })
+    suits.then_some(ReduceRows { lanes, of_task, row, count, rows, loops, kept, short })
+}
+
+/// True for a statement beside the loops that may be computed with a lane for each row.
+fn has_lane_per_row(m: &Module, s: &Stmt, row: Sym, bits: u32) -> bool {
+    let mut suits = !matches!(s, Stmt::Let { .. });
+    let s = std::slice::from_ref(s);
+    visit::each_store(s, &mut |buf, at| {
+        suits &= stride(m, buf, at, row) == Some(1) && m.bufs[buf].ty.bits() == bits;
+    });
+    visit::each_load(s, &mut |buf, at| suits &= matches!(stride(m, buf, at, row), Some(0 | 1)));
+    visit::walk_exprs(s, &mut |e| match e {
+        Expr::With { .. } => suits = false,
+        Expr::Index(d) => suits &= !d.contains(row),
+        _ => {}
+    });
+    suits
+}
+
+/// What loops store for later ones. `None` if it cannot stay in registers: rows that two blocks have in
+/// common are computed twice, so that no block may read what another one stored.
+fn kept(m: &Module, rows: &Rows) -> Option<Vec<Kept>> {
+    let body = rows.body();
+    let read: Vec<Buf> = visit::loads(&body).into_iter().map(|b| m.storage(b)).collect();
+    let again: Vec<Buf> =
+        visit::stores(&body).into_iter().filter(|b| read.contains(&m.storage(*b))).collect();
+    if again.is_empty() {
+        return Some(vec![]);
+    }
+    let (first, hi) = *rows.elements().next()?.loops.first()?;
+    let single = |e: &Elements| matches!(e.loops[..], [(_, n)] if n == hi);
+    let once = rows.parts.iter().filter(|p| matches!(p, Part::Once(_))).map(Part::statement);
+    let once: Vec<Stmt> = once.collect();
+    let mut suits = rows.elements().all(single);
+    visit::accesses(&once, &mut |buf, _| suits &= !again.iter().any(|b| m.storage(*b) == m.storage(buf)));
+    let mut out: Vec<Kept> = vec![];
+    for buf in again {
+        suits &= m.bufs[buf].ty == ElemType::F32;
+        if !out.iter().any(|k| k.buf == buf) {
+            out.push(Kept { buf, last: last_store(m, rows, buf, first)? });
+        }
+    }
+    suits.then_some(out)
+}
+
+/// The last loop that stores a buffer, if every element is stored before it is read, and read by that loop
+/// and earlier ones only, always in the same step of these.
+fn last_store(m: &Module, rows: &Rows, buf: Buf, first: Sym) -> Option<usize> {
+    let (mut place, mut last, mut same): (Option<Vec<Dim>>, usize, bool) = (None, 0, true);
+    // The last loop that reads, and the last one that reads what it stored itself.
+    let (mut read, mut own) = (0, None);
+    for (i, e) in rows.elements().enumerate() {
+        let var = e.loops.first()?.0;
+        let mut stored = false;
+        for s in &e.body {
+            visit::each_load(std::slice::from_ref(s), &mut |b, at| {
+                if m.storage(b) == m.storage(buf) {
+                    same &= b == buf && place.as_ref() == Some(&in_first(first, var, at));
+                    read = i;
+                    own = own.max(stored.then_some(i));
+                }
+            });
+            if let Stmt::Store { buf: b, at, .. } = s
+                && m.storage(*b) == m.storage(buf)
+            {
+                let at = in_first(first, var, at);
+                same &= *b == buf && *place.get_or_insert_with(|| at.clone()) == at;
+                (last, stored) = (i, true);
+            }
+        }
+    }
+    (same && read <= last && own != Some(last)).then_some(last)
 }
 
 /// True if elements depend on values of their row, or on accumulators apart from the given ones unless each
@@ -137,9 +220,13 @@ impl ReduceRows {
         let some = some.then(|| Expr::cmp_index(BinOp::Ge, self.count, self.lanes));
         some.into_iter().chain(self.short.clone()).reduce(|a, b| Expr::bin(BinOp::And, a, b))
     }
-    /// Rows `lo..hi` in blocks. A last block that is not whole overlaps the one before it, maybe that of
-    /// another task: both store the same values there.
+    /// Rows `lo..hi`, those of a task, in blocks. A last block that is not whole overlaps the one before it,
+    /// maybe that of another task: both store the same values there.
     pub fn blocks(&self, m: &mut Module, (lo, hi): (Dim, Dim)) -> Vec<Stmt> {
+        if self.of_task == self.lanes {
+            let first = m.syms.simplify(lo.min(self.count - self.lanes));
+            return self.block(m, first);
+        }
         let count = m.syms.simplify((hi - lo).floor_div(self.lanes));
         let rest = m.syms.simplify((hi - lo).modulo(self.lanes));
         let b = m.syms.loop_var("b", Dim::constant(0), count);
@@ -156,17 +243,21 @@ impl ReduceRows {
         let body = self.rows.body();
         let fresh = fresh_regs(m, &body);
         let accs = accumulators(&fresh);
-        let again: LaneOf = accumulators(&body).into_iter().zip(accs.iter().copied()).collect();
+        let of_block: LaneOf = accumulators(&body).into_iter().zip(accs.iter().copied()).collect();
+        let kept: Vec<Reg> = self.kept.iter().map(|k| m.reg(m.bufs[k.buf].ty)).collect();
         let lanes = (self.lanes, Dim::constant(self.lanes));
         let block = Adjacent { var: self.row, base: first, count: 1, lanes };
-        let (mut out, mut once, mut loops) = (vec![], vec![], self.loops.iter());
+        let (mut once, mut loops) = (vec![], self.loops.iter().enumerate());
+        let mut out: Vec<Stmt> = kept.iter().map(|reg| self.array(m, *reg)).collect();
         for (part, s) in self.rows.parts.iter().zip(fresh) {
             match part {
                 Part::Once(_) => once.push(s),
                 Part::Each(_) => {
                     out.extend(block.of(m, &std::mem::take(&mut once), &accs));
-                    let Some(reduction) = loops.next() else { continue };
-                    out.extend(self.reduction(m, reduction, first, &again));
+                    let Some((i, l)) = loops.next() else { continue };
+                    let kept = self.kept.iter().zip(&kept).map(|(k, reg)| (k.buf, *reg, i < k.last));
+                    let kept: Vec<(Buf, Reg, bool)> = kept.collect();
+                    out.extend(self.reduction(m, l, first, (&of_block, &kept)));
                 }
             }
         }
@@ -174,19 +265,30 @@ impl ReduceRows {
         out
     }
     /// The reductions of a loop over elements.
-    fn reduction(&self, m: &mut Module, l: &RowLoop, first: Dim, again: &LaneOf) -> Vec<Stmt> {
+    fn reduction(
+        &self,
+        m: &mut Module,
+        l: &RowLoop,
+        first: Dim,
+        (of_block, kept): (&LaneOf, &[(Buf, Reg, bool)]),
+    ) -> Vec<Stmt> {
         let (mut out, partial) = l.accumulators(m, self.lanes);
-        let accs = (&partial, again);
+        let regs = Registers { of_block, partial: &partial, kept };
         let lanes = Dim::constant(self.lanes);
         let (whole, rest) = (l.hi.floor_div(self.lanes), m.syms.simplify(l.hi.modulo(self.lanes)));
-        if l.hi.as_const().is_some_and(|n| n <= UNROLLED * self.lanes) {
-            out.push(self.vectors(m, l, accs, first, (Dim::constant(0), l.hi)));
+        let zero = Dim::constant(0);
+        let unrolled = if self.loops.len() == 1 { UNROLLED } else { 1 };
+        if !kept.is_empty() {
+            let body = self.vectors(m, l, &regs, first, (zero, l.hi.min(lanes).max(1)));
+            out.push(once(m, l.hi.min(1), vec![body]));
+        } else if l.hi.as_const().is_some_and(|n| n <= unrolled * self.lanes) {
+            out.push(self.vectors(m, l, &regs, first, (zero, l.hi)));
         } else {
             let q = m.syms.loop_var("q", Dim::constant(0), whole);
-            let body = self.vectors(m, l, accs, first, (Dim::sym(q) * self.lanes, lanes));
+            let body = self.vectors(m, l, &regs, first, (Dim::sym(q) * self.lanes, lanes));
             out.push(Stmt::seq(q, whole, vec![body]));
             if rest.as_const() != Some(0) {
-                let body = self.vectors(m, l, accs, first, (whole * self.lanes, rest));
+                let body = self.vectors(m, l, &regs, first, (whole * self.lanes, rest));
                 out.push(once(m, rest.min(Dim::constant(1)), vec![body]));
             }
         }
@@ -195,19 +297,23 @@ impl ReduceRows {
             let of = |r: i64| Expr::Horizontal { op: *op, reg: partial[acc], at: vec![r.into()] };
             let pick = |rest: Expr, r: i64| Expr::select(Expr::cmp_index(BinOp::Eq, lane, r), of(r), rest);
             let all = (0..self.lanes - 1).rev().fold(of(self.lanes - 1), pick);
-            let reg = again.get(acc).copied().unwrap_or(*acc);
+            let reg = of_block.get(acc).copied().unwrap_or(*acc);
             let set = Stmt::Set { reg, at: vec![], value: Expr::bin(*op, Expr::acc(reg), all) };
             out.push(Stmt::vector(self.lanes, lane, lanes, vec![set]));
         }
         out
     }
-    /// Vectors of `count` elements from `lo` on, of each row. `partial`: the accumulators of the loop for each
-    /// row; `again`: those of the block, of which each row has a lane.
+    /// The declaration of a vector for each row.
+    fn array(&self, m: &Module, reg: Reg) -> Stmt {
+        let (lanes, init) = (self.lanes as u32, Expr::num(m.regs[reg].ty, 0.0));
+        Stmt::Acc { reg, lanes, shape: vec![lanes], init }
+    }
+    /// Vectors of `count` elements from `lo` on, of each row.
     fn vectors(
         &self,
         m: &mut Module,
         l: &RowLoop,
-        (partial, again): (&LaneOf, &LaneOf),
+        Registers { of_block, partial, kept }: &Registers,
         first: Dim,
         (lo, count): (Dim, Dim),
     ) -> Stmt {
@@ -217,18 +323,30 @@ impl ReduceRows {
         );
         let own = |reg: Reg| partial.values().any(|p| *p == reg);
         let body = l.body(m, partial, &|at, reg| if own(reg) { vec![r.into()] } else { at });
+        let place = |buf: Buf| kept.iter().find(|k| k.0 == buf);
         let read = |e: Expr| match e {
-            Expr::Acc { reg, at, .. } if again.contains_key(&reg) => {
-                Expr::Acc { reg: again[&reg], at, lane: Some(r.into()) }
+            Expr::Acc { reg, at, .. } if of_block.contains_key(&reg) => {
+                Expr::Acc { reg: of_block[&reg], at, lane: Some(r.into()) }
             }
+            Expr::Load { buf, at } => match place(buf) {
+                Some(k) => Expr::Acc { reg: k.1, at: vec![r.into()], lane: None },
+                None => Expr::Load { buf, at },
+            },
             e => e,
+        };
+        let set = |s: Stmt| match s {
+            Stmt::Store { buf, at, value } => match place(buf) {
+                Some((_, reg, true)) => Stmt::Set { reg: *reg, at: vec![r.into()], value },
+                _ => Stmt::Store { buf, at, value },
+            },
+            s => s,
         };
         let put = |s: Sym| match s {
             s if s == self.row => Some(first + r),
             s if s == l.var => Some(lo + j),
             _ => None,
         };
-        let body = body.into_iter().map(|s| s.rewrite_exprs(&mut |e| read(e)).subst(&put)).collect();
+        let body = body.into_iter().map(|s| set(s).rewrite_exprs(&mut |e| read(e)).subst(&put)).collect();
         let vectors = Stmt::For { kind: vector(self.lanes), var: j, lo: Dim::constant(0), hi: count, body };
         Stmt::unroll(r, self.lanes, vec![vectors])
     }

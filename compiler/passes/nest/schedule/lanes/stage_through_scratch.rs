@@ -32,7 +32,7 @@ pub(super) struct Staging {
 }
 
 /// Subscripts of the loop over `own`, with the variable of the first loop in its place.
-fn in_first(first: Sym, own: Sym, at: &[Dim]) -> Vec<Dim> {
+pub(super) fn in_first(first: Sym, own: Sym, at: &[Dim]) -> Vec<Dim> {
     at.iter().map(|d| d.subst(&mut |s| (s == own).then(|| Dim::sym(first)))).collect()
 }
 
