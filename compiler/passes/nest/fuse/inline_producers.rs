@@ -6,9 +6,10 @@
 
 use crate::diag::Result;
 use crate::nest::form::{Window, read_in_loops};
-use crate::nest::{BinOp, Body, Buf, Expr, Kernel, Module, Stmt, UnOp, visit};
+use crate::nest::{BinOp, Body, Buf, Expr, Kernel, Module, Reg, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_plain, is_temp, through_view};
 use crate::passes::nest::schedule::split_div_mod;
+use crate::passes::nest::schedule::transpose::reads;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -68,9 +69,12 @@ impl Pass {
         }
         map.cover(m)?;
         let readers: Vec<Kernel> = match uses.is_repeated() {
-            true => {
-                uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect()
-            }
+            true => uses
+                .order
+                .iter()
+                .copied()
+                .filter(|r| !gone.contains(r) && uses_buffer(m, *r, map.buf))
+                .collect(),
             false => uses.readers(map.buf).to_vec(),
         };
         if readers.is_empty()
@@ -143,7 +147,7 @@ fn looks_up_constants(m: &Module, map: &Map) -> bool {
     looks_up && constant
 }
 
-fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
+fn uses_buffer(m: &Module, k: Kernel, b: Buf) -> bool {
     visit::loads(&m.kernels[k].body).into_iter().any(|l| m.storage(l) == b)
 }
 
@@ -163,16 +167,51 @@ pub(super) fn into(m: &mut Module, k: Kernel, readers: &[Kernel]) {
     }
 }
 
+/// The statement with the map's expression in place of its loads. What an expression reads more than once, at
+/// one position, is computed once.
 fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> Stmt {
-    s.rewrite_exprs(&mut |e| match e {
-        Expr::Load { buf, at } if m.storage(buf) == map.buf => {
-            let at = through_view(m, buf, &at, map.buf);
-            let subst: HashMap<Sym, Dim> =
-                cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
-            instance(m, &map.value, &|s| subst.get(&s).copied())
-        }
-        e => e,
+    let computed = |m: &mut Module, (buf, at): (Buf, &[Dim])| {
+        let at = through_view(m, buf, at, map.buf);
+        let subst: HashMap<Sym, Dim> =
+            cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
+        instance(m, &map.value, &|s| subst.get(&s).copied())
+    };
+    let (dear, ty) = (matches!(cost(m, map), Cost::Dear), m.type_of(&map.value));
+    s.map_exprs(&mut |e| {
+        let shared = if dear { read_again(m, &e, map.buf) } else { vec![] };
+        let shared: Vec<((Buf, Vec<Dim>), Reg)> = shared.into_iter().map(|l| (l, m.reg(ty))).collect();
+        let e = e.rewrite(&mut |e| match e {
+            Expr::Load { buf, at } if m.storage(buf) == map.buf => {
+                let reg = shared.iter().find(|(l, _)| l.0 == buf && l.1 == at).map(|s| s.1);
+                reg.map_or_else(|| computed(m, (buf, &at)), Expr::Reg)
+            }
+            e => e,
+        });
+        shared.into_iter().fold(e, |body, ((buf, at), reg)| Expr::Let {
+            reg,
+            value: Box::new(computed(m, (buf, &at))),
+            body: Box::new(body),
+        })
     })
+}
+
+/// Loads of a buffer that an expression repeats, and makes whatever its conditions are.
+fn read_again(m: &Module, e: &Expr, buf: Buf) -> Vec<(Buf, Vec<Dim>)> {
+    let mut out: Vec<((Buf, Vec<Dim>), usize, bool)> = vec![];
+    // Positions may be values that the expression itself defines.
+    if e.any(&mut |e| matches!(e, Expr::With { .. })) {
+        return vec![];
+    }
+    reads(e, false, &mut |b, at, conditional| {
+        if m.storage(b) != buf {
+            return;
+        }
+        match out.iter_mut().find(|l| l.0.0 == b && l.0.1 == at) {
+            Some(l) => (l.1, l.2) = (l.1 + 1, l.2 && conditional),
+            None => out.push(((b, at.to_vec()), 1, conditional)),
+        }
+    });
+    out.into_iter().filter(|l| l.1 > 1 && !l.2).map(|l| l.0).collect()
 }
 
 /// The cost of recomputing an expression.
