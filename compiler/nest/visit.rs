@@ -55,6 +55,21 @@ impl Expr {
             }
         });
     }
+    /// The same, with whether the load is under a condition.
+    pub fn each_load_or_conditional<'a>(&'a self, f: &mut dyn FnMut(Buf, &'a [Dim], bool)) {
+        self.loads_under(false, f);
+    }
+    fn loads_under<'a>(&'a self, conditional: bool, f: &mut dyn FnMut(Buf, &'a [Dim], bool)) {
+        match self {
+            Expr::Load { buf, at } => f(*buf, at, conditional),
+            Expr::Select(c, a, b) => {
+                c.loads_under(conditional, f);
+                a.loads_under(true, f);
+                b.loads_under(true, f);
+            }
+            e => e.children().for_each(|e| e.loads_under(conditional, f)),
+        }
+    }
     /// Rebuilds bottom-up: `f` gets every expression after its operands were rebuilt.
     pub fn rewrite(self, f: &mut dyn FnMut(Expr) -> Expr) -> Expr {
         // The same box holds what comes out.

@@ -30,7 +30,8 @@ impl Translate<'_> {
         }
         accs.into_iter().next().ok_or("a reduction of no accumulator")
     }
-    /// One lane of an accumulator, in all lanes. ISAs without permutations of 64 bits permute pairs of 32 bits.
+    /// One lane of an accumulator, in all lanes. ISAs without permutations of 64 bits permute pairs of 32
+    /// bits.
     pub(super) fn one_lane(&mut self, v: Val, lane: Dim) -> Fit<Val> {
         let lane = self.substituted(lane).as_const().ok_or("a lane that is not a number")?;
         let has = |bits: Bits| self.b.has(Op::Bin(Bin::Permute, bits));

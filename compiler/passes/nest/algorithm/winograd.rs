@@ -13,16 +13,16 @@
 //!
 //! One parallel loop runs over groups of tiles and slices of output channels, so that V and M of a group stay
 //! in the cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of
-//! its own makes. Of an image of run-time size, a slice is a panel of register tiles: products of many rows and
-//! of the last few then read the same U, in place.
+//! its own makes. Of an image of run-time size, a slice is a panel of register tiles: products of many rows
+//! and of the last few then read the same U, in place.
 //!
 //! On levels with f16 arithmetic, `--math fast` computes layers whose weights are f16 by F(2x2, 3x3) with V,
 //! U and M of f16: 16 products of f16 for 4 results (`choice`).
 //!
-//! U is four times the weights. Where it would come from memory for a few tiles, because a cache cannot hold U
-//! of all layers, it is made while the model runs, block after block of input channels
-//! (`[slot][36][C / blocks][K / slices]`), and M is a sum over blocks; a group is then several images if these
-//! are small. While a block is multiplied, memory is asked for the weights of the next one.
+//! U is four times the weights. Where it would come from memory for a few tiles, because a cache cannot hold
+//! U of all layers, it is made while the model runs, block after block of input channels
+//! (`[slot][36][C / blocks][K / slices]`), and M is a sum over blocks; a group is then several images if
+//! these are small. While a block is multiplied, memory is asked for the weights of the next one.
 //!
 //! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all
 //! iterations of a task use one part (`nest`, rule 12).

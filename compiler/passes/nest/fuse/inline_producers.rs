@@ -9,7 +9,6 @@ use crate::nest::form::{Window, read_in_loops};
 use crate::nest::{BinOp, Body, Buf, Expr, Kernel, Module, Reg, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_plain, is_temp, through_view};
 use crate::passes::nest::schedule::split_div_mod;
-use crate::passes::nest::schedule::transpose::reads;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -69,12 +68,9 @@ impl Pass {
         }
         map.cover(m)?;
         let readers: Vec<Kernel> = match uses.is_repeated() {
-            true => uses
-                .order
-                .iter()
-                .copied()
-                .filter(|r| !gone.contains(r) && uses_buffer(m, *r, map.buf))
-                .collect(),
+            true => {
+                uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect()
+            }
             false => uses.readers(map.buf).to_vec(),
         };
         if readers.is_empty()
@@ -147,7 +143,7 @@ fn looks_up_constants(m: &Module, map: &Map) -> bool {
     looks_up && constant
 }
 
-fn uses_buffer(m: &Module, k: Kernel, b: Buf) -> bool {
+fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
     visit::loads(&m.kernels[k].body).into_iter().any(|l| m.storage(l) == b)
 }
 
@@ -202,7 +198,7 @@ fn read_again(m: &Module, e: &Expr, buf: Buf) -> Vec<(Buf, Vec<Dim>)> {
     if e.any(&mut |e| matches!(e, Expr::With { .. })) {
         return vec![];
     }
-    reads(e, false, &mut |b, at, conditional| {
+    e.each_load_or_conditional(&mut |b, at, conditional| {
         if m.storage(b) != buf {
             return;
         }

@@ -185,7 +185,7 @@ fn sides_of(m: &Module, map: &Map) -> Option<(Side, Side)> {
     let mut turned: Vec<(Buf, &[Dim])> = vec![];
     let mut along: Vec<Option<Sym>> = vec![];
     let mut fits = true;
-    reads(&map.value, false, &mut |buf, at, conditional| {
+    map.value.each_load_or_conditional(&mut |buf, at, conditional| {
         if matches!(stride(m, buf, at, to), Some(0 | 1)) {
             return;
         }
@@ -209,19 +209,6 @@ fn sides_of(m: &Module, map: &Map) -> Option<(Side, Side)> {
     }
     let side = |v: Sym| map.loops.iter().find(|l| l.0 == v).map(|l| Side { var: v, extent: l.1 });
     Some((side(to)?, side(from)?))
-}
-
-/// Every load of an expression, and whether it is under a condition.
-pub(crate) fn reads<'a>(e: &'a Expr, conditional: bool, f: &mut dyn FnMut(Buf, &'a [Dim], bool)) {
-    match e {
-        Expr::Load { buf, at } => f(*buf, at, conditional),
-        Expr::Select(c, a, b) => {
-            reads(c, conditional, f);
-            reads(a, true, f);
-            reads(b, true, f);
-        }
-        e => e.children().for_each(|e| reads(e, conditional, f)),
-    }
 }
 
 /// Fuses adjacent loops if every access is contiguous across them.

@@ -13,7 +13,6 @@ use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, substitute};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::lanes::body::{in_lanes, lets_as_accs, once};
 use crate::passes::nest::schedule::rows::Slots;
-use crate::passes::nest::schedule::transpose;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -53,7 +52,7 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option
                 stored.insert(m.storage(*buf));
             }
             if let Some(e) = inner.expr() {
-                transpose::reads(e, false, &mut |buf, at, condition| {
+                e.each_load_or_conditional(&mut |buf, at, condition| {
                     let place = (buf, in_first(first, own, at));
                     if !read.contains_key(&place) {
                         order.push(place.clone());

@@ -44,8 +44,8 @@ pub(super) struct PanelPrefetch {
 /// Minimum bytes of weights that are assumed not to be in the second-level cache when they are used.
 const PREFETCH_BYTES: i64 = L2 / 4;
 
-/// Multiply-adds of vectors with a line of a panel from which on a tile prefetches the next panel. With fewer,
-/// the tile uses lines as fast as they arrive, and prefetches delay those that it waits for.
+/// Multiply-adds of vectors with a line of a panel from which on a tile prefetches the next panel. With
+/// fewer, the tile uses lines as fast as they arrive, and prefetches delay those that it waits for.
 const PREFETCH_PRODUCTS: i64 = 9;
 
 impl PanelPrefetch {
@@ -74,14 +74,15 @@ impl PanelPrefetch {
         iterations(p, p.product.steps()).filter(|n| *n > 0)?;
         Some(PanelPrefetch { pass: Dim::constant(0), lines: m.syms.simplify(lines.ceil_div(passes.max(1))) })
     }
-    /// True if tiles of `mr` rows should prefetch: whole tiles, and what the contraction specifies, always.
-    pub(super) fn pays<P>(self, p: &Contraction, t: &Tile<P>, mr: i64) -> bool {
-        let vector = t.lanes * p.product.ty().bytes().map_or(4, i64::from);
-        p.prefetch.is_some() || mr >= t.mr || mr * finish::LINE >= PREFETCH_PRODUCTS * vector
-    }
     pub(super) fn at(self, pass: Dim) -> PanelPrefetch {
         PanelPrefetch { pass: self.pass + pass, ..self }
     }
+}
+
+/// True if tiles of `mr` rows should prefetch: whole tiles, and what the contraction specifies, always.
+pub(super) fn prefetches_lines<P>(p: &Contraction, t: &Tile<P>, mr: i64) -> bool {
+    let vector = t.lanes * p.product.ty().bytes().map_or(4, i64::from);
+    p.prefetch.is_some() || mr >= t.mr || mr * finish::LINE >= PREFETCH_PRODUCTS * vector
 }
 
 /// Iterations of a reduction with `each` steps per iteration.

@@ -3,7 +3,7 @@
 
 use super::choice::TALL_ROWS;
 use super::even::Even;
-use super::register::{Block, Cols, PanelPrefetch, tile};
+use super::register::{Block, Cols, PanelPrefetch, prefetches_lines, tile};
 use super::{Part, Tile, each_part};
 use crate::nest::{BinOp, Expr, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
@@ -93,7 +93,7 @@ impl RowTiles<'_> {
     /// One tile of `mr` rows.
     fn one(&self, m: &mut Module, start: Start, mr: i64) -> Vec<Stmt> {
         let &RowTiles { p, t, part, prefetch } = self;
-        let prefetch = prefetch.filter(|a| a.pays(p, t, mr));
+        let prefetch = prefetch.filter(|_| prefetches_lines(p, t, mr));
         Block { p, t, part, row: start.row, mr }.emit(m, prefetch.map(|a| a.at(start.pass)))
     }
     /// A loop over `tiles` tiles of one height.
