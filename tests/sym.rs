@@ -605,6 +605,17 @@ fn digits_under_a_negative_divisor() {
 }
 
 #[test]
+fn digits_of_a_shifted_quotient() {
+    let mut t = SymTable::new();
+    let mut var = |hi: i64| Dim::sym(t.loop_var("i", Dim::constant(0), Dim::constant(hi)));
+    let (c, i) = (var(48), var(16));
+    let x = c * 16 + (i + 1).floor_div(3) + 5;
+    // The quotient of the same rows, as a quotient of their elements.
+    let e = (c * 48 + i + 16).floor_div(147) * 49 + x.modulo(49);
+    assert_eq!(e, x);
+}
+
+#[test]
 fn hostile_expressions_are_bounded() {
     let mut t = SymTable::new();
     let syms: Vec<Dim> = (0..64).map(|i| Dim::sym(t.param(&format!("p{i}")))).collect();

@@ -207,6 +207,18 @@ impl Dim {
         }
         Dim::atom(Atom::FloorDiv(self, d))
     }
+    /// The quotient of a sum with a term `floordiv(x, m)` as a quotient by the product of the divisors:
+    /// `floordiv(rest + floordiv(x, m), n) = floordiv(m rest + x, m n)` for numbers m and n.
+    fn quotient_of_quotient(self, d: Dim) -> Option<Dim> {
+        let n = d.as_const().filter(|n| *n > 0)?;
+        let (terms, _) = self.parts()?;
+        let (x, m) = terms.iter().find_map(|t| match (t.0, t.1.as_slice()) {
+            (1, [Atom::FloorDiv(x, m)]) => Some((*x, m.as_const().filter(|m| *m > 0)?)),
+            _ => None,
+        })?;
+        let inner = (self - x.floor_div(m)) * m + x;
+        Some(inner.floor_div(m.checked_mul(n)?)).filter(|_| !inner.is_overflow())
+    }
     /// Quotient rounded towards plus infinity.
     pub fn ceil_div(self, d: impl Into<Dim>) -> Dim {
         let d = d.into();
@@ -287,19 +299,21 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
             }
             let front = Dim::intern_term(*c, rest);
             // front * d * floordiv(x, d) must be a sub-sum of the others
-            let want = front * *d * x.floor_div(*d);
-            let View::Sum { terms: w, constant: 0 } = want.view() else { continue };
-            let at = |t: &Term| {
-                terms.binary_search_by(|u| u.1.cmp(&t.1)).ok().filter(|&j| j != i && terms[j].0 == t.0)
-            };
-            if w.iter().all(|t| at(t).is_some()) {
-                let left = terms
-                    .iter()
-                    .enumerate()
-                    .filter(|(j, t)| *j != i && !w.contains(t))
-                    .map(|(_, t)| t.clone())
-                    .collect();
-                return Some((left, front * *x));
+            for quotient in [Some(x.floor_div(*d)), x.quotient_of_quotient(*d)].into_iter().flatten() {
+                let want = front * *d * quotient;
+                let View::Sum { terms: w, constant: 0 } = want.view() else { continue };
+                let at = |t: &Term| {
+                    terms.binary_search_by(|u| u.1.cmp(&t.1)).ok().filter(|&j| j != i && terms[j].0 == t.0)
+                };
+                if w.iter().all(|t| at(t).is_some()) {
+                    let left = terms
+                        .iter()
+                        .enumerate()
+                        .filter(|(j, t)| *j != i && !w.contains(t))
+                        .map(|(_, t)| t.clone())
+                        .collect();
+                    return Some((left, front * *x));
+                }
             }
         }
     }

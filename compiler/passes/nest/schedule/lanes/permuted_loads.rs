@@ -21,6 +21,9 @@ const VECTORS: i64 = 4;
 /// Maximum whole vectors of a row, or of a piece of a longer one, that are distinguished individually.
 const UNROLLED: i64 = 8;
 
+/// The least common multiple of one to `UNROLLED`.
+const MULTIPLE: i64 = 840;
+
 /// Rows of a task, if only run time knows the number of rows: a multiple of the lanes of a vector.
 const ROWS: i64 = 512;
 
@@ -44,6 +47,18 @@ impl Pieces {
         let count = if whole > UNROLLED { (whole - 3).max(0) / vectors } else { 0 };
         let before = i64::from(count > 0);
         Pieces::Known { vectors, count, rest: whole - before - count * vectors }
+    }
+    /// True if the lanes of each vector inside a piece are at the same distances in all pieces.
+    fn is_periodic(&self, m: &Module, linear: &[Dim], var: Sym, lanes: i64) -> bool {
+        let Pieces::Known { vectors, count, .. } = *self else { return false };
+        let mut syms = m.syms.clone();
+        let c = syms.loop_var("c", Dim::constant(0), Dim::constant(count));
+        let at = |d: &Dim, v: i64| {
+            let first = (Dim::sym(c) * vectors + 1 + v) * lanes;
+            d.subst(&mut |s| (s == var).then(|| first + var))
+        };
+        count == 0
+            || (0..vectors).all(|v| linear.iter().all(|d| syms.planes(at(d, v), var, 0..lanes).len() == 1))
     }
     /// For a row of unknown length, if few run-time values determine the positions in all vectors.
     fn windows(m: &Module, linear: &[Dim], var: Sym, lanes: i64) -> Option<Pieces> {
@@ -112,27 +127,32 @@ pub(crate) fn vectors_from(
 }
 
 /// The number of vectors of a piece that makes all `linear` positions known along a row; `None` if there is
-/// none.
+/// none. Of several, the one whose vectors read the fewest vectors of memory, and then the smallest.
 fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
     let Some(extent) = extent.as_const() else { return Pieces::windows(m, linear, var, lanes) };
     let whole = extent / lanes;
-    let fits = |syms: &SymTable, first: Dim, used: i64| {
-        linear.iter().all(|l| is_near_from(syms, *l, (var, first), used, lanes))
+    let reads = |syms: &SymTable, first: Dim, used: i64| -> Option<i64> {
+        linear.iter().map(|l| vectors_from(syms, *l, (var, first), used, lanes)).sum()
     };
-    (1..=UNROLLED).map(|n| Pieces::new(whole, n)).find(|p| {
-        let Pieces::Known { vectors, count, .. } = *p else { return false };
-        let edges = (0..whole - count * vectors).map(|c| if c == 0 { 0 } else { c + count * vectors });
+    let fits = |first: i64, used: i64| reads(&m.syms, first.into(), used).is_some();
+    // What `MULTIPLE` vectors inside pieces read; rows without pieces are all alike.
+    let inside = |p: &Pieces| -> Option<i64> {
+        let Pieces::Known { vectors, count, .. } = *p else { return None };
         let tail = extent % lanes;
-        let mut inside = true;
-        if count > 0 {
-            let mut syms = m.syms.clone();
-            let c = syms.loop_var("c", Dim::constant(0), Dim::constant(count));
-            inside = (0..vectors).all(|v| fits(&syms, (Dim::sym(c) * vectors + 1 + v) * lanes, lanes));
+        let mut edges = (0..whole - count * vectors).map(|c| if c == 0 { 0 } else { c + count * vectors });
+        if !edges.all(|c| fits(c * lanes, lanes)) || tail != 0 && !fits(whole * lanes, tail) {
+            return None;
         }
-        inside
-            && edges.into_iter().all(|c| fits(&m.syms, Dim::constant(c * lanes), lanes))
-            && (tail == 0 || fits(&m.syms, Dim::constant(whole * lanes), tail))
-    })
+        if count == 0 {
+            return Some(0);
+        }
+        let mut syms = m.syms.clone();
+        let c = syms.loop_var("c", Dim::constant(0), Dim::constant(count));
+        let each = (0..vectors).map(|v| reads(&syms, (Dim::sym(c) * vectors + 1 + v) * lanes, lanes));
+        each.sum::<Option<i64>>().map(|n| n * MULTIPLE / vectors)
+    };
+    let found = (1..=UNROLLED).map(|n| Pieces::new(whole, n)).filter_map(|p| Some((inside(&p)?, p)));
+    found.min_by_key(|f| f.0).map(|f| f.1)
 }
 
 /// True if the lanes of vectors along `var` read at known distances, and the elements of each vector are
@@ -351,16 +371,37 @@ fn unclamped(vector: &Stmt, c: Sym, inside: &mut Inside) -> Stmt {
     vector.clone().map_dims(&mut |d| d.unclamped(c, (var, lanes), inside))
 }
 
+/// Maximum elements of rows that are joined: threads share what has more.
+const JOINED: i64 = 4096;
+
 /// Fuses a short innermost loop with the next outer one if the result is contiguous across them and shuffles,
-/// or offsets in lanes, still support the loads. If that one may have few iterations at run time, loops around
-/// it across which all accesses are contiguous are fused, too.
+/// or offsets in lanes, still support the loads. Loops around that one across which all accesses are contiguous
+/// are fused, too: if it may have few iterations at run time, or, if there are few elements, where the same
+/// shuffles serve all of them.
 pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: Vectors) -> Option<Sym> {
+    [JOINED, 0].into_iter().find_map(|most| interleave_up_to(m, nest, var, vectors, most))
+}
+
+/// The same with loops of known lengths around that are fused up to `most` elements.
+fn interleave_up_to(
+    m: &mut Module,
+    nest: &mut ParNest,
+    var: Sym,
+    vectors: Vectors,
+    most: i64,
+) -> Option<Sym> {
     let lanes = vectors.lanes;
     let Stored { buf, at, .. } = stored(&nest.body)?;
     let inner = nest.loops.iter().find(|l| l.0 == var)?.1.as_const().filter(|e| *e < lanes)?;
     let mut i = nest.loops.iter().position(|l| stride(m, buf, at, l.0) == Some(inner))?;
-    let mut joined = nest.clone();
-    while i > 0 && joined.loops[i].1.as_const().is_none() && fused(m, &mut joined, i - 1).is_some() {
+    let (mut joined, mut periodic) = (nest.clone(), false);
+    while i > 0 {
+        let elements = (joined.loops[i - 1].1 * joined.loops[i].1 * inner).as_const();
+        let few = elements.is_some_and(|n| n <= most);
+        if !few && joined.loops[i].1.as_const().is_some() || fused(m, &mut joined, i - 1).is_none() {
+            break;
+        }
+        periodic |= few;
         i -= 1;
     }
     let (outer, extent) = joined.loops[i];
@@ -384,7 +425,8 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: 
         _ => {}
     });
     let loads = match vectors.caps.shuffles.are_known() {
-        true => pieces(m, &linear, (v, all), lanes).is_some(),
+        true => pieces(m, &linear, (v, all), lanes)
+            .is_some_and(|p| !periodic || p.is_periodic(m, &linear, v, lanes)),
         // Tasks of a single row of unknown length begin anywhere in it.
         false => {
             (all.as_const().is_some() || joined.loops.len() > 2)
