@@ -140,7 +140,7 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
     let short = short.filter(|s| nest.loops == before && (together.is_none() || s.fit_in_vectors()));
     let together = together.filter(|_| short.is_none());
     let block = short.as_ref().map(|s| s.lanes).or(together.as_ref().map(|t| t.of_task));
-    let tasks = Tasks::of_rows(&nest, abreast, block);
+    let tasks = Tasks::of_rows(&nest, abreast, block, work);
     let short = short.filter(|_| tasks != Tasks::Keep);
     let together = together.filter(|_| tasks != Tasks::Keep);
     if let (Some(s), Some(rows)) = (&short, nest.loops.last()) {

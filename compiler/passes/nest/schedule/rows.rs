@@ -4,8 +4,9 @@
 //! Row loops are fused if memory is contiguous across them, and a tile processes several rows: loop-invariant
 //! values (broadcasts, run-time sizes) serve all of them.
 
-use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, TASK_WORK, visit};
 use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::machine::THREADS;
 use crate::passes::nest::analysis::shape::{ParNest, parallel, substitute, wrap};
 use crate::passes::nest::schedule::lanes::{self, ReduceRows, ShortRows};
 use crate::sym::{Dim, Sym};
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 /// Maximum rows of a tile, and maximum elements of all its rows if known.
 const ROWS: i64 = 8;
 const ELEMENTS: i64 = 4096;
-/// Minimum number of tiles, so that every thread has work.
+/// Minimum number of tiles, so that every thread has work, if there is enough of it.
 const TILES: i64 = 16;
 
 /// The rows that a task of a nest processes.
@@ -44,8 +45,8 @@ pub(crate) struct Ways {
 
 impl Tasks {
     /// Tasks of a nest of rows around its vectors; `abreast` rows are interleaved. `block`: minimum rows of a
-    /// task.
-    pub fn of_rows(nest: &ParNest, abreast: i64, block: Option<i64>) -> Tasks {
+    /// task; `work`: scalar operations of all rows.
+    pub fn of_rows(nest: &ParNest, abreast: i64, block: Option<i64>, work: Dim) -> Tasks {
         let vectors = visit::any(&nest.body, &mut |s| matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
         let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
         let several = |l: &&(Sym, Dim)| l.1.as_const().is_none_or(|h| h > 1);
@@ -60,7 +61,12 @@ impl Tasks {
                 row = row.max((*hi - *lo).as_const());
             }
         });
-        let rows = row.map_or(ROWS, |r| ELEMENTS / r.max(1)).min(hi.as_const().map_or(ROWS, |h| h / TILES));
+        // Threads have equal numbers of tiles. A single one does what is not worth waking another for.
+        let tiles = work.as_const().map_or(TILES, |w| match w / TASK_WORK {
+            ..2 => 2,
+            n => ((n + THREADS - 1) / THREADS * THREADS).min(TILES),
+        });
+        let rows = row.map_or(ROWS, |r| ELEMENTS / r.max(1)).min(hi.as_const().map_or(ROWS, |h| h / tiles));
         let most = rows.clamp(1, ROWS).max(abreast) / abreast * abreast;
         Tasks::Rows { most: block.unwrap_or(most), abreast }
     }
