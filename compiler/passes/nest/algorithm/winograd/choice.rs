@@ -99,14 +99,11 @@ fn wins(m: &Module, l: &Layer, speed: i64) -> bool {
     let full = match (tiles.as_const(), area.as_const()) {
         (Some(t), Some(a)) if speed > 1 => ROW * t + TRANSFORM < PLAIN * a / speed,
         // Cycles for a single image: those of the products and of the weight transform, or of all but that.
-        (Some(t), Some(a)) if t < 9 => {
-            let wins = match fresh(l) {
-                Some(_) => ROW * t + TRANSFORM < ROW * a / 4,
-                // Direct sums at the border of a small image have fewer terms.
-                None => l.cached && (ROW * t).max(l.read()) + FEW_TILES < PLAIN * a * 4 / 5,
-            };
-            l.c.1.min(l.k.1) >= 64 && wins
-        }
+        (Some(t), Some(a)) if t < 9 => match fresh(l) {
+            Some(_) => l.c.1.min(l.k.1) >= 64 && ROW * t + TRANSFORM < ROW * a / 4,
+            // Direct sums at the border of a small image have fewer terms.
+            None => l.cached && (ROW * t).max(l.read()) + FEW_TILES < PLAIN * a * 4 / 5,
+        },
         (Some(t), Some(a)) => 16 * t <= 2 * a,
         _ => m.syms.range(area).hi.is_none_or(|h| h >= 144 * speed),
     };
