@@ -28,6 +28,8 @@ use crate::tensor::ElemType;
 const WIDTH: i64 = LINE / 4;
 /// Largest image of all channels that few tasks may share: other threads would find no work worth waking for.
 const SMALL: i64 = L2 / 2;
+/// Fewest groups of larger images. Three of four threads take as long as all of them with images in memory.
+const GROUPS: i64 = THREADS - 1;
 /// Rows and columns that an image of run-time size is assumed to have.
 const ASSUMED: i64 = 32 * 32;
 
@@ -165,7 +167,7 @@ impl Chain {
         let batch = self.batch.as_const();
         let (all, groups) = (bytes * batch.unwrap_or(1), batch.unwrap_or(1) * self.groups());
         let several = groups > 1 || batch.is_none();
-        all > L1 && several && (all <= SMALL || groups >= THREADS)
+        all > L1 && several && (all <= SMALL || groups >= GROUPS)
     }
     fn rewrite(&self, m: &mut Module, uses: &mut Uses) {
         let Some(last) = self.members.last().map(|x| x.kernel) else { return };
