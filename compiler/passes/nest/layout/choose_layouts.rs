@@ -217,6 +217,10 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     // All groups of channels are packed.
     let Some(packed) = m.bufs[image].dims[1].as_const() else { return false };
     let pack = packed * if rows { PACK_STRIDED } else { PACK };
+    // Each group has vectors of its own along its output channels. Packing strided rows for a group is slower
+    // still.
+    let groups = if rows { 1 } else { (packed / w[1].max(1)).max(1) };
+    let lanes = |n: i64| groups * whole(n / groups);
     let (Some(_), Some(to)) = (known(image), known(out)) else {
         // Planes of run-time size are decided by their elements. Those of an input are read in place, unless
         // the stride skips elements: then each short row ends with a partial vector, and half of the lanes
@@ -226,14 +230,14 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
         let channels = m.bufs[out].dims[1].as_const().filter(|_| copied);
         let wasted = if rows { LANES } else { 0 };
         return channels.is_some_and(|n| {
-            n * depth * (ROW + wasted) / ROW + pack > whole(n) * depth + n * TRANSPOSE_COST
+            n * depth * (ROW + wasted) / ROW + pack > lanes(n) * depth + n * TRANSPOSE_COST
         });
     };
     let (plane, channels) = (to[2..].iter().product::<i64>(), to[1]);
     // A plane is one row of columns, unless the image has a larger one.
     let row = if rows { to[to.len() - 1] } else { plane };
     let along_planes = plane / row * whole(row) * channels * depth + plane * pack;
-    let along_channels = plane * whole(channels) * depth + plane * channels * TRANSPOSE_COST;
+    let along_channels = plane * lanes(channels) * depth + plane * channels * TRANSPOSE_COST;
     row % LANES != 0 && along_planes > along_channels
 }
 
