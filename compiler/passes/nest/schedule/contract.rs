@@ -76,7 +76,7 @@ pub(crate) struct Axes {
     /// Loops that both operands depend on, or neither.
     pub batch: Vec<(Sym, Dim)>,
     /// Row loops outside the tile's own.
-    rows: Vec<(Sym, Dim)>,
+    pub rows: Vec<(Sym, Dim)>,
     /// The tile's row loop.
     row: Option<(Sym, Dim)>,
     /// Combined rows of the two innermost row loops, if these are short.
@@ -139,10 +139,6 @@ impl Axes {
         let facts = facts_of_tiles(p.product, facts);
         Some(Axes { p, columns, batch, rows, row, several, most, facts })
     }
-    /// True if only run time knows the number of rows.
-    pub fn has_run_time_rows(&self) -> bool {
-        self.row.is_some_and(|r| r.1.as_const().is_none())
-    }
     /// Tiles that read B as `packing` says.
     pub fn tiled(self, m: &mut Module, request: &Request, packing: Packing) -> Tiled {
         let Axes { mut p, columns, batch, mut rows, mut row, most, facts, .. } = self;
@@ -163,11 +159,22 @@ impl Axes {
             .and_then(|r| stride(m, p.a.0, &p.a.1, r.0))
             .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
         let crowded = apart != 0 && apart % PAGE == 0;
+        let shallow = tiles::is_shallow(&p);
         let halves = tiles::sums_halves(m, &p, facts.caps);
         let halves_eights = halves_eights(p.product, facts.caps);
         let pairs_rows = p.product.pairs_rows() && !halves_eights;
-        let wanted =
-            Wanted { row, together, most, columns, batch, crowded, halves, pairs_rows, halves_eights };
+        let wanted = Wanted {
+            row,
+            together,
+            most,
+            columns,
+            batch,
+            crowded,
+            shallow,
+            halves,
+            pairs_rows,
+            halves_eights,
+        };
         let tile = Tile::new(wanted, packing, facts).clipped(m, &p, &request.program.borders);
         let loops = Loops::new(m, &p, &tile, &rows);
         // Blocks of rows are for the threads; a run-time number of panels is assumed to suffice.

@@ -21,7 +21,8 @@ use crate::passes::nest::analysis::shape::{parallel, substitute};
 use crate::passes::nest::schedule::contract::Packed;
 use crate::sym::{Dim, Sym};
 pub(crate) use choice::{
-    MOST_ROWS, Plane, Tile, Wanted, chooses_by_rows, multiplies_halves, panel, rows_of_panel, sums_halves,
+    MOST_ROWS, Plane, Tile, Wanted, chooses_by_rows, is_shallow, multiplies_halves, panel, rows_of_panel,
+    sums_halves,
 };
 use even::Even;
 pub(crate) use even::is_even;

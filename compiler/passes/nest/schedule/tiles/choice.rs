@@ -48,6 +48,8 @@ pub(crate) struct Wanted {
     pub batch: Vec<(Sym, Dim)>,
     /// Rows are a multiple of 4 KiB apart.
     pub crowded: bool,
+    /// The reduction has few steps ([`is_shallow`]).
+    pub shallow: bool,
     /// Accumulators are f16 ([`sums_halves`]).
     pub halves: bool,
     /// An instruction multiplies two rows.
@@ -66,6 +68,7 @@ impl Wanted {
             columns,
             batch: vec![],
             crowded: false,
+            shallow: false,
             halves: false,
             pairs_rows: false,
             halves_eights: false,
@@ -169,6 +172,15 @@ fn row_panel(vectors: i64) -> i64 {
         (w + 1) * (panels + (panels + THREADS - 1) / THREADS * THREADS)
     };
     (1..=8).rev().min_by_key(|w| cost(*w)).unwrap_or(1)
+}
+
+/// Most steps of a reduction that takes no longer than storing its results.
+const SHALLOW: i64 = 8;
+
+/// True if tiles store for a large part of their time. Tiles of 12 rows then take 0.7 to 0.96 of the time of
+/// those of 14 for each row (512-bit vectors, 2 to 8 steps, with and without an epilogue).
+pub(crate) fn is_shallow(p: &Contraction) -> bool {
+    Dim::product(p.reduction.iter().map(|d| d.1)).as_const().is_some_and(|n| n <= SHALLOW)
 }
 
 /// Larger numbers of rows are treated as unknown.
@@ -345,7 +357,7 @@ impl<P: Source> Tile<P> {
     /// Chooses the tile for a level.
     pub fn new(wanted: Wanted, panels: P, facts: Facts) -> Tile<P> {
         let known = wanted.plane(facts).and_then(|p| p.shape(wanted.columns.nr, wanted.most, facts));
-        let Wanted { row: m_row, together, most, columns, batch, crowded, halves, .. } = wanted;
+        let Wanted { row: m_row, together, most, columns, batch, crowded, shallow, halves, .. } = wanted;
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let (nv, mut mr) = known.map_or_else(|| shape(columns.nr, most, facts), |k| (k.0, k.1));
         if halves && nv % 2 == 0 {
@@ -355,6 +367,9 @@ impl<P: Source> Tile<P> {
             mr = mr.min(CROWDED_ROWS);
         } else if m_row.is_some_and(|r| r.1.as_const().is_none()) {
             mr = if mr >= TALL_ROWS { TALL_ROWS } else { mr.min(CROWDED_ROWS) };
+        }
+        if shallow {
+            mr = mr.min(TALL_ROWS);
         }
         mr = (mr / together * together).max(together);
         if let Some(r) = m_row.and_then(|r| r.1.as_const()).filter(|r| *r > 0) {

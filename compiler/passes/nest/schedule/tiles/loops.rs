@@ -67,14 +67,11 @@ impl Loops {
                 let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
                 let others =
                     t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
-                // A part of a larger kernel runs on one thread.
-                match m
-                    .syms
-                    .range(others)
-                    .lo
-                    .filter(|_| p.whole)
-                    .map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr)))
-                {
+                // A part of a larger kernel runs on one thread. A run-time number of panels is assumed to
+                // suffice for the threads: each block would read all of them.
+                let shares = p.whole && panels.as_const().is_some();
+                let least = m.syms.range(others).lo.filter(|_| shares);
+                match least.map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr))) {
                     1 => None,
                     b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
                     b => Some(multiple((e + b - 1) / b, t.together)),
