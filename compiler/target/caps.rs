@@ -132,6 +132,11 @@ impl Caps {
     pub fn lacks_short_masks(&self) -> bool {
         self.masks && !self.short_masks
     }
+    /// True if the independent vectors of a tile are interleaved, operation by operation
+    /// (`codegen/tile/interleave.rs`).
+    pub fn interleaves(&self) -> bool {
+        self.tiles == Tiles::Neon
+    }
     /// True for products of unsigned by signed bytes, added in pairs to 16-bit words: AVX2, AVX-512 BW.
     pub fn pairs_bytes(&self) -> bool {
         matches!(self.tiles, Tiles::Avx2 | Tiles::Avx512)

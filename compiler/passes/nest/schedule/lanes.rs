@@ -20,6 +20,7 @@ mod unroll_and_jam;
 mod window_rows;
 
 use along::{Along, along_result};
+pub(crate) use body::renamed;
 pub(crate) use reduce_rows::ReduceRows;
 pub(crate) use rows::{SUMS, rows};
 pub(crate) use short_rows::ShortRows;

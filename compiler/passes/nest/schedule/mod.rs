@@ -13,6 +13,7 @@ mod clip;
 pub mod contract;
 pub mod conv_pool;
 pub mod depthwise;
+mod divide_chains;
 pub mod few_rows;
 pub mod lanes;
 mod outline;
@@ -154,6 +155,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let caps = facts.caps;
     let known = !caps.has_partial(None) && caps.has_partial(Some(1));
     for k in visit::calls(&m.driver).into_iter().collect::<BTreeSet<Kernel>>() {
+        if !caps.interleaves() && m.optimize.may_grow() {
+            divide_chains::run(m, k);
+        }
         let short = caps.lacks_short_masks() && m.has_short_elements(&m.kernels[k].body);
         if (known || short) && m.optimize.may_grow() {
             partial_vectors::run(m, k);

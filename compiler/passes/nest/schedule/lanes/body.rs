@@ -9,7 +9,7 @@ use crate::tensor::ElemType;
 use std::collections::HashMap;
 
 /// A copy of a body with fresh registers and another variable.
-pub(super) fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<Stmt>, Sym) {
+pub(crate) fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<Stmt>, Sym) {
     let v = loop_like(m, var, lo, hi);
     let body = fresh_regs(m, body);
     (body.into_iter().map(|s| s.subst(&|s| (s == var).then(|| Dim::sym(v)))).collect(), v)
