@@ -43,11 +43,16 @@ const BLOCK: i64 = 64;
 
 /// The number of columns that minimizes the cost of finding `count` (not 0) of `n` elements: each column
 /// costs a look at its maximum, each candidate column a look at its elements. Hardly fewer columns than
-/// elements means one element per column.
+/// elements means one element per column. Inserting a candidate takes less time than collecting it to be
+/// sorted: few results have fewer columns. (Rows of 100 to 1000 elements then take 0.73 to 0.95 of the time,
+/// for 3 to 10 results.)
 fn columns(count: i64, n: i64) -> i64 {
     let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
-    let m = (m + 63) / 64 * 64;
-    if 2 * m <= n && m >= 2 * count { m } else { n }
+    let (m, elements) = match count {
+        ..=RANKED => ((m / 64 * 64).max(64), 2 * n / 3),
+        _ => ((m + 63) / 64 * 64, n / 2),
+    };
+    if m <= elements && m >= 2 * count { m } else { n }
 }
 
 /// The number of columns for a row, if that is cheaper than looking at all elements in each step of a
