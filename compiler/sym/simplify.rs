@@ -20,6 +20,7 @@
 
 use super::expr::{Atom, Dim, Node, Sym, Term, View, floor_div_i64, floor_mod_i64};
 use super::memo;
+use std::iter;
 use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub};
 
 pub(super) fn gcd(a: i64, b: i64) -> i64 {
@@ -192,17 +193,10 @@ impl Dim {
                 let c = floor_div_i64(constant, g).unwrap_or(0);
                 return Dim::from_terms(terms, c).floor_div(n / g);
             }
-            if let [(1, p)] = terms
-                && let [Atom::FloorDiv(x, m)] = p.as_slice()
-                && let Some(m) = m.as_const()
-                && m > 0
-                && let Some(mn) = m.checked_mul(n)
-                && let Some(mc) = m.checked_mul(constant)
+            if terms.len() == 1
+                && let Some(q) = self.quotient_of_quotient(d)
             {
-                let inner = *x + mc;
-                if !inner.is_overflow() {
-                    return inner.floor_div(mn);
-                }
+                return q;
             }
         }
         Dim::atom(Atom::FloorDiv(self, d))
@@ -299,7 +293,8 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
             }
             let front = Dim::intern_term(*c, rest);
             // front * d * floordiv(x, d) must be a sub-sum of the others
-            for quotient in [Some(x.floor_div(*d)), x.quotient_of_quotient(*d)].into_iter().flatten() {
+            let other = || x.quotient_of_quotient(*d);
+            for quotient in iter::once(x.floor_div(*d)).chain(iter::once_with(other).flatten()) {
                 let want = front * *d * quotient;
                 let View::Sum { terms: w, constant: 0 } = want.view() else { continue };
                 let at = |t: &Term| {

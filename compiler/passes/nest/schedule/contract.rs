@@ -26,7 +26,7 @@ use crate::sym::{Answer, Dim, Sym};
 use crate::target::{Caps, Dot, Facts};
 use crate::tensor::ElemType;
 use loops::{collapse_columns, collapse_rows, joined, split_phases};
-pub(crate) use panels::{Columns, ConstPanels, Packed, Packing, constant_panels, fills_vectors, packing};
+pub(crate) use panels::{Columns, ConstPanels, Packed, Packing, constant_panels, packing, runs_in_vectors};
 
 /// The vector properties of a level for a kind of product.
 fn facts_of(product: ProductKind, facts: Facts) -> Facts {
@@ -296,7 +296,7 @@ fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
 fn columns(m: &Module, p: &mut Contraction, facts: Facts) -> Option<Sym> {
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);
-    let taps = || fuller_row(m, p, true).is_some_and(|row| panels::runs_in_vectors(row.1, facts));
+    let taps = || fuller_row(m, p, true).is_some_and(|row| runs_in_vectors(row.1, facts));
     let exchanges = !matches!(p.product, ProductKind::Dot { group: DotKind::WordsByBytes, .. });
     if exchanges && next.is_some_and(|v| p.is_only_of_a(v)) && (p.reduction.len() == 1 || taps()) {
         std::mem::swap(&mut p.a, &mut p.b);

@@ -6,9 +6,8 @@ use crate::nest::Module;
 use crate::passes::nest::analysis::form::{Form, ProductKind};
 use crate::passes::nest::analysis::machine::L1;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Axes, Packing, fills_vectors};
+use crate::passes::nest::schedule::contract::{Axes, Packing, runs_in_vectors};
 use crate::passes::nest::schedule::{Plan, Request, tiles};
-use crate::sym::Dim;
 use crate::target::Facts;
 
 /// Maximum bytes of a strip of columns that stays in the first-level cache between tiles of rows, though its
@@ -32,7 +31,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let lies_in_rows =
         stride(m, p.b.0, &p.b.1, columns.n) == Some(1) && m.linear(p.b.0, &p.b.1).linear_in(depth).is_some();
     let of_floats = matches!(p.product, ProductKind::Fma | ProductKind::Double) && p.is_plain();
-    let vectors = whole_vectors(columns.extent, p.product, facts);
+    let vectors = runs_in_vectors(columns.extent, facts);
     if m.is_constant(p.b.0) || !lies_in_rows || !vectors || !of_floats {
         return None;
     }
@@ -42,12 +41,6 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let reads = if axes.rows.is_empty() { READS } else { 1 };
     let few = axes.most <= reads * tiles::rows_of_panel(columns.nr, i64::MAX, facts);
     (few || axes.most <= ROWS && stays).then(|| Box::new(axes.tiled(m, request, Packing::InPlace)) as _)
-}
-
-/// True if vectors can read rows of B of this length in place: whole ones, or a masked last one.
-pub(crate) fn whole_vectors(columns: Dim, product: ProductKind, facts: Facts) -> bool {
-    let masked = facts.caps.masks && matches!(product, ProductKind::Fma | ProductKind::Double);
-    masked || fills_vectors(columns, facts)
 }
 
 /// Maximum rows that are few if only run time knows how many there are, or how long the sums are: reading B

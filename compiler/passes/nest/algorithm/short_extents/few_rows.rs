@@ -9,7 +9,8 @@ use crate::passes::nest::analysis::shape::{fresh_regs, nested, substitute};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::along_sum::FEW_COLUMNS;
 use crate::passes::nest::schedule::contract::loops::collapse_rows;
-use crate::passes::nest::schedule::few_rows::{most_rows, whole_vectors};
+use crate::passes::nest::schedule::contract::runs_in_vectors;
+use crate::passes::nest::schedule::few_rows::most_rows;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
@@ -32,7 +33,7 @@ pub(super) fn of(m: &mut Module, c: &Contraction, facts: &Facts) -> Option<Few> 
     let swapped = !c.is_only_of_b(column);
     let b = if swapped { &c.a } else { &c.b };
     let columns = c.loops.iter().find(|l| l.0 == column).map_or(Dim::constant(1), |l| l.1);
-    if stride(m, b.0, &b.1, column) == Some(1) && whole_vectors(columns, c.product, *facts) {
+    if stride(m, b.0, &b.1, column) == Some(1) && runs_in_vectors(columns, *facts) {
         return few_of(m, c, swapped, true, most_rows(*facts));
     }
     sums_run_along(m, c).then(|| few_of(m, c, swapped, false, FEW_COLUMNS))?

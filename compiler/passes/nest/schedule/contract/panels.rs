@@ -193,12 +193,12 @@ pub(crate) fn packing(
 pub(super) const MASKED_ROWS: i64 = 28;
 
 /// True if columns are whole vectors.
-pub(crate) fn fills_vectors(extent: Dim, facts: Facts) -> bool {
+fn fills_vectors(extent: Dim, facts: Facts) -> bool {
     extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
 }
 
 /// True if columns are whole vectors, or the last one can be masked.
-pub(super) fn runs_in_vectors(extent: Dim, facts: Facts) -> bool {
+pub(crate) fn runs_in_vectors(extent: Dim, facts: Facts) -> bool {
     facts.caps.masks || fills_vectors(extent, facts)
 }
 
