@@ -95,14 +95,31 @@ impl Conv {
         self.group == 1 && dw.len() == axes.len() + 2 && dw[1].as_const().is_some_and(|c| c <= most)
     }
     /// True if each tap should be a channel of a product, whose parts a map adds up: tiles of a convolution
-    /// would have less than a vector of channels, and phases taps beyond the kernel, or too few rows of
-    /// pixels. Adding up the parts costs as much as a few steps of the product, so the product must be deep.
+    /// would have less than a vector of channels, and phases taps beyond the kernel. Both costs are in steps
+    /// of the sum for each element of the image, those of phases in hundredths of whole vectors; constants
+    /// are those of a comparison over 50 transposed convolutions with AVX2 and AVX-512.
     fn sums_taps(&self, dw: &[Dim], axes: &[Axis], split: &[Phases]) -> bool {
-        let strided = split.iter().any(|p| p.stride > 1);
+        // Adding up a part, beyond the map that rearranges the phases.
+        const ADD: i64 = 12;
+        // Phases of whole vectors, and the most that empty lanes cost, since vectors can run along rows.
+        const WHOLE: i64 = 108;
+        const MOST: i64 = 160;
+        // Steps in empty lanes, without strides: the convolution reads the image once for all of its taps.
+        const EMPTY: i64 = 512;
         let plain = split.iter().all(|p| p.dilation == 1);
-        let few = if strided { wastes(axes, split) } else { plain };
-        let most = if strided { LANES - 1 } else { LANES / 4 };
-        few && self.has_channels(dw, split, most) && dw[0].as_const().is_some_and(|c| c >= LANES)
+        let (Some(channels), Some(depth)) = (dw[1].as_const(), dw[0].as_const()) else { return false };
+        if !plain || depth < LANES || !self.has_channels(dw, split, LANES - 1) {
+            return false;
+        }
+        let strides: i64 = split.iter().map(|p| p.stride).product();
+        if strides == 1 {
+            return depth * (LANES - channels) > EMPTY;
+        }
+        let taps: i64 = split.iter().map(|p| p.taps * p.stride).product();
+        let own: i64 = axes.iter().map(|a| a.kernel).product();
+        let lanes = channels * strides;
+        let price = (WHOLE * ((lanes + LANES - 1) / LANES * LANES) / lanes).min(MOST);
+        depth * taps * price > (depth + ADD) * own * 100
     }
     /// Computes the phases as channels of a convolution of stride 1; a map rearranges them.
     fn phases_as_channels(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Phases]) {
