@@ -31,7 +31,7 @@ pub(crate) use loops::{Loops, describe, describe_tile};
 pub(super) use register::unroll;
 use register::{Cols, PanelPrefetch};
 use rows::{Panel, Rows};
-pub(crate) use rows::{in_parts, rests};
+pub(crate) use rows::{Rest, in_parts, rests};
 
 /// The source of B for a tile.
 pub(crate) enum Panels {

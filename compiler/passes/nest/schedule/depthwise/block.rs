@@ -148,9 +148,12 @@ impl Block {
             Some(rest) => out.extend(piece(m, blocks * width, rest)),
             None => {
                 // The last block overlaps the previous one: both store the same values there. A row shorter
-                // than a block is divided into partial blocks.
+                // than a block is divided into partial blocks; the longest of them (a row of 7) is a block of its
+                // own, since two short blocks wait for the latency of their sums and epilogues.
                 let last = piece(m, extent - width, width);
-                let parts = tiles::in_parts(m, tiles::rests(width, 1), (zero, extent), piece);
+                let mut parts = tiles::rests(width - 1, 1);
+                parts.push(tiles::Rest::all(width - 1));
+                let parts = tiles::in_parts(m, parts, (zero, extent), piece);
                 // Few results require no whole block.
                 let last = PARTS.iter().rev().filter(|n| **n < width).fold(last, |els, n| {
                     let then = piece(m, extent - *n, *n);

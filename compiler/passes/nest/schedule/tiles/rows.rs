@@ -171,6 +171,10 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
+    /// All of a remainder at once.
+    pub fn all(rows: i64) -> Rest {
+        Rest { rows, at_end: false, lefts: vec![rows] }
+    }
     /// The statements, guarded by the remainder being one of these.
     fn only_if(&self, left: Dim, then: Vec<Stmt>) -> Option<Stmt> {
         let is = |n: &i64| Expr::cmp_index(BinOp::Eq, left, *n);
@@ -201,7 +205,7 @@ pub(crate) fn rests(step: i64, each: i64) -> Vec<Rest> {
 /// that processes a few rows at a time waits for.
 fn few_rows(step: i64, each: i64) -> Vec<Rest> {
     let left = (1..step).rev().filter(|n| n % each == 0);
-    left.map(|rows| Rest { rows, at_end: false, lefts: vec![rows] }).collect()
+    left.map(Rest::all).collect()
 }
 
 /// The remainder of a run-time number of rows in these parts: `left` rows from `first` on. `part` computes a
