@@ -32,7 +32,7 @@ use crate::passes::nest::schedule::tiles::dequantize::{self, Nest};
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
 use crate::tensor::{ConstData, ElemType, Words};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weights::{Code, Weights, Zero};
 
@@ -107,9 +107,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             found.push((k, f));
         }
     }
+    let mut columns: HashMap<Buf, i64> = HashMap::new();
+    for (_, f) in &found {
+        *columns.entry(f.parts.a.0).or_default() += f.n.1;
+    }
     let mut pass = Pass {
         facts,
         uses: &uses,
+        columns,
         made: activations::Made::default(),
         packed: vec![],
         copies: Copies::default(),
@@ -216,6 +221,8 @@ fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
 struct Pass<'a> {
     facts: Facts,
     uses: &'a Uses,
+    /// Columns of all contractions with the same activations.
+    columns: HashMap<Buf, i64>,
     /// Activations quantized so far.
     made: activations::Made,
     /// Constants packed so far.
@@ -355,7 +362,8 @@ impl Pass<'_> {
             };
             activations::Form::narrow(w, number, group)?
         } else {
-            activations::Form::exact(w, number, &self.facts)?
+            let columns = self.columns.get(&f.parts.a.0).copied().unwrap_or(f.n.1);
+            activations::Form::exact(w, number, (&self.facts, columns))?
         };
         self.made.of(m, k, &f.parts, rows, form, self.uses)
     }
