@@ -8,6 +8,7 @@
 //! Without elements: sums are 0, products 1, Min/Max the type's extremes, LogSum and LogSumExp -inf, Mean
 //! NaN.
 
+use super::support::arg::{Arg, Nan, has_positions};
 use super::support::runtime;
 use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -29,11 +30,8 @@ pub enum Kind {
     LogSum,
     LogSumExp,
     SumSquare,
-    /// Position of the largest (or smallest) element; the last of equal ones if set.
-    Arg {
-        max: bool,
-        last: bool,
-    },
+    /// Position of the largest or smallest element.
+    Arg(Arg),
 }
 
 /// The index into the input, given those of the output and of the reduced dimensions.
@@ -116,7 +114,11 @@ impl Operator for Reduce {
                 noop: a.flag("noop_with_empty_axes", false),
             }),
             None => {
-                let kind = Kind::Arg { max: a.op() == "ArgMax", last: a.flag("select_last_index", false) };
+                let kind = Kind::Arg(Arg {
+                    max: a.op() == "ArgMax",
+                    last: a.flag("select_last_index", false),
+                    nan: Nan::First,
+                });
                 Ok(Reduce { kind, axes: Some(vec![a.int("axis", 0)]), keepdims, noop: false })
             }
         }
@@ -141,7 +143,7 @@ impl Operator for Reduce {
                 |d| if !reduced[d] { Some(t.dims[d]) } else { self.keepdims.then(|| Dim::constant(1)) },
             )
             .collect::<Vec<_>>();
-        if let Kind::Arg { .. } = self.kind {
+        if let Kind::Arg(_) = self.kind {
             cx.require(
                 !list.iter().any(|a| t.dims[cx.axis(*a, t.rank()).unwrap_or(0)].as_const() == Some(0)),
                 codes::OP_SHAPE,
@@ -150,6 +152,8 @@ impl Operator for Reduce {
             for a in &list {
                 let d = t.dims[cx.axis(*a, t.rank())?];
                 cx.syms.require_at_most(Dim::constant(1), d);
+                // Positions may have 32 bits.
+                cx.syms.require_at_most(d, Dim::constant(i32::MAX.into()));
             }
             cx.set(0, ElemType::I64, dims);
             return Ok(());
@@ -164,8 +168,8 @@ impl Operator for Reduce {
         let from = cx.dims(x);
         let list = self.axes.clone().or_else(|| cx.ints_value(1)).unwrap_or_default();
         let reduced = self.reduced(&list, from.len());
-        if let Kind::Arg { max, last } = self.kind {
-            return self.lower_arg(cx, &reduced, max, last);
+        if let Kind::Arg(arg) = self.kind {
+            return self.lower_arg(cx, &reduced, arg);
         }
         let late = runtime::late_operand(cx, 1)
             .filter(|b| self.axes.is_none() && runtime::count(&cx.dims(*b)) != Some(0));
@@ -293,34 +297,30 @@ impl Reduce {
             k.store(y, at, if ty == own { v } else { Expr::cast(ty, own, v) });
         });
     }
-    fn lower_arg(&self, cx: &mut LowerCx, reduced: &[bool], max: bool, last: bool) -> Result<()> {
+    /// Positions: NaN is both the largest and the smallest element, as in NumPy.
+    fn lower_arg(&self, cx: &mut LowerCx, reduced: &[bool], arg: Arg) -> Result<()> {
         let (x, y) = (cx.input(0), cx.output(0));
-        let from = cx.dims(x);
-        let out = cx.dims(y);
+        let (from, out, ty) = (cx.dims(x), cx.dims(y), cx.elem(x).compute());
         let Some(axis) = reduced.iter().position(|r| *r) else { return cx.bug("no axis") };
         let keep = self.keepdims;
-        let op = match (max, last) {
-            (true, false) => BinOp::Gt,
-            (true, true) => BinOp::Ge,
-            (false, false) => BinOp::Lt,
-            (false, true) => BinOp::Le,
-        };
+        let row = from[axis + 1..].iter().all(|d| d.as_const() == Some(1));
+        // Positions have as many bits as elements, for vectors of as many lanes.
+        let short = has_positions(&cx.m.syms, ty, from[axis]);
+        let word = if short { ElemType::I32 } else { ElemType::I64 };
+        let found = if word == ElemType::I64 { y } else { cx.temp("found", word, out.clone()) };
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
-                let first = k.load(x, &join(reduced, keep, at, &[Dim::constant(0)]));
-                let best = k.acc(first);
-                let pos = k.acc(Expr::int(ElemType::I64, 0));
-                k.nest(LoopKind::Seq, &[from[axis]], |k, r| {
-                    let v = k.load(x, &join(reduced, keep, at, r));
-                    let v = k.let_(v);
-                    let better = Expr::bin(op, v.clone(), Expr::acc(best));
-                    let better = k.let_(better);
-                    k.set(pos, Expr::select(better.clone(), Expr::index(r[0]), Expr::acc(pos)));
-                    k.set(best, Expr::select(better, v, Expr::acc(best)));
-                });
-                k.store(y, at, Expr::acc(pos));
+                let load = |k: &KernelBuilder, r: Dim| k.load(x, &join(reduced, keep, at, &[r]));
+                let pos = match row && word == ElemType::I32 {
+                    true => arg.of_row(k, (ty, word), from[axis], &load),
+                    false => arg.of_column(k, (ty, word), from[axis], &load),
+                };
+                k.store(found, at, pos);
             });
         });
+        if found != y {
+            cx.map(y, |k, at| Expr::cast(word, ElemType::I64, k.load(found, at)));
+        }
         Ok(())
     }
 }

@@ -8,14 +8,15 @@
 //!
 //! The first of equal elements comes first. NaN is larger than all numbers. Elements of at most 32 bits have
 //! keys (`topk/keys.rs`): a few of many are found in `topk/columns.rs`, more in `topk/narrow.rs`, those of
-//! short rows in `topk/short.rs`. For others, a few results are found one after the other, each in a pass
-//! over the row. For more results, the positions of the row are sorted in scratch memory, by digits or, if
-//! the row may be short, by merging.
+//! short rows in `topk/short.rs`; a single one of contiguous rows is found by its value (`topk/one.rs`). For
+//! others, a few results are found one after the other, each in a pass over the row. For more results, the
+//! positions of the row are sorted in scratch memory, by digits or, if the row may be short, by merging.
 
 mod columns;
 pub mod keys;
 mod limit;
 mod narrow;
+mod one;
 mod short;
 
 use super::support::{radix, runtime};
@@ -71,8 +72,8 @@ impl Operator for TopK {
             return cx.error(codes::OP_SHAPE, format!("K is {k}, but the axis has {n} elements")).fail();
         }
         if t.elem.bits() <= 32 && t.elem != ElemType::Str {
-            // Key and position are packed into one integer.
-            cx.syms.require_at_most(t.dims[axis], Dim::constant(keys::POSITIONS - 1));
+            // Key and position are packed into one integer, or vectors have positions.
+            cx.syms.require_at_most(t.dims[axis], Dim::constant(i32::MAX.into()));
         }
         let mut dims = t.dims;
         dims[axis] = k;
@@ -97,6 +98,10 @@ impl Operator for TopK {
         };
         if let Some(b) = runtime::late_operand(cx, 1) {
             cx.define(row.count, runtime::entry(cx, b, 0));
+        }
+        if one::suits(cx, &row) {
+            self.one(cx, &row, any);
+            return Ok(());
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
         // A method for all rows, or for rows that turn out not to be short at run time.

@@ -1,6 +1,7 @@
 //! Code shared by families: attributes and contexts of operators, schemas, pieces of nests. No family is
 //! implemented here.
 
+pub mod arg;
 pub mod attrs;
 pub mod bits;
 pub mod cx;

@@ -13,6 +13,7 @@ pub mod copies;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, Contraction, Stored};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{Uses, cover, instance, is_temp, peel, relocate, wrap};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Pending;
@@ -133,6 +134,11 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     // Tiles support no indices from memory.
     let looks_up = map.value.any(&mut |e| matches!(e, Expr::With { .. }));
     if looks_up && m.form(p).contraction().is_some() {
+        return None;
+    }
+    // Vectors of 64-bit elements have half as many lanes, and those of the producer would be halved, too.
+    let long = |k: Kernel| lanes64::has(m, &m.kernels[k].body);
+    if long(c) && !long(p) {
         return None;
     }
     // All loads of the result must have one position, and that position must be a bijection of the consumer's

@@ -1,0 +1,135 @@
+//! Positions of the largest or smallest element: ArgMax, ArgMin, TopK of one result.
+
+use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
+use crate::sym::{Dim, SymTable};
+use crate::tensor::ElemType;
+
+/// Which element is meant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arg {
+    /// The largest element, not the smallest.
+    pub max: bool,
+    /// The last of equal elements, not the first.
+    pub last: bool,
+    /// How NaN compares with numbers.
+    pub nan: Nan,
+}
+
+/// The place of NaN in the order of floats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Nan {
+    /// It is found before all numbers.
+    First,
+    /// It is found if there are no numbers.
+    Last,
+}
+
+/// True if positions have 32 bits, as many as lanes of elements of this type.
+pub fn has_positions(syms: &SymTable, ty: ElemType, n: Dim) -> bool {
+    ty.bits() <= 32 && syms.range(n).hi.is_some_and(|n| n <= i64::from(i32::MAX))
+}
+
+/// Loads an element of a row or column.
+type Element<'a> = &'a dyn Fn(&KernelBuilder, Dim) -> Expr;
+
+impl Arg {
+    /// The position, of type `word`, of the value that a reduction finds: both loops have vectors if the
+    /// elements are contiguous, and have as many bits as a `word`.
+    pub fn of_row(
+        self,
+        k: &mut KernelBuilder,
+        (ty, word): (ElemType, ElemType),
+        n: Dim,
+        load: Element,
+    ) -> Expr {
+        let (op, least) = match self.max {
+            true => (BinOp::Max, Scalar::lowest(ty)),
+            false => (BinOp::Min, Scalar::highest(ty)),
+        };
+        let least = Expr::from(least);
+        let is_nan = |v: &Expr| Expr::bin(BinOp::Ne, v.clone(), v.clone());
+        let best = k.acc(least.clone());
+        k.nest(LoopKind::Seq, &[n], |k, r| {
+            let mut v = load(k, r[0]);
+            // The operations return NaN if either operand is.
+            if ty.is_float() && self.nan == Nan::Last {
+                let own = k.let_(v);
+                v = Expr::select(is_nan(&own), least, own);
+            }
+            k.update(op, best, v);
+        });
+        let best = k.let_(Expr::acc(best));
+        let (op, none) = match self.last {
+            true => (BinOp::Max, -1),
+            false => (BinOp::Min, i64::from(i32::MAX)),
+        };
+        let none = Expr::int(word, none);
+        let pos = k.acc(none.clone());
+        k.nest(LoopKind::Seq, &[n], |k, r| {
+            let v = k.let_(load(k, r[0]));
+            let mut here = Expr::bin(BinOp::Eq, v.clone(), best.clone());
+            if ty.is_float() && self.nan == Nan::First {
+                here = Expr::bin(BinOp::Or, here, is_nan(&v));
+            }
+            k.update(op, pos, Expr::select(here, index(word, r[0]), none.clone()));
+        });
+        match self.nan {
+            Nan::First => Expr::acc(pos),
+            Nan::Last => {
+                // No element equals the value if all are NaN.
+                let end = if self.last { n - 1 } else { Dim::constant(0) };
+                let missing = Expr::bin(BinOp::Eq, Expr::acc(pos), none);
+                Expr::select(missing, index(word, end), Expr::acc(pos))
+            }
+        }
+    }
+    /// Value and position from one element to the next, for elements that are not contiguous: each is read
+    /// once. NaN is first.
+    pub fn of_column(
+        self,
+        k: &mut KernelBuilder,
+        (ty, word): (ElemType, ElemType),
+        n: Dim,
+        load: Element,
+    ) -> Expr {
+        // Comparisons by which an element replaces the best one, and by which it does not.
+        let (op, not) = match (self.max, self.last) {
+            (true, false) => (BinOp::Gt, BinOp::Le),
+            (true, true) => (BinOp::Ge, BinOp::Lt),
+            (false, false) => (BinOp::Lt, BinOp::Ge),
+            (false, true) => (BinOp::Le, BinOp::Gt),
+        };
+        let first = load(k, Dim::constant(0));
+        let best = k.acc(first);
+        let pos = k.acc(Expr::int(word, 0));
+        k.nest(LoopKind::Seq, &[n], |k, r| {
+            let v = k.let_(load(k, r[0]));
+            // NaN replaces numbers, and the last one also NaN; comparisons with NaN are false.
+            let better = match self.last {
+                _ if !ty.is_float() => Expr::bin(op, v.clone(), Expr::acc(best)),
+                true => Expr::bin(
+                    BinOp::Or,
+                    Expr::bin(op, v.clone(), Expr::acc(best)),
+                    Expr::bin(BinOp::Ne, v.clone(), v.clone()),
+                ),
+                false => Expr::un(UnOp::Not, Expr::bin(not, v.clone(), Expr::acc(best))).and(Expr::bin(
+                    BinOp::Eq,
+                    Expr::acc(best),
+                    Expr::acc(best),
+                )),
+            };
+            let better = k.let_(better);
+            k.set(pos, Expr::select(better.clone(), index(word, r[0]), Expr::acc(pos)));
+            k.set(best, Expr::select(better, v, Expr::acc(best)));
+        });
+        Expr::acc(pos)
+    }
+}
+
+/// A position as a number.
+fn index(word: ElemType, i: Dim) -> Expr {
+    match i.as_const() {
+        Some(n) => Expr::int(word, n),
+        None => Expr::cast(ElemType::I64, word, Expr::index(i)),
+    }
+}
