@@ -6,8 +6,9 @@
 //! transformed at compile time. Where those of F(4x4, 3x3) would have to be transformed at run time, f16
 //! takes half as long; and it is faster than the direct sum in f16 for smaller images.
 
+use super::Layer;
+use super::plan::{bytes, fresh, tiles};
 use super::points::SMALL;
-use super::{Layer, bytes, fresh, tiles};
 use crate::nest::{Buf, Math, Module};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::quantize::bf16_dot;

@@ -11,8 +11,8 @@
 //! the other dimension, and so do the transforms: this pays with few channels, with filters of five or seven
 //! taps, with filters that are long in one direction.
 
+use super::plan::Side;
 use super::points::Form;
-use super::position;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Convolution, ProductKind};
 use crate::passes::nest::analysis::machine::L2;
@@ -309,10 +309,11 @@ fn input(kb: &mut KernelBuilder, l: &Line, kept: &[usize], at: &At, v: Buf, plac
     let dims = kb.m.bufs[src].dims.clone();
     let extents: Vec<Dim> = kept.iter().filter_map(|d| dims.get(*d).copied()).collect();
     let last = dims.get(l.axis).map_or(Dim::constant(0), |d| *d - 1);
+    let side = Side { size: l.results(), tiles: at.all, last };
     kb.nest(LoopKind::Par, &extents, |kb, o| {
         let d: Vec<Expr> = (0..l.products())
             .map(|y| {
-                let y = position(at.tile, y, l.from, l.results(), at.all, last);
+                let y = side.position(at.tile, y + l.from);
                 let from: Vec<Dim> = (0..dims.len())
                     .map(|d| match kept.iter().position(|k| *k == d) {
                         Some(i) => o.get(i).copied().unwrap_or(at.image),
@@ -376,6 +377,7 @@ fn products(
 /// afterwards.
 fn output(kb: &mut KernelBuilder, l: &Line, at: &At, m: Buf, place: [Dim; 2]) {
     let extents: Vec<Dim> = l.others.iter().map(|o| o.1).chain([Dim::constant(l.k.1)]).collect();
+    let side = Side { size: l.results(), tiles: at.all, last: l.y.1 - 1 };
     kb.nest(LoopKind::Par, &extents, |kb, o| {
         let values: Vec<Expr> = (0..l.products())
             .map(|e| {
@@ -384,7 +386,7 @@ fn output(kb: &mut KernelBuilder, l: &Line, at: &At, m: Buf, place: [Dim; 2]) {
             })
             .collect();
         for (j, value) in l.form.output(kb, &values).into_iter().enumerate().rev() {
-            let y = position(at.tile, j as i64, 0, l.results(), at.all, l.y.1 - 1);
+            let y = side.position(at.tile, j as i64);
             let put = |s: Sym| match s {
                 s if s == l.k.0 => o.last().copied(),
                 s if s == l.y.0 => Some(y),

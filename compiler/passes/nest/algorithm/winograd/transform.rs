@@ -4,8 +4,10 @@
 //! Run-time transforms of weights omit the factors of G's rows. The results of the products are divided by
 //! them instead, since there are far fewer results.
 
-use super::{At, Layer, position};
-use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Stmt};
+use super::Layer;
+use super::plan::At;
+use super::rewrite::{Rewrite, Task};
+use crate::nest::{Expr, KernelBuilder, LoopKind, Stmt};
 use crate::passes::nest::analysis::shape::{add, finished, fresh_regs, sub};
 use crate::sym::{Dim, Sym};
 use crate::tensor::consts::Remap;
@@ -40,7 +42,7 @@ pub(super) fn transformed(l: &Layer, slices: i64) -> Option<Arc<ConstData>> {
     })
 }
 
-/// The weights as [`weights`] reads them, `[slice][C][3][3][K / slices]`.
+/// The weights as [`Rewrite::filters`] reads them, `[slice][C][3][3][K / slices]`.
 pub(super) fn packed(l: &Layer, slices: i64) -> Option<Arc<ConstData>> {
     let width = l.k.1 / slices;
     let coeff = vec![vec![width, 0, 0, 0, 1], vec![0, 1, 0, 0, 0], vec![0, 0, 1, 0, 0], vec![0, 0, 0, 1, 0]];
@@ -96,46 +98,6 @@ fn by_filter<T: Term>(kb: &mut KernelBuilder, g: &[T; 3], mut row: impl FnMut(&m
     row(kb, 4, e);
 }
 
-/// U of a slice and a block of input channels.
-pub(super) fn weights(
-    kb: &mut KernelBuilder,
-    (w, slice, first): (Buf, Dim, Dim),
-    (block, width): (i64, i64),
-    u: Buf,
-    slot: Dim,
-) {
-    kb.range(LoopKind::Seq, "c", 0, block, |kb, c| {
-        kb.range(LoopKind::Par, "k", 0, width, |kb, k| {
-            let g: [[Expr; 3]; 3] = std::array::from_fn(|y| {
-                std::array::from_fn(|x| {
-                    let e = kb.load(w, &[slice, first + c, Dim::from(y), Dim::from(x), k]);
-                    kb.let_(e)
-                })
-            });
-            by_filter(kb, &g, |kb, y, row| {
-                by_filter(kb, &row, |kb, x, e| kb.store(u, &[slot, Dim::from(6 * y + x), c, k], e));
-            });
-        });
-    });
-}
-
-/// Prefetches part `e` of 36 of the weights of the next block, for the given number of pairs of channels.
-pub(super) fn prefetch_weights(
-    kb: &mut KernelBuilder,
-    (w, slice, first): (Buf, Dim, Dim),
-    pairs: i64,
-    e: Dim,
-) {
-    let line = 64 / kb.m.bufs[w].ty.bytes().map_or(4, i64::from);
-    let lines = (pairs * 9 + 36 * line - 1) / (36 * line);
-    kb.range(LoopKind::Seq, "j", 0, lines, |kb, j| {
-        kb.push(Stmt::Prefetch {
-            buf: w,
-            at: vec![slice, first, Dim::constant(0), Dim::constant(0), (e * lines + j) * line],
-        });
-    });
-}
-
 /// c * x + y.
 pub(super) fn scaled(kb: &mut KernelBuilder, c: f32, x: &Expr, y: &Expr) -> Expr {
     kb.let_(Expr::fma(Expr::f32(c), x.clone(), y.clone()))
@@ -166,88 +128,101 @@ fn column(rows: &[Vec<Expr>], x: usize) -> Vec<Expr> {
     rows.iter().filter_map(|r| r.get(x).cloned()).collect()
 }
 
-/// V of one tile for all channels, divided into blocks of the given sizes.
-pub(super) fn input(
-    kb: &mut KernelBuilder,
-    l: &Layer,
-    at: &At,
-    (block, blocks): (i64, i64),
-    v: Buf,
-    place: [Dim; 2],
-) {
-    let (src, dims) = (l.parts.a.0, kb.m.bufs[l.parts.a.0].dims.clone());
-    let (ty, tx) = (l.y.1.ceil_div(l.side()), l.x.1.ceil_div(l.side()));
-    let products = l.form.products() as i64;
-    kb.nest(LoopKind::Par, &[blocks.into(), block.into()], |kb, o| {
-        let c = o[0] * block + o[1];
-        let rows: Vec<Vec<Expr>> = (0..products)
+impl Rewrite<'_> {
+    /// U of a slice and a block of input channels.
+    pub(super) fn filters(&self, kb: &mut KernelBuilder, task: &Task, b: Dim) {
+        let block = self.p.block;
+        kb.range(LoopKind::Seq, "c", 0, block, |kb, c| {
+            kb.range(LoopKind::Par, "k", 0, self.width, |kb, k| {
+                let g: [[Expr; 3]; 3] = std::array::from_fn(|y| {
+                    std::array::from_fn(|x| {
+                        let at = [task.slice, b * block + c, Dim::from(y), Dim::from(x), k];
+                        let e = kb.load(self.w, &at);
+                        kb.let_(e)
+                    })
+                });
+                by_filter(kb, &g, |kb, y, row| {
+                    by_filter(kb, &row, |kb, x, e| {
+                        kb.store(self.u, &[task.slot, Dim::from(6 * y + x), c, k], e);
+                    });
+                });
+            });
+        });
+    }
+    /// Prefetches part `e` of 36 of the weights of block `b`.
+    pub(super) fn prefetch_weights(&self, kb: &mut KernelBuilder, task: &Task, b: Dim, e: Dim) {
+        let line = 64 / kb.m.bufs[self.w].ty.bytes().map_or(4, i64::from);
+        let pairs = self.p.block * self.width;
+        let lines = (pairs * 9 + 36 * line - 1) / (36 * line);
+        kb.range(LoopKind::Seq, "j", 0, lines, |kb, j| {
+            let zero = Dim::constant(0);
+            let at = vec![task.slice, b * self.p.block, zero, zero, (e * lines + j) * line];
+            kb.push(Stmt::Prefetch { buf: self.w, at });
+        });
+    }
+    /// V of one tile for all channels, divided into blocks.
+    pub(super) fn input(&self, kb: &mut KernelBuilder, at: &At, place: [Dim; 2]) {
+        let (l, src) = (self.l, self.l.parts.a.0);
+        let image = &kb.m.bufs[src].dims;
+        let (rows, columns) = (l.rows(image[2]), l.columns(image[3]));
+        let products = l.form.products() as i64;
+        kb.nest(LoopKind::Par, &[self.blocks.into(), self.p.block.into()], |kb, o| {
+            let c = o[0] * self.p.block + o[1];
+            let transformed: Vec<Vec<Expr>> = (0..products)
+                .map(|x| {
+                    let d: Vec<Expr> = (0..products)
+                        .map(|y| {
+                            let py = rows.position(at.y, y + l.from.0);
+                            let px = columns.position(at.x, x + l.from.1);
+                            let e = kb.load(src, &[at.image, c, py, px]);
+                            kb.let_(e)
+                        })
+                        .collect();
+                    l.form.input(kb, &d)
+                })
+                .collect();
+            // `transformed[x]` is column x of B' d; the second transform runs along its rows y.
+            for y in 0..l.form.products() {
+                let d = column(&transformed, y);
+                for (x, e) in l.form.input(kb, &d).into_iter().enumerate() {
+                    let product = Dim::from(l.form.products() * y + x);
+                    kb.store(self.v, &[place[0], o[0], product, place[1], o[1]], e);
+                }
+            }
+        });
+    }
+    /// The results of tile `t` of a group, which is at `at`, for channel `k` of a slice.
+    pub(super) fn output(&self, kb: &mut KernelBuilder, task: &Task, at: &At, [t, k]: [Dim; 2]) {
+        let l = self.l;
+        let column_of = |kb: &mut KernelBuilder, m: &[Expr]| {
+            if self.p.fresh { rescaled_column(kb, m) } else { l.form.output(kb, m) }
+        };
+        let products = l.form.products();
+        let transformed: Vec<Vec<Expr>> = (0..products)
             .map(|x| {
                 let d: Vec<Expr> = (0..products)
                     .map(|y| {
-                        let (py, px) = (
-                            position(at.y, y, l.from.0, l.side(), ty, dims[2] - 1),
-                            position(at.x, x, l.from.1, l.side(), tx, dims[3] - 1),
-                        );
-                        let e = kb.load(src, &[at.image, c, py, px]);
+                        let e = kb.load(self.m, &[task.slot, Dim::from(products * y + x), t, k]);
                         kb.let_(e)
                     })
                     .collect();
-                l.form.input(kb, &d)
+                column_of(kb, &d)
             })
             .collect();
-        // `rows[x]` is column x of B' d; the second transform runs along its rows y.
-        for y in 0..l.form.products() {
-            let d = column(&rows, y);
-            for (x, e) in l.form.input(kb, &d).into_iter().enumerate() {
-                let product = Dim::from(l.form.products() * y + x);
-                kb.store(v, &[place[0], o[0], product, place[1], o[1]], e);
-            }
-        }
-    });
-}
-
-/// The results of one tile for channel `k` of a slice, which is channel `oc` of the image.
-pub(super) fn output(
-    kb: &mut KernelBuilder,
-    l: &Layer,
-    at: &At,
-    fresh: bool,
-    m: Buf,
-    (slot, t, k): (Dim, Dim, Dim),
-    oc: Dim,
-) {
-    let column_of = |kb: &mut KernelBuilder, m: &[Expr]| {
-        if fresh { rescaled_column(kb, m) } else { l.form.output(kb, m) }
-    };
-    let products = l.form.products();
-    let columns: Vec<Vec<Expr>> = (0..products)
-        .map(|x| {
-            let d: Vec<Expr> = (0..products)
-                .map(|y| {
-                    let e = kb.load(m, &[slot, Dim::from(products * y + x), t, k]);
-                    kb.let_(e)
-                })
-                .collect();
-            column_of(kb, &d)
-        })
-        .collect();
-    let (ty, tx) = (l.y.1.ceil_div(l.side()), l.x.1.ceil_div(l.side()));
-    for y in (0..l.form.results()).rev() {
-        let row = column(&columns, y);
-        let results = column_of(kb, &row);
-        for (x, value) in results.into_iter().enumerate().rev() {
-            let (py, px) = (
-                position(at.y, y as i64, 0, l.side(), ty, l.y.1 - 1),
-                position(at.x, x as i64, 0, l.side(), tx, l.x.1 - 1),
-            );
-            let put = |s: Sym| match s {
-                s if s == l.k.0 => Some(oc),
-                s if s == l.y.0 => Some(py),
-                s if s == l.x.0 => Some(px),
-                s => l.n.filter(|n| n.0 == s).map(|_| at.image),
-            };
-            for s in fresh_regs(kb.m, &l.parts.epilogue) {
-                kb.push(finished(s, l.parts.acc, &value, &put));
+        let (rows, columns) = (l.rows(l.y.1), l.columns(l.x.1));
+        for y in (0..l.form.results()).rev() {
+            let d = column(&transformed, y);
+            let results = column_of(kb, &d);
+            for (x, value) in results.into_iter().enumerate().rev() {
+                let put = |s: Sym| match s {
+                    s if s == l.k.0 => Some(task.slice * self.width + k),
+                    s if s == l.y.0 => Some(rows.position(at.y, y as i64)),
+                    s if s == l.x.0 => Some(columns.position(at.x, x as i64)),
+                    s => l.n.filter(|n| n.0 == s).map(|_| at.image),
+                };
+                for s in fresh_regs(kb.m, &l.parts.epilogue) {
+                    kb.push(finished(s, l.parts.acc, &value, &put));
+                }
             }
         }
     }
