@@ -20,8 +20,8 @@ pub(super) struct Site {
     pub(super) size: u32,
     /// Loops of the tile with their strides in elements, if it is linear in all of them.
     pub(super) terms: Option<Vec<(Sym, Dim)>>,
-    /// The unrolled loop over rows at a run-time distance that share a pointer. Lanes are adjacent, or all the
-    /// same.
+    /// The unrolled loop over rows at a run-time distance that share a pointer. Lanes are adjacent, or all
+    /// the same.
     rows: Option<Sym>,
     /// The part that does not depend on them; the whole position if it is not linear.
     pub(super) rest: Dim,
@@ -105,7 +105,7 @@ impl Translate<'_> {
         let bound: Vec<(Sym, Dim)> = p
             .strides
             .iter()
-            .filter(|t| self.withs.contains(&t.0) && t.1.as_const() != Some(0))
+            .filter(|t| self.vars.withs.contains(&t.0) && t.1.as_const() != Some(0))
             .copied()
             .collect();
         let step = self.lane.map_or(Dim::constant(0), |l| p.stride(l.sym));
@@ -159,7 +159,7 @@ impl Translate<'_> {
     /// them.
     fn take_window(&self, more: &mut Dim) -> Option<Dim> {
         let vectors: Vec<Sym> =
-            self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
+            self.deeper.iter().copied().filter(|s| self.vars.lanes_of_one.contains(s)).collect();
         let mut window = None;
         for v in vectors.iter().copied().chain(self.lane.map(|l| l.sym)) {
             let here = self.lane.is_some_and(|l| l.sym == v);
@@ -198,7 +198,7 @@ impl Translate<'_> {
         let active = self.active.iter().map(|a| a.0);
         let opened = self.deeper.iter().copied().chain(active).chain(self.lane.map(|l| l.sym));
         let loops: Vec<Sym> =
-            opened.chain(self.withs.iter().copied()).filter(|s| p.more.contains(*s)).collect();
+            opened.chain(self.vars.withs.iter().copied()).filter(|s| p.more.contains(*s)).collect();
         for s in loops {
             let (c, rest) = p.more.linear_in(s).ok_or("an access that is not linear in a loop variable")?;
             p.more = rest;
@@ -222,7 +222,7 @@ impl Translate<'_> {
     pub(super) fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
         let d = self.m.linear(buf, at);
         let mut divides = false;
-        d.divisions(&mut |x, _| divides |= self.locals.iter().any(|s| x.contains(*s)));
+        d.divisions(&mut |x, _| divides |= self.vars.loop_in(x));
         if divides { self.simplifier.simplify(d) } else { d }
     }
     /// The properties common to all copies of an access.
@@ -238,9 +238,9 @@ impl Translate<'_> {
         let mut rest = linear;
         let uniform = self.take_uniform(&mut rest);
         let mut terms = Some(vec![]);
-        for s in self.locals.iter().chain(&self.withs).filter(|s| linear.contains(**s)) {
+        for s in self.vars.loops.iter().chain(&self.vars.withs).filter(|s| linear.contains(**s)) {
             match (rest.linear_in(*s), &mut terms) {
-                (Some((c, r)), Some(t)) if !self.locals.iter().chain(&self.withs).any(|s| c.contains(*s)) => {
+                (Some((c, r)), Some(t)) if !self.vars.loop_in(c) && !self.vars.with_in(c) => {
                     t.push((*s, c));
                     rest = r;
                 }
@@ -249,12 +249,12 @@ impl Translate<'_> {
         }
         let uniform = uniform.filter(|_| terms.is_some()).unwrap_or(Dim::constant(0));
         let (rest, constant) = if terms.is_some() { rest.split_const() } else { (linear, 0) };
-        let adjacent = |(s, k): &(Sym, Dim)| match self.vectors.contains(s) {
+        let adjacent = |(s, k): &(Sym, Dim)| match self.vars.vectors.contains(s) {
             true => matches!(k.as_const(), Some(0 | 1)),
-            false => !self.withs.contains(s),
+            false => !self.vars.withs.contains(s),
         };
         let rows = terms.as_ref().filter(|t| self.shares_rows() && t.iter().all(adjacent));
-        let distant = |(s, k): &&(Sym, Dim)| k.as_const().is_none() && self.unrolled.contains(s);
+        let distant = |(s, k): &&(Sym, Dim)| k.as_const().is_none() && self.vars.unrolled.contains(s);
         let rows = rows.and_then(|t| t.iter().find(distant)).map(|t| t.0);
         let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, rows, rest, uniform, constant });
         self.sites.insert(key, site.clone());
@@ -279,7 +279,8 @@ impl Translate<'_> {
             // Linear in all loops.
             return Ok(streams);
         }
-        let lanes: Vec<Sym> = self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
+        let lanes: Vec<Sym> =
+            self.deeper.iter().copied().filter(|s| self.vars.lanes_of_one.contains(s)).collect();
         for lane in lanes {
             let (linear, lanes) = (self.substituted(self.linear(buf, at)), i64::from(self.b.lanes()));
             // The first lane represents the others.

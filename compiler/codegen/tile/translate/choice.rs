@@ -39,7 +39,7 @@ impl Translate<'_> {
     fn unchanged<'a>(&self, c: &'a Expr, found: &mut Vec<&'a Expr>) {
         let opened = |s| self.active.iter().any(|a| a.0 == s);
         let varies = |d: Dim| {
-            let mut inner = self.locals.iter().filter(|s| !opened(**s)).chain(&self.withs);
+            let mut inner = self.vars.loops.iter().filter(|s| !opened(**s)).chain(&self.vars.withs);
             inner.any(|s| d.contains(*s))
         };
         if self.is_of_positions(c, &varies) {

@@ -54,6 +54,17 @@ pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
     fit.map(|()| lanes.is_some_and(|l| l < vectors.width.lanes()))
 }
 
+/// The storages of buffers that statements prefetch.
+pub(super) fn prefetched(m: &Module, body: &[Stmt]) -> Vec<Buf> {
+    let mut prefetched = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::Prefetch { buf, .. } = s {
+            prefetched.push(m.storage(*buf));
+        }
+    });
+    prefetched
+}
+
 /// The storages of buffers that statements store to.
 pub(super) fn stored(m: &Module, body: &[Stmt]) -> Vec<Buf> {
     let mut stored = vec![];

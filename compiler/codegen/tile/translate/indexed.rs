@@ -38,7 +38,7 @@ impl Translate<'_> {
         }
         let View::Sum { terms, constant } = site.rest.view() else { return none };
         let bent = |s| site.rest.contains(s) && site.rest.linear_in(s).is_none();
-        let lanes: Vec<_> = self.vectors.iter().copied().filter(|s| bent(*s)).collect();
+        let lanes: Vec<_> = self.vars.vectors.iter().copied().filter(|s| bent(*s)).collect();
         let (own, rest): (Vec<Term>, Vec<Term>) =
             terms.iter().cloned().partition(|t| lanes.iter().any(|s| whole(t).contains(*s)));
         if own.is_empty() {
@@ -48,7 +48,7 @@ impl Translate<'_> {
         let range = self.m.syms.range(own);
         let (Some(first), Some(last)) = (range.lo, range.hi) else { return none };
         let bytes = last.checked_sub(first).and_then(|n| n.checked_mul(site.size.into()));
-        if bytes.is_none_or(|n| n >= MOST) || self.withs.iter().any(|s| own.contains(*s)) {
+        if bytes.is_none_or(|n| n >= MOST) || self.vars.with_in(own) {
             return none;
         }
         (Some(own - first), first, Dim::from_terms(rest, constant))
@@ -101,7 +101,7 @@ impl Translate<'_> {
     }
     /// True for a division or an extreme of loops of the tile.
     fn bends(&self, a: &Atom) -> bool {
-        !matches!(a, Atom::Sym(_)) && self.locals.iter().any(|s| value(a).contains(*s))
+        !matches!(a, Atom::Sym(_)) && self.vars.loop_in(value(a))
     }
     /// The value of a dim in lanes, modulo their size.
     fn positions_of(&mut self, d: Dim) -> Fit<Value> {
@@ -175,7 +175,7 @@ impl Translate<'_> {
     }
     /// An operand that lanes share, limited to 32 bits: the others are within these.
     fn limited(&mut self, d: Dim) -> Option<Fit<Value>> {
-        if self.locals.iter().any(|s| d.contains(*s)) {
+        if self.vars.loop_in(d) {
             return None;
         }
         let d = self.substituted(d);

@@ -83,7 +83,7 @@ impl Translate<'_> {
     }
     /// The most iterations of a loop; variables of the tile count from 0, and have other bounds.
     fn most_of(&self, trip: Dim) -> Option<i64> {
-        if self.locals.iter().any(|s| trip.contains(*s)) { None } else { self.m.syms.range(trip).hi }
+        if self.vars.loop_in(trip) { None } else { self.m.syms.range(trip).hi }
     }
     /// Runs `f` with a dim substituted for a variable.
     pub(super) fn with<T>(&mut self, var: Sym, d: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {

@@ -33,6 +33,7 @@ mod store_columns;
 mod transpose;
 mod uniform;
 mod unroll;
+mod vars;
 mod windows;
 
 use crate::codegen::tile::Vectors;
@@ -42,14 +43,15 @@ use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
 use crate::nest::print::Lines;
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Stmt, patterns, visit};
-use crate::sym::{Answer, Dim, Simplifier, Sym};
+use crate::nest::{BinOp, Buf, Expr, Math, Module, Reg, Stmt, patterns, visit};
+use crate::sym::{Dim, Simplifier, Sym};
 use crate::target::Dot;
 use crate::tensor::ElemType;
 use access::{Site, Stream};
 use expr::{bits_of, is_long};
 use gather::Bound;
 use std::rc::Rc;
+use vars::Vars;
 
 /// Values up to this magnitude are converted to integers without clamping.
 const NEAR: f64 = (1 << 30) as f64;
@@ -159,48 +161,21 @@ pub fn translate(s: Setting, body: &[Stmt]) -> Fit<Tile> {
 /// separate pointers.
 fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near: bool) -> Fit<Tile> {
     let Setting { m, vectors, substitute, lines } = s;
-    let (mut locals, mut of_vectors) = (vec![], vec![]);
-    let (mut prefetched, mut withs, mut lanes_of_one, mut unrolled) = (vec![], vec![], vec![], vec![]);
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::With { sym, .. } = e {
-            withs.push(*sym);
-        }
-    });
-    visit::walk(body, &mut |s| match s {
-        Stmt::For { kind, var, lo, hi, .. } => {
-            locals.push(*var);
-            if *kind == LoopKind::Unroll {
-                unrolled.push(*var);
-            }
-            if let LoopKind::Vec(n) = kind {
-                of_vectors.push(*var);
-                if m.syms.le(*hi - *lo, Dim::from(*n)) == Answer::Yes {
-                    lanes_of_one.push(*var);
-                }
-            }
-        }
-        Stmt::Prefetch { buf, .. } => prefetched.push(m.storage(*buf)),
-        _ => {}
-    });
     let mut t = Translate {
         m,
         simplifier,
         lines,
         near,
-        b: Builder::new(vectors.width, long, vectors.caps.in_order),
+        b: builder(m, vectors, long, body),
         outer: substitute,
         put: Map::default(),
         active: vec![],
         trips: vec![],
         deeper: vec![],
-        locals,
-        unrolled,
-        vectors: of_vectors,
+        vars: Vars::of(m, body),
         most: Map::default(),
-        lanes_of_one,
-        withs,
         bound: Map::default(),
-        prefetched,
+        prefetched: fit::prefetched(m, body),
         stored: fit::stored(m, body),
         sites: Map::default(),
         accs: Map::default(),
@@ -230,35 +205,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         conditions: vec![],
         bounds: Bounds::of_sums(m, body),
     };
-    t.b.tables = m.math != Math::Strict;
-    t.b.set_adjacent(vectors.caps.adjacent);
-    if m.math == Math::Fast && vectors.caps.halves {
-        t.b.allow_halves();
-    }
-    t.b.rounds_to_bf16 = m.math == Math::Fast && vectors.caps.bf16 && t.b.has(Op::Un(Un::Brain, Bits::B32));
-    let (mut indices, mut divisors, mut bytes, mut eights) = (false, false, false, false);
-    visit::walk_exprs(body, &mut |e| match e {
-        Expr::With { value, extent, .. } => indices |= !t.is_inside(value, *extent),
-        Expr::Dot(g, ..) => {
-            bytes |= g.is_bytes();
-            eights |= g.is_long();
-        }
-        e if patterns::may_divide_by_zero(m, e) => divisors = true,
-        _ => {}
-    });
-    // Levels share functions that do not depend on it.
-    if bytes && vectors.caps.dot == Dot::QuadsInWords {
-        t.b.sum_in_words();
-    }
-    if eights && !vectors.caps.dot.has_matrices() {
-        t.b.halve_eights();
-    }
-    let checks = match (indices, divisors) {
-        (true, true) => return Err("checks of indices and of divisors"),
-        (true, false) => Some(Check::Index),
-        (false, true) => Some(Check::Divisor),
-        (false, false) => None,
-    };
+    let checks = t.checks(body)?;
     if checks.is_some() {
         let none = t.b.all_lanes(false);
         t.accs.insert(outside(), Acc { values: vec![none], shape: vec![], lanes: 1, ty: ElemType::Bool });
@@ -266,6 +213,29 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
     t.block(body)?;
     let outside = t.accs.get(&outside()).and_then(|a| a.values.first().copied());
     Ok(Tile { args: t.args, func: t.b.finish(outside), checks })
+}
+
+/// An empty function that may use what the level has.
+fn builder(m: &Module, vectors: Vectors, long: bool, body: &[Stmt]) -> Builder {
+    let mut b = Builder::new(vectors.width, long, vectors.caps.in_order);
+    let is_fast = m.math == Math::Fast;
+    b.tables = m.math != Math::Strict;
+    b.set_adjacent(vectors.caps.adjacent);
+    if is_fast && vectors.caps.halves {
+        b.allow_halves();
+    }
+    b.rounds_to_bf16 = is_fast && vectors.caps.bf16 && b.has(Op::Un(Un::Brain, Bits::B32));
+    // Levels share functions that do not depend on it.
+    visit::walk_exprs(body, &mut |e| {
+        let Expr::Dot(kind, ..) = e else { return };
+        if kind.is_bytes() && vectors.caps.dot == Dot::QuadsInWords {
+            b.sum_in_words();
+        }
+        if kind.is_long() && !vectors.caps.dot.has_matrices() {
+            b.halve_eights();
+        }
+    });
+    b
 }
 
 /// The value of an expression: a vector, or a mask for truth values.
@@ -323,19 +293,11 @@ struct Translate<'a> {
     trips: Vec<Dim>,
     /// Loops inside the one that is being opened: their terms are irrelevant so far.
     deeper: Vec<Sym>,
-    /// Variables of all loops of the tile.
-    locals: Vec<Sym>,
-    /// Variables of unrolled loops.
-    unrolled: Vec<Sym>,
-    /// Variables of vector loops.
-    vectors: Vec<Sym>,
+    /// Variables of the statements.
+    vars: Vars,
     /// The most iterations of open loops, where they are known.
     most: Map<Sym, i64>,
-    /// Variables of single-vector loops.
-    lanes_of_one: Vec<Sym>,
-    /// Symbols of indices loaded from memory.
-    withs: Vec<Sym>,
-    /// Those that are bound.
+    /// Symbols of loaded indices that are bound.
     bound: Map<Sym, Bound>,
     /// Buffers that statements prefetch explicitly.
     prefetched: Vec<Buf>,
@@ -379,8 +341,8 @@ struct Translate<'a> {
     uniform_atoms: Map<(Dim, usize), Count>,
     /// Streams of several rows: their index register is the distance of rows.
     with_rows: Set<Stream>,
-    /// Pointers to rows at a run-time distance, multiples of it: the pointer or distance, the distance, the row
-    /// or factor, the block.
+    /// Pointers to rows at a run-time distance, multiples of it: the pointer or distance, the distance, the
+    /// row or factor, the block.
     rows: Map<(Value, Value, i64, usize), Value>,
     /// Compared indices, by block.
     compared: Map<(BinOp, Dim, Dim, usize), Val>,
@@ -397,6 +359,20 @@ impl Translate<'_> {
             d
         } else {
             d.subst(&mut |s| self.put.get(&s).copied())
+        }
+    }
+    /// What the tile has to check.
+    fn checks(&self, body: &[Stmt]) -> Fit<Option<Check>> {
+        let (mut indices, mut divisors) = (false, false);
+        visit::walk_exprs(body, &mut |e| match e {
+            Expr::With { value, extent, .. } => indices |= !self.is_inside(value, *extent),
+            e => divisors |= patterns::may_divide_by_zero(self.m, e),
+        });
+        match (indices, divisors) {
+            (true, true) => Err("checks of indices and of divisors"),
+            (true, false) => Ok(Some(Check::Index)),
+            (false, true) => Ok(Some(Check::Divisor)),
+            (false, false) => Ok(None),
         }
     }
     fn block(&mut self, body: &[Stmt]) -> Fit<()> {
@@ -490,7 +466,8 @@ impl Translate<'_> {
     /// True if a dim depends on loops of the tile.
     pub fn is_inner(&self, d: Dim) -> bool {
         self.active.iter().any(|(s, _)| d.contains(*s))
-            || self.deeper.iter().chain(&self.withs).any(|s| d.contains(*s))
+            || self.deeper.iter().any(|s| d.contains(*s))
+            || self.vars.with_in(d)
             || self.lane.is_some_and(|l| d.contains(l.sym))
     }
     fn arg(&mut self, a: Arg) -> Fit<usize> {

@@ -117,7 +117,7 @@ impl Translate<'_> {
         let position = moves.fold(*linear + uniform + i64::from(a.disp / bytes), |all, d| all + d);
         let begins_at_zero =
             |s: &Sym| self.m.syms.loop_range(*s).is_some_and(|(lo, _)| lo.as_const() == Some(0));
-        position.syms().iter().all(|s| !self.locals.contains(s) || begins_at_zero(s)).then_some(position)
+        position.syms().iter().all(|s| !self.vars.loops.contains(s) || begins_at_zero(s)).then_some(position)
     }
     /// The elements of a buffer.
     pub(super) fn elements(&self, storage: Buf) -> Dim {
@@ -362,8 +362,8 @@ impl Translate<'_> {
                 *f = number.rem_euclid(all) as u8;
             }
         };
-        // Inactive lanes of a permutation are chosen so that the indices of all parts are equal for equidistant
-        // elements.
+        // Inactive lanes of a permutation are chosen so that the indices of all parts are equal for
+        // equidistant elements.
         for (p, (lane, place)) in parts.iter().flat_map(|p| p.lanes.iter().map(move |l| (p, l))) {
             put(*lane, p.first + i64::from(*place) - lower.0.first);
         }

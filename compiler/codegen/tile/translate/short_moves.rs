@@ -52,13 +52,13 @@ impl Translate<'_> {
         let Moved { from, at: read, unless } = moved(self.m, *buf, value)?;
         let adjacent = |buf: Buf, at: &[Dim]| {
             let d = self.substituted(self.linear(buf, at));
-            let inner = self.withs.iter().any(|s| d.contains(*s));
+            let inner = self.vars.with_in(d);
             !inner && d.linear_in(var).is_some_and(|x| x.0.as_const() == Some(1))
         };
         let apart = !self.m.overlaps(self.m.storage(*buf), self.m.storage(from));
         let fits = unless.is_none_or(|u| {
             let masked = isa::machine(self.b.width()).has(Form::B32, false, true);
-            let varies = |d: Dim| d.contains(var) || self.withs.iter().any(|s| d.contains(*s));
+            let varies = |d: Dim| d.contains(var) || self.vars.with_in(d);
             masked && self.is_of_positions(u.condition, &varies)
         });
         (apart && fits && adjacent(*buf, at) && adjacent(from, read)).then_some(size)

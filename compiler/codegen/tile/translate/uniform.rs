@@ -25,10 +25,11 @@ impl Translate<'_> {
         let View::Sum { terms, constant } = more.view() else { return None };
         let inside = |d: Dim, s: &Sym| d.contains(*s);
         let linear = |t: &Term| {
-            let mut moving = t.1.iter().filter(|a| self.locals.iter().any(|s| inside(value(a), s)));
+            let mut moving = t.1.iter().filter(|a| self.vars.loops.iter().any(|s| inside(value(a), s)));
             matches!((moving.next(), moving.next()), (None | Some(Atom::Sym(_)), None))
         };
-        let shared = |t: &Term| !self.vectors.iter().chain(&self.withs).any(|s| inside(whole(t), s));
+        let shared =
+            |t: &Term| !self.vars.vectors.iter().chain(&self.vars.withs).any(|s| inside(whole(t), s));
         let (own, rest): (Vec<Term>, Vec<Term>) =
             terms.iter().cloned().partition(|t| !linear(t) && shared(t));
         if own.is_empty() {
