@@ -195,12 +195,11 @@ fn in_a_task(m: &mut Module, mut loops: Vec<(Sym, Dim)>, mut body: Vec<Stmt>) ->
 /// The number of outer loops that together have enough iterations for the threads, or none at all, whatever
 /// the run-time values of their lengths are; there are loops inside.
 fn outer_tasks(loops: &[(Sym, Dim)]) -> Option<usize> {
-    let mut all = Dim::constant(1);
-    let first = loops.iter().position(|l| {
-        all = all * l.1;
-        (ENOUGH..2 * ENOUGH).any(|n| all.modulo(n).as_const() == Some(0))
-    });
-    first.map(|i| i + 1).filter(|n| *n < loops.len() && all.as_const().is_none())
+    // Multiples of a number that is enough are enough, or 0.
+    let is_enough = |all: Dim| (ENOUGH..2 * ENOUGH).any(|n| all.modulo(n).as_const() == Some(0));
+    let iterations = |n: usize| Dim::product(loops[..n].iter().map(|l| l.1));
+    let fewest = (1..=loops.len()).find(|n| is_enough(iterations(*n)))?;
+    (fewest < loops.len() && iterations(fewest).as_const().is_none()).then_some(fewest)
 }
 
 /// The same for vectors of a run-time length, inside loops of which the two innermost have one, too: tasks

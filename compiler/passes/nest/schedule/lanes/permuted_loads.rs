@@ -51,22 +51,19 @@ impl Pieces {
     /// True if the lanes of each vector inside a piece are at the same distances in all pieces.
     fn is_periodic(&self, m: &Module, linear: &[Dim], var: Sym, lanes: i64) -> bool {
         let Pieces::Known { vectors, count, .. } = *self else { return false };
-        let mut syms = m.syms.clone();
-        let c = syms.loop_var("c", Dim::constant(0), Dim::constant(count));
-        let at = |d: &Dim, v: i64| {
-            let first = (Dim::sym(c) * vectors + 1 + v) * lanes;
-            d.subst(&mut |s| (s == var).then(|| first + var))
+        let (syms, c) = with_piece(m, count);
+        let is_one_plane = |first: Dim, d: &Dim| {
+            let at = d.subst(&mut |s| (s == var).then(|| first + var));
+            syms.planes(at, var, 0..lanes).len() == 1
         };
-        count == 0
-            || (0..vectors).all(|v| linear.iter().all(|d| syms.planes(at(d, v), var, 0..lanes).len() == 1))
+        count == 0 || firsts(c, vectors, 1, lanes).all(|first| linear.iter().all(|d| is_one_plane(first, d)))
     }
     /// For a row of unknown length, if few run-time values determine the positions in all vectors.
     fn windows(m: &Module, linear: &[Dim], var: Sym, lanes: i64) -> Option<Pieces> {
-        let mut syms = m.syms.clone();
-        let c = syms.loop_var("c", Dim::constant(0), Dim::constant(1 << 24));
+        let (mut syms, piece) = with_piece(m, 1 << 24);
+        let c = piece.as_sym()?;
         let l = syms.loop_var("l", Dim::constant(0), Dim::constant(lanes));
-        let fits = |vectors: i64, v: i64, linear: Dim| {
-            let first = (Dim::sym(c) * vectors + v) * lanes;
+        let fits = |first: Dim, linear: Dim| {
             let at = syms.simplify(linear.subst(&mut |s| (s == var).then(|| first + l)));
             match at.window(l, lanes) {
                 Some((rest, _)) => rest.linear_in(c).is_some(),
@@ -82,9 +79,21 @@ impl Pieces {
             }
         };
         (1..=UNROLLED)
-            .find(|n| (0..*n).all(|v| linear.iter().all(|d| fits(*n, v, *d))))
+            .find(|n| firsts(piece, *n, 0, lanes).all(|first| linear.iter().all(|d| fits(first, *d))))
             .map(|vectors| Pieces::Windows { vectors })
     }
+}
+
+/// The symbols, and the number of one of `count` pieces.
+fn with_piece(m: &Module, count: i64) -> (SymTable, Dim) {
+    let mut syms = m.syms.clone();
+    let c = syms.loop_var("c", Dim::constant(0), Dim::constant(count));
+    (syms, c.into())
+}
+
+/// The first elements of the vectors of piece `c`; the first piece begins with vector `before` of the row.
+fn firsts(c: Dim, vectors: i64, before: i64, lanes: i64) -> impl Iterator<Item = Dim> {
+    (0..vectors).map(move |v| (c * vectors + before + v) * lanes)
 }
 
 /// True if the lanes from `first` on read at known distances within a few vectors.
@@ -146,9 +155,8 @@ fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> 
         if count == 0 {
             return Some(0);
         }
-        let mut syms = m.syms.clone();
-        let c = syms.loop_var("c", Dim::constant(0), Dim::constant(count));
-        let each = (0..vectors).map(|v| reads(&syms, (Dim::sym(c) * vectors + 1 + v) * lanes, lanes));
+        let (syms, c) = with_piece(m, count);
+        let each = firsts(c, vectors, 1, lanes).map(|first| reads(&syms, first, lanes));
         each.sum::<Option<i64>>().map(|n| n * MULTIPLE / vectors)
     };
     let found = (1..=UNROLLED).map(|n| Pieces::new(whole, n)).filter_map(|p| Some((inside(&p)?, p)));
@@ -195,8 +203,8 @@ pub(super) fn along(
 }
 
 impl Pieces {
-    /// Emits the map over all rows; `loops`: those around them, and the indices between them and the row. Rows
-    /// side by side become loops inside the row.
+    /// Emits the map over all rows; `loops`: those around them, and the indices between them and the row.
+    /// Rows side by side become loops inside the row.
     pub fn in_rows(
         &self,
         m: &mut Module,
@@ -305,8 +313,8 @@ impl Row<'_> {
     }
     /// The vectors of piece `c`, from vector `before` of the row on.
     fn piece(&self, m: &mut Module, c: Dim, vectors: i64, before: i64) -> Vec<Stmt> {
-        let first = |v: i64| (c * vectors + before + v) * self.lanes;
-        (0..vectors).flat_map(|v| self.vector(m, first(v), self.lanes.into())).collect()
+        let firsts = firsts(c, vectors, before, self.lanes);
+        firsts.flat_map(|first| self.vector(m, first, self.lanes.into())).collect()
     }
     /// `count` pieces of a row of run-time length. Only the first and the last ones read clamped positions:
     /// in all others, the shuffles are known.
@@ -375,82 +383,103 @@ fn unclamped(vector: &Stmt, c: Sym, inside: &mut Inside) -> Stmt {
 const JOINED: i64 = 4096;
 
 /// Fuses a short innermost loop with the next outer one if the result is contiguous across them and shuffles,
-/// or offsets in lanes, still support the loads. Loops around that one across which all accesses are contiguous
-/// are fused, too: if it may have few iterations at run time, or, if there are few elements, where the same
-/// shuffles serve all of them.
+/// or offsets in lanes, still support the loads. Loops around that one across which all accesses are
+/// contiguous are fused, too: if it may have few iterations at run time, or, if there are few elements, where
+/// the same shuffles serve all of them.
 pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: Vectors) -> Option<Sym> {
-    [JOINED, 0].into_iter().find_map(|most| interleave_up_to(m, nest, var, vectors, most))
+    let mut rows = Interleaved::new(m, nest, (var, vectors.lanes), JOINED)?;
+    let mut found = rows.in_one_loop(m, vectors);
+    if found.is_none() && rows.repeats {
+        rows = Interleaved::new(m, nest, (var, vectors.lanes), 0)?;
+        found = rows.in_one_loop(m, vectors);
+    }
+    *nest = rows.in_tasks(m, found?);
+    nest.loops.last().map(|l| l.0)
 }
 
-/// The same with loops of known lengths around that are fused up to `most` elements.
-fn interleave_up_to(
-    m: &mut Module,
-    nest: &mut ParNest,
-    var: Sym,
-    vectors: Vectors,
-    most: i64,
-) -> Option<Sym> {
-    let lanes = vectors.lanes;
-    let Stored { buf, at, .. } = stored(&nest.body)?;
-    let inner = nest.loops.iter().find(|l| l.0 == var)?.1.as_const().filter(|e| *e < lanes)?;
-    let mut i = nest.loops.iter().position(|l| stride(m, buf, at, l.0) == Some(inner))?;
-    let (mut joined, mut periodic) = (nest.clone(), false);
-    while i > 0 {
-        let elements = (joined.loops[i - 1].1 * joined.loops[i].1 * inner).as_const();
-        let few = elements.is_some_and(|n| n <= most);
-        if !few && joined.loops[i].1.as_const().is_some() || fused(m, &mut joined, i - 1).is_none() {
-            break;
+/// A short innermost loop and the one across which its rows are contiguous.
+struct Interleaved {
+    nest: ParNest,
+    outer: (Sym, Dim),
+    inner: (Sym, i64),
+    /// Loops of known lengths were fused with the outer one.
+    repeats: bool,
+}
+
+impl Interleaved {
+    /// The loops, if there are such; those of known lengths are fused up to `most` elements.
+    fn new(m: &mut Module, nest: &ParNest, (var, lanes): (Sym, i64), most: i64) -> Option<Interleaved> {
+        let Stored { buf, at, .. } = stored(&nest.body)?;
+        let inner = nest.loops.iter().find(|l| l.0 == var)?.1.as_const().filter(|e| *e < lanes)?;
+        let mut i = nest.loops.iter().position(|l| stride(m, buf, at, l.0) == Some(inner))?;
+        let (mut nest, mut repeats) = (nest.clone(), false);
+        while i > 0 {
+            let (around, extent) = (nest.loops[i - 1].1, nest.loops[i].1);
+            let few = (around * extent * inner).as_const().is_some_and(|n| n <= most);
+            if !few && extent.as_const().is_some() || fused(m, &mut nest, i - 1).is_none() {
+                break;
+            }
+            repeats |= few;
+            i -= 1;
         }
-        periodic |= few;
-        i -= 1;
+        Some(Interleaved { outer: nest.loops[i], inner: (var, inner), nest, repeats })
     }
-    let (outer, extent) = joined.loops[i];
-    let Stored { before: [], buf, at, value } = stored(&joined.body)? else { return None };
-    let all = extent * inner;
-    let v = m.syms.loop_var("i", Dim::constant(0), all);
-    let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
-    let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
-    let mut fits = stride(m, buf, &moved(at), v) == Some(1);
-    let mut linear = vec![];
-    value.walk(&mut |e| match e {
-        Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(var)) => {
-            linear.push(m.linear(*buf, &moved(at)));
-            fits &= self::fits(m, *buf, all, vectors);
+    /// The nest with both as its innermost loop, if its loads are supported.
+    fn in_one_loop(&self, m: &mut Module, vectors: Vectors) -> Option<ParNest> {
+        let ((outer, extent), (var, inner)) = (self.outer, self.inner);
+        let Stored { before: [], buf, at, value } = stored(&self.nest.body)? else { return None };
+        let all = extent * inner;
+        let v = m.syms.loop_var("i", Dim::constant(0), all);
+        let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
+        let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
+        let moves = |d: &Dim| d.contains(outer) || d.contains(var);
+        let mut fits = stride(m, buf, &moved(at), v) == Some(1);
+        let mut linear = vec![];
+        value.walk(&mut |e| match e {
+            Expr::Load { buf, at } if at.iter().any(moves) => {
+                linear.push(m.linear(*buf, &moved(at)));
+                fits &= self::fits(m, *buf, all, vectors);
+            }
+            // In pieces of a row of run-time length, lanes have the same numbers in a short loop.
+            Expr::Index(d) if all.as_const().is_none() && *d == Dim::sym(var) && inner <= VECTORS => {
+                linear.push(m.syms.simplify(put(*d)));
+            }
+            Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !moves(d),
+            _ => {}
+        });
+        if !fits || !self.has_loads(m, &linear, (v, all), vectors) {
+            return None;
         }
-        // In pieces of a row of run-time length, lanes have the same numbers in a short loop.
-        Expr::Index(d) if all.as_const().is_none() && *d == Dim::sym(var) && inner <= VECTORS => {
-            linear.push(m.syms.simplify(put(*d)));
-        }
-        Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
-        _ => {}
-    });
-    let loads = match vectors.caps.shuffles.are_known() {
-        true => pieces(m, &linear, (v, all), lanes)
-            .is_some_and(|p| !periodic || p.is_periodic(m, &linear, v, lanes)),
-        // Tasks of a single row of unknown length begin anywhere in it.
-        false => {
-            (all.as_const().is_some() || joined.loops.len() > 2)
-                && linear.iter().all(|d| indexed::is_bounded(m, *d, v))
-        }
-    };
-    if !fits || !loads {
-        return None;
-    }
-    nest.loops = joined.loops;
-    nest.body = joined.body.into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
-    nest.loops.retain(|l| l.0 != outer && l.0 != var);
-    if all.as_const().is_some() || !nest.loops.is_empty() {
+        let mut nest = self.nest.clone();
+        nest.body = nest.body.into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
+        nest.loops.retain(|l| l.0 != outer && l.0 != var);
         nest.loops.push((v, all));
-        return Some(v);
+        Some(nest)
     }
-    // Threads share rows of an unknown number.
-    let (part, parts) = (ROWS * inner, extent.ceil_div(ROWS));
-    let t = m.syms.loop_var("t", Dim::constant(0), parts);
-    let first = Dim::sym(t) * part;
-    let own = (all - first).min(part);
-    let i = m.syms.loop_var("i", Dim::constant(0), own);
-    let put = |d: Dim| d.subst(&mut |s| (s == v).then(|| first + i));
-    nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
-    nest.loops.extend([(t, parts), (i, own)]);
-    Some(i)
+    /// True if vectors along the loop can read at `linear` positions.
+    fn has_loads(&self, m: &Module, linear: &[Dim], (v, all): (Sym, Dim), vectors: Vectors) -> bool {
+        if !vectors.caps.shuffles.are_known() {
+            // Tasks of a single row of unknown length begin anywhere in it.
+            let begins = all.as_const().is_some() || self.nest.loops.len() > 2;
+            return begins && linear.iter().all(|d| indexed::is_bounded(m, *d, v));
+        }
+        pieces(m, linear, (v, all), vectors.lanes)
+            .is_some_and(|p| !self.repeats || p.is_periodic(m, linear, v, vectors.lanes))
+    }
+    /// The nest of [`Interleaved::in_one_loop`], where threads share a single row of unknown length.
+    fn in_tasks(&self, m: &mut Module, mut nest: ParNest) -> ParNest {
+        let &[(v, all)] = nest.loops.as_slice() else { return nest };
+        if all.as_const().is_some() {
+            return nest;
+        }
+        let (part, parts) = (ROWS * self.inner.1, self.outer.1.ceil_div(ROWS));
+        let t = m.syms.loop_var("t", Dim::constant(0), parts);
+        let first = Dim::sym(t) * part;
+        let own = (all - first).min(part);
+        let i = m.syms.loop_var("i", Dim::constant(0), own);
+        let put = |d: Dim| d.subst(&mut |s| (s == v).then(|| first + i));
+        nest.body = nest.body.into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
+        nest.loops = vec![(t, parts), (i, own)];
+        nest
+    }
 }
