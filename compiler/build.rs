@@ -79,8 +79,8 @@ impl Model {
         self.options.dim_expressions = true;
         self
     }
-    /// Ignores the types that the model declares for its outputs; they are errors otherwise if they contradict
-    /// the operators.
+    /// Ignores the types that the model declares for its outputs; they are errors otherwise if they
+    /// contradict the operators.
     pub fn ignore_output_types(mut self) -> Self {
         self.options.ignore_output_types = true;
         self

@@ -138,8 +138,8 @@ pub struct ModelArgs {
     /// opaque name, as ONNX defines it.
     #[arg(long)]
     pub dim_expressions: bool,
-    /// Ignore the types that the model declares for its outputs: what the operators compute counts. By default
-    /// a declared type that contradicts them is an error.
+    /// Ignore the types that the model declares for its outputs: what the operators compute counts. By
+    /// default a declared type that contradicts them is an error.
     #[arg(long)]
     pub ignore_output_types: bool,
     /// State in place: the output may share the memory of the input, and a step stores only what it appends.

@@ -96,8 +96,8 @@ pub struct Options {
     pub strict: bool,
     /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.
     pub dim_expressions: bool,
-    /// Types that the model declares for its outputs do not count; they are errors otherwise if they contradict
-    /// the operators.
+    /// Types that the model declares for its outputs do not count; they are errors otherwise if they
+    /// contradict the operators.
     pub ignore_output_types: bool,
     /// Prints each pass and its time to stderr.
     pub clock: Clock,

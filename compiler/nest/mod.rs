@@ -5,19 +5,20 @@
 //! buf    = name, ElemType (storage), Dim* (logical shape), layout, place
 //! place  = input n | output n | const c | temp | growable | foreign | view of buf | pointer sym | arena slot
 //! kernel = name, origin, stmt*
-//! driver = stmt*                                   -- what `infer` does: checks, sizes, If, While, Call kernel
+//! driver = stmt*                                 -- what `infer` does: checks, sizes, If, While, Call kernel
 //! stmt   = For(kind, var, lo Dim, hi Dim, stmt*)   kind = seq | par | vec(n) | unroll | private
-//!        | Let(reg, expr)                          -- a value used several times
-//!        | Acc(reg, type, lanes, shape, init) | Set(reg[Dim*], expr)   -- accumulators: mutable, in registers
+//!        | Let(reg, expr)                        -- a value used several times
+//!        | Acc(reg, type, lanes, shape, init) | Set(reg[Dim*], expr)  -- accumulators: mutable, in registers
 //!        | Store(buf[Dim*], expr)
-//!        | Prefetch(buf[Dim*])                     -- a hint: the element is read soon, by other iterations
-//!        | Tile(stmt*)                             -- one function of vectors, where the level has them
+//!        | Prefetch(buf[Dim*])                   -- a hint: the element is read soon, by other iterations
+//!        | Tile(stmt*)                           -- one function of vectors, where the level has them
 //!        | If(expr, stmt*, stmt*) | While(expr, stmt*) | With(sym, expr, extent, stmt*)
-//!        | Define(sym, expr, lo, hi)               -- driver: a run-time size or address; checked against lo..=hi
-//!        | Check(expr, status)                     -- leave with a status if false
-//!        | Call(kernel)                            -- driver only
-//!        | Foreign(function, from bufs, to bufs)   -- driver only: a function that the object does not have
-//! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*]) | Address(buf)
+//!        | Define(sym, expr, lo, hi)             -- driver: a run-time number, checked against lo..=hi
+//!        | Check(expr, status)                   -- leave with a status if false
+//!        | Call(kernel)                          -- driver only
+//!        | Foreign(function, from bufs, to bufs) -- driver only: a function that the object does not have
+//! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim)
+//!        | Load(buf[Dim*]) | Address(buf)
 //!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(group, e, e, e) | Select(c, e, e) | Cast(type, e)
 //!        | Let(reg, e, in e) | With(sym, e, extent, in e)
 //!        | Text(len | byte | part | of buf, e*)             -- on texts, values of type `str`

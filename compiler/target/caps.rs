@@ -127,8 +127,8 @@ impl Caps {
     pub fn has_partial(&self, lanes: Option<i64>) -> bool {
         self.masks || lanes.is_some() && self.tiles == Tiles::Neon
     }
-    /// True if vectors of elements shorter than 32 bits, unlike those of words, are partial only with a number
-    /// of lanes known at compile time.
+    /// True if vectors of elements shorter than 32 bits, unlike those of words, are partial only with a
+    /// number of lanes known at compile time.
     pub fn lacks_short_masks(&self) -> bool {
         self.masks && !self.short_masks
     }

@@ -4,7 +4,7 @@
 //! ```text
 //! contraction          par .. { acc = 0; seq .. { acc += a * b }; lets; store }
 //! window               par .. { acc = c; seq .. { acc = op(acc, element) }; lets; store }
-//! pooled contraction   par .. { acc = c; seq .. { sum = 0; seq .. { sum += a * b }; lets; acc = op(acc, ..) }; lets; store }
+//! pooled contraction   par .. { acc = c; seq .. { sum of products; lets; acc = op(acc, ..) }; lets; store }
 //! row reduction        par .. { loops over the elements of a row, one of which reduces; lets; stores }
 //! scan                 par .. { acc; seq { acc = f(acc, element); store } }
 //! map                  par .. { store }

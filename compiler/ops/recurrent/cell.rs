@@ -6,7 +6,7 @@
 //! kernel steps        par b, h      state = initial state
 //!                     seq t
 //!                       par b, n    acc = sum over k of state[b, k] * R[n, k];  product[b, n] = acc
-//!                       par b, h    gates from in[t, b, ..] and product[b, ..];  state[b, h], Y[t, b, h] = ...
+//!                       par b, h    gates from in[t, b, ..], product[b, ..];  state[b, h], Y[t, b, h] = ...
 //!                     par b, h      last state = state
 //! ```
 //!

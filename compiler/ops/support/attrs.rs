@@ -1,6 +1,7 @@
 //! Attributes of one node, with typed getters that record which attributes were read: an attribute that was
-//! not read is an error. A getter whose attribute does not fit keeps the error and returns the default, so that
-//! `parse` of an operator is the list of its attributes; its caller reports the first error ([`Attrs::check`]).
+//! not read is an error. A getter whose attribute does not fit keeps the error and returns the default, so
+//! that `parse` of an operator is the list of its attributes; its caller reports the first error
+//! ([`Attrs::check`]).
 
 use crate::diag::{Error, Origin, Result, codes};
 use crate::ops::Schema;
@@ -56,7 +57,8 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    /// Attributes of a node with numbers of inputs and outputs; `subgraphs` are the names of graph attributes.
+    /// Attributes of a node with numbers of inputs and outputs; `subgraphs` are the names of graph
+    /// attributes.
     pub fn new(
         schema: &'static Schema,
         (n_inputs, n_outputs): (usize, usize),

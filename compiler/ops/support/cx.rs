@@ -62,8 +62,8 @@ pub fn with_operands(e: Error, inputs: &[Option<Operand>], syms: &SymTable) -> E
     given.fold(e, |e, (i, o)| e.row(format!("input {i} \"{}\"", o.name), o.ty.display(syms)))
 }
 
-/// Requirements on operands keep the first error, so that `infer` need not leave at each of them; what it infers
-/// afterwards is dropped ([`InferCx::check`]).
+/// Requirements on operands keep the first error, so that `infer` need not leave at each of them; what it
+/// infers afterwards is dropped ([`InferCx::check`]).
 impl<'a> InferCx<'a> {
     /// The context of a node with unnamed outputs.
     pub fn new(

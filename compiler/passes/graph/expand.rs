@@ -58,8 +58,8 @@ pub(super) fn expand(
     }
 }
 
-/// A builder of nodes that replace another one. The first failure is kept and reported by [`Make::finish`], so
-/// that an expansion reads as the list of its nodes; values made after a failure stand for nothing.
+/// A builder of nodes that replace another one. The first failure is kept and reported by [`Make::finish`],
+/// so that an expansion reads as the list of its nodes; values made after a failure stand for nothing.
 struct Make<'a> {
     g: &'a mut Graph,
     origin: Origin,

@@ -43,8 +43,8 @@ impl Builder {
         }
         operands
     }
-    /// Which blocks every iteration of the loop from block `head` to the current one runs, if that matters: an
-    /// address that another block accesses may exist only if it runs.
+    /// Which blocks every iteration of the loop from block `head` to the current one runs, if that matters:
+    /// an address that another block accesses may exist only if it runs.
     fn always_run(&self, head: usize) -> Vec<bool> {
         let (blocks, last) = (&self.f.blocks[head..], self.f.blocks.len() - 1);
         let runs = |b: usize| {

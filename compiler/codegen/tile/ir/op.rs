@@ -181,8 +181,8 @@ pub enum Op {
     /// lane i = mem\[base + i * step\]. Arguments: the step in bytes and, optionally, a mask as in
     /// [`Op::Load`]. RISC-V only, like the following operations on floating-point registers.
     LoadStrided(Form),
-    /// lane i = mem\[base + index\[i\]\]. Arguments: the offsets in bytes, unsigned (lanes of `builder`'s index
-    /// size), and, optionally, a mask as in [`Op::Load`].
+    /// lane i = mem\[base + index\[i\]\]. Arguments: the offsets in bytes, unsigned (lanes of `builder`'s
+    /// index size), and, optionally, a mask as in [`Op::Load`].
     LoadIndexed(Form),
     /// Loads a float into a floating-point register, assigned by selection.
     Element(Form, u8),

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! par s { private q of s { seq i in planes of s {
-//!     rows[q, y, j] = max over k of x[i, Y y + k - p, j]        whole vectors of neighbours, and no condition:
-//!     out[i, y, x]  = max over k of rows[q, y, X x + k]         windows at the upper and lower edge are told apart
+//!     rows[q, y, j] = max over k of x[i, Y y + k - p, j]    whole vectors of neighbours, and no condition:
+//!     out[i, y, x]  = max over k of rows[q, y, X x + k]     windows at the upper and lower edge are told apart
 //! } } }
 //! ```
 //!
@@ -27,8 +27,8 @@ use crate::tensor::ElemType;
 /// Windows of as many elements are read directly where nothing surrounds the image.
 const SMALL: i64 = 4;
 
-/// Maximum taps of a depthwise convolution in place with vectors that have no masks. Vectors of successive rows
-/// are not aligned to cache lines, which costs more for each tap than transposing the image once.
+/// Maximum taps of a depthwise convolution in place with vectors that have no masks. Vectors of successive
+/// rows are not aligned to cache lines, which costs more for each tap than transposing the image once.
 const MOST: i64 = 12;
 
 /// Maximum taps with longer vectors, whose schedule shares the loads of adjacent rows (`window_rows`).

@@ -4,9 +4,9 @@
 //! of the halves take the place of eight products of the halves.
 //!
 //! ```text
-//! A11 + A22, A21 - A11, A12 - A22, A11, A22, A21 + A22, A11 + A12                V  [7][pairs of rows][K / 2]
+//! A11 + A22, A21 - A11, A12 - A22, A11, A22, A21 + A22, A11 + A12         V  [7][pairs of rows][K / 2]
 //! M1 = (A11 + A22)(B11 + B22)   M6 = (A21 - A11)(B11 + B12)   M7 = (A12 - A22)(B21 + B22)
-//! M3 = A11 (B12 - B22)          M4 = A22 (B21 - B11)                             P  [slot][7][pairs of a group][32]
+//! M3 = A11 (B12 - B22)          M4 = A22 (B21 - B11)                      P  [slot][7][pairs of a group][32]
 //! M2 = (A21 + A22) B11          M5 = (A11 + A12) B22
 //! C11 = M1 + M4 - M5 + M7   C12 = M3 + M5   C21 = M2 + M4   C22 = M1 - M2 + M3 + M6, and the epilogue
 //! ```

@@ -52,8 +52,8 @@ pub fn relocate(m: &Module, from: &[Dim], at: &[Dim], to: &[Dim]) -> Vec<Dim> {
     out
 }
 
-/// True if no loop variable is in a division: the dim is cheap and linear enough for inner loops. Divisions of
-/// sizes are done once, outside of all loops.
+/// True if no loop variable is in a division: the dim is cheap and linear enough for inner loops. Divisions
+/// of sizes are done once, outside of all loops.
 pub fn is_plain(m: &Module, d: Dim) -> bool {
     use crate::sym::{Atom, View};
     let outside = |a: &Atom| matches!(a, Atom::Sym(_)) || !m.syms.has_loops(Dim::atom(a.clone()));

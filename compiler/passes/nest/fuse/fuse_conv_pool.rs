@@ -2,7 +2,11 @@
 //! which computes the results of a pooling window in registers.
 //!
 //! ```text
-//! par n, c, y, x { p = -inf; seq i, j { s = 0; seq k { s = fma(A[n, k, Y y + i .., X x + j ..], W[c, k], s) }; p = max(p, f(s)) }; store p }
+//! par n, c, y, x {
+//!     p = -inf
+//!     seq i, j { s = 0; seq k { s = fma(A[n, k, Y y + i .., X x + j ..], W[c, k], s) }; p = max(p, f(s)) }
+//!     store p
+//! }
 //! ```
 //!
 //! Vectors along three or six channels would leave most lanes empty (`fill_vectors` fills them partly, with

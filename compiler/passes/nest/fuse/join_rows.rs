@@ -3,7 +3,8 @@
 //! written. A row then stays in the first-level cache, and its reductions in registers.
 //!
 //! ```text
-//! par r { m[r] = sum x[r, ..] }  par r { v[r] = sum (x[r, ..] - m[r])^2 }  par r, i { y[r, i] = f(x[r, i], m[r], v[r]) }
+//! par r { m[r] = sum x[r, ..] }  par r { v[r] = sum (x[r, ..] - m[r])^2 }
+//! par r, i { y[r, i] = f(x[r, i], m[r], v[r]) }
 //! ->  par r { m = sum x[r, ..]; v = sum (x[r, ..] - m)^2; seq i { y[r, i] = f(x[r, i], m, v) } }
 //! ```
 //!

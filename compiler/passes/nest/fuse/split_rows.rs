@@ -3,8 +3,8 @@
 //! stored nor loaded.
 //!
 //! ```text
-//! par r { s = sum x[r, ..]; f = g(s); seq i { v[r, i] = e(x[r, i], f) } }        par r { s = ..; f[r] = g(s) }
-//! par c, i { y[..] = h(v[c, i]) }                                          ->    par c, i { y[..] = h(e(x[c, i], f[c])) }
+//! par r { s = sum x[r, ..]; f = g(s); seq i { v[r, i] = e(x[r, i], f) } }  par c, i { y[..] = h(v[c, i]) }
+//! ->  par r { s = ..; f[r] = g(s) }  par c, i { y[..] = h(e(x[c, i], f[c])) }
 //! ```
 //!
 //! The map may access the rows under another shape, in which several of its rows form one row (the channels

@@ -25,7 +25,8 @@ pub(super) struct Clip {
     from: Dim,
     /// Range of positions that are not border.
     inside: (Dim, Dim),
-    /// The steps that are left in tiles of the rows for which it was made, and all of them, if both are known.
+    /// The steps that are left in tiles of the rows for which it was made, and all of them, if both are
+    /// known.
     steps: Option<(i64, i64)>,
 }
 

@@ -16,7 +16,8 @@ use crate::target::Facts;
 const STRIP: i64 = L1 / 3;
 const ROWS: i64 = 64;
 /// Maximum tiles of rows that read B in place from the second-level cache. The same measurement, 512 to 2048
-/// steps: four take 0.5 to 1.0 times as long as packing and reading panels, eight of six rows 1.2 to 1.5 times.
+/// steps: four take 0.5 to 1.0 times as long as packing and reading panels, eight of six rows 1.2 to 1.5
+/// times.
 const READS: i64 = 4;
 
 /// Chooses register tiles over B in place.

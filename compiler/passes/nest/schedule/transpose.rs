@@ -355,8 +355,8 @@ impl Blocks {
         }
     }
     /// The first version whose run-time condition on the lengths holds; if none does, the elements of this
-    /// iteration's squares one by one, clipped at the end of a side. Each side comes with the first element of
-    /// an iteration and their number; a side without them is complete.
+    /// iteration's squares one by one, clipped at the end of a side. Each side comes with the first element
+    /// of an iteration and their number; a side without them is complete.
     fn by_length(
         &self,
         m: &mut Module,

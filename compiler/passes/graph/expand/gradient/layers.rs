@@ -158,7 +158,8 @@ impl Back<'_, '_> {
             group: 1,
         })
     }
-    /// The transposed convolution of `d` and the filters `w`, from the result's sizes to those of the operand.
+    /// The transposed convolution of `d` and the filters `w`, from the result's sizes to those of the
+    /// operand.
     fn transposed(&mut self, [d, w]: [Value; 2], window: &Window, sizes: Sizes<'_>) -> Result<Value> {
         let Sizes { from, to, kernel } = sizes;
         let Window { strides, dilations, pads, group } = window;

@@ -67,8 +67,8 @@ pub(super) fn counted_by(c: &Contraction) -> Option<Sym> {
     extent.as_sym()
 }
 
-/// The loops that A depends on, and not B (if `swapped`, B and not A), if memory is contiguous across them and
-/// only run time knows how many rows they are.
+/// The loops that A depends on, and not B (if `swapped`, B and not A), if memory is contiguous across them
+/// and only run time knows how many rows they are.
 fn few_of(m: &mut Module, c: &Contraction, swapped: bool, one: bool, most: i64) -> Option<Few> {
     let mut c = c.clone();
     if swapped {

@@ -11,7 +11,8 @@ use crate::sym::{Atom, Dim, Sym, View};
 
 /// Maximum rows that follow each other in memory.
 const ROWS: i64 = 32;
-/// Maximum rows of different images. The sets of caches have few ways, and images may be a power of two apart.
+/// Maximum rows of different images. The sets of caches have few ways, and images may be a power of two
+/// apart.
 const APART: i64 = 16;
 /// The same for rows that read several others at indices: 16 rows took 1.4 times as long as 8 for images of
 /// 32 x 32 elements.

@@ -51,7 +51,8 @@ const GAIN: i64 = 80;
 /// The same for rows of unknown number, whose remainder has branches.
 const GAIN_UNKNOWN: i64 = 35;
 
-/// Chooses rows for a body that is a single sum over short loops, with `vectors` adjacent vectors along `var`.
+/// Chooses rows for a body that is a single sum over short loops, with `vectors` adjacent vectors along
+/// `var`.
 pub(super) fn choose(
     m: &Module,
     nest: &ParNest,
@@ -186,8 +187,8 @@ impl WindowRows {
         }
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, whole), then, els }]
     }
-    /// The body of `count` rows from `first` on. The loop down the image becomes the innermost one of the sum,
-    /// and is unrolled in the order of the rows of the image.
+    /// The body of `count` rows from `first` on. The loop down the image becomes the innermost one of the
+    /// sum, and is unrolled in the order of the rows of the image.
     fn rows(self, m: &mut Module, body: &[Stmt], first: Dim, count: i64) -> Vec<Stmt> {
         let end = body.iter().position(|s| matches!(s, Stmt::For { .. })).map_or(body.len(), |i| i + 1);
         let (mut rows, mut after) = (vec![], vec![]);
