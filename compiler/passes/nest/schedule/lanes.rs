@@ -4,6 +4,7 @@
 
 mod along;
 mod body;
+mod in_blocks;
 mod indexed;
 mod operands;
 mod peel_edges;
@@ -270,54 +271,80 @@ fn suits(m: &Module, needs: &Needs, var: Sym, vectors: Vectors, extent: Option<D
     }
     let apart = |(buf, at): &&(Buf, &[Dim])| stride(m, *buf, at, var) != Some(1);
     let stores = needs.stores.iter().filter(apart).count() as i64;
-    let loads: i64 = needs.loads.iter().map(|l| gain(m, needs, *l, (var, extent), vectors)).sum();
+    let along = LoadsAlong { m, needs, var, extent, vectors };
+    let loads: i64 = needs.loads.iter().map(|(buf, at)| along.gain(*buf, at)).sum();
     let functions = if needs.straight { needs.elementary as i64 * ELEMENTARY } else { 0 };
     functions + loads >= stores
 }
 
-/// The benefit of a load in vectors along a variable: 1 for whole vectors, -1 for lane-by-lane loads; 0 for a
-/// gather or a strided load, which cost the same as scalar loads.
-fn gain(
-    m: &Module,
-    needs: &Needs,
-    (buf, at): (Buf, &[Dim]),
-    (var, extent): (Sym, Option<Dim>),
+/// Loads in vectors along a variable; see [`suits`].
+struct LoadsAlong<'a> {
+    m: &'a Module,
+    needs: &'a Needs<'a>,
+    var: Sym,
+    extent: Option<Dim>,
     vectors: Vectors,
-) -> i64 {
-    let (t, caps) = (m.bufs[buf].ty, vectors.caps);
-    let vector = needs.is_word(t) || is_short(t) && (caps.short_floats || t.is_int());
-    // Short elements are not gathered under a condition that differs between lanes.
-    let shuffled = !needs.long && vector && (t.bits() == 32 || !needs.conditional);
-    let step = stride(m, buf, at, var);
-    // Contiguous elements or a broadcast: decided at run time.
-    let repeated = || {
-        let step = m.linear(buf, at).linear_in(var).map(|s| s.0);
-        step.is_some_and(|s| is_factor(&m.syms, s))
-    };
-    let masked = t.bits() == 32 || caps.short_masks;
-    let whole = match step {
-        Some(0 | 1) if vector || caps.tiles != Tiles::None && t == ElemType::Bool => true,
-        _ if m.is_constant(buf) => true,
-        Some(s) => caps.shuffles.are_known() && shuffled && permuted_loads::is_near(s),
-        None if caps.shuffles.are_computed() && shuffled && masked && !needs.conditional && repeated() => {
-            true
+}
+
+impl LoadsAlong<'_> {
+    /// The benefit of a load: 1 for whole vectors, -1 for lane-by-lane loads; 0 for a gather or a strided load,
+    /// which cost the same as scalar loads.
+    fn gain(&self, buf: Buf, at: &[Dim]) -> i64 {
+        if self.is_whole(buf, at) {
+            1
+        } else if self.gathers(buf, at) {
+            0
+        } else {
+            -1
         }
-        None => {
-            let known = |extent| permuted_loads::is_known(m, buf, at, (var, extent), vectors);
-            shuffled && !needs.conditional && extent.is_some_and(known)
+    }
+    /// True if whole vectors of memory contain the elements.
+    fn is_whole(&self, buf: Buf, at: &[Dim]) -> bool {
+        let (m, caps, t) = (self.m, self.vectors.caps, self.m.bufs[buf].ty);
+        let step = stride(m, buf, at, self.var);
+        if m.is_constant(buf) {
+            return true;
         }
-    };
-    let may = needs.straight && caps.gathers || caps.strided && vector;
-    let bounded = || indexed::is_bounded(m, m.linear(buf, at), var);
-    // A distance that only run time knows. Sums rather run along rows.
-    let across = || m.linear(buf, at).linear_in(var).is_some_and(|(step, _)| !m.syms.has_loops(step));
-    let map = vector && needs.straight;
-    let placed = step.is_some() || map && (caps.strided && across() || caps.indexed && bounded());
-    let gathers = placed && may && (needs.is_word(t) || is_short(t));
-    match (whole, gathers) {
-        (true, _) => 1,
-        (false, true) => 0,
-        (false, false) => -1,
+        if matches!(step, Some(0 | 1)) {
+            return self.has_vectors(t) || caps.tiles != Tiles::None && t == ElemType::Bool;
+        }
+        // Short elements are not gathered under a condition that differs between lanes.
+        let unconditional = !self.needs.conditional;
+        if self.needs.long || !self.has_vectors(t) || t.bits() != 32 && !unconditional {
+            return false;
+        }
+        if let Some(step) = step {
+            return caps.shuffles.are_known() && permuted_loads::is_near(step);
+        }
+        // Contiguous elements or a broadcast: decided at run time.
+        let repeated = || {
+            let step = m.linear(buf, at).linear_in(self.var).map(|s| s.0);
+            step.is_some_and(|s| is_factor(&m.syms, s))
+        };
+        let masked = t.bits() == 32 || caps.short_masks;
+        let known = |extent| permuted_loads::is_known(m, buf, at, (self.var, extent), self.vectors);
+        unconditional
+            && (caps.shuffles.are_computed() && masked && repeated() || self.extent.is_some_and(known))
+    }
+    /// True for a gather or a strided load.
+    fn gathers(&self, buf: Buf, at: &[Dim]) -> bool {
+        let (m, needs, caps, t) = (self.m, self.needs, self.vectors.caps, self.m.bufs[buf].ty);
+        let vector = self.has_vectors(t);
+        let may = needs.straight && caps.gathers || caps.strided && vector;
+        if !may || !(needs.is_word(t) || is_short(t)) {
+            return false;
+        }
+        // A distance that only run time knows. Sums rather run along rows.
+        let across =
+            || m.linear(buf, at).linear_in(self.var).is_some_and(|(step, _)| !m.syms.has_loops(step));
+        let bounded = || indexed::is_bounded(m, m.linear(buf, at), self.var);
+        let is_map = vector && needs.straight;
+        stride(m, buf, at, self.var).is_some()
+            || is_map && (caps.strided && across() || caps.indexed && bounded())
+    }
+    /// True if vectors have elements of a type, as many as lanes.
+    fn has_vectors(&self, t: ElemType) -> bool {
+        self.needs.is_word(t) || is_short(t) && (self.vectors.caps.short_floats || t.is_int())
     }
 }
 

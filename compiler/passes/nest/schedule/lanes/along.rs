@@ -1,6 +1,7 @@
 //! Vectors along the contiguous dimension of the result.
 
-use super::body::{in_lanes, in_pieces, lets_as_accs, once, renamed};
+use super::body::{Adjacent, in_pieces, renamed};
+use super::in_blocks::{FEW, InBlocks, Last};
 use super::indexed;
 use super::operands::{self, Load};
 use super::peel_edges::{self, Ends};
@@ -11,14 +12,14 @@ use super::sums_abreast::{self, Block};
 use super::uniform_indices;
 use super::window_rows::{self, WindowRows};
 use super::{Relayout, Vectors, collapse, fuse_rows, order_loops, suits, vector};
-use crate::nest::form::{Elements, first_store, rows};
+use crate::nest::form::first_store;
 use crate::nest::schedule::Schedule;
 use crate::nest::{Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::lanes64;
-use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, wrap};
+use crate::passes::nest::analysis::shape::{ParNest, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::analysis::vectors::Needs;
-use crate::sym::{Answer, Dim, Sym};
+use crate::sym::{Dim, Sym};
 
 /// A nest with vectors along the contiguous dimension of the result.
 pub(super) struct Along {
@@ -36,18 +37,6 @@ pub(super) struct Along {
     /// Rows of a window in one tile.
     window: Option<WindowRows>,
     last: Last,
-}
-
-/// The code of the vectors behind the blocks of a row of run-time length, the last of which is partial.
-#[derive(Clone, Copy, PartialEq)]
-enum Last {
-    /// One vector at a time, and the partial one.
-    Single,
-    /// The same, and another one for a partial vector of at most half the lanes, which loads fewer vectors of
-    /// memory.
-    Halves,
-    /// A block for each number of vectors: single ones would wait for their additions.
-    Blocks,
 }
 
 /// The sequence of the vectors.
@@ -97,44 +86,27 @@ fn of_sums(m: &Module, nest: &ParNest) -> Option<Sym> {
 }
 
 /// Vectors along a loop of a `whole` kernel or of a part of it.
-fn along(
-    m: &mut Module,
-    mut nest: ParNest,
-    (mut var, whole): (Sym, bool),
-    vectors: Vectors,
-) -> Option<Along> {
-    if let Some(v) = collapse(m, &mut nest, var) {
-        var = v;
-    }
-    fuse_rows(m, &mut nest, var);
-    if (vectors.caps.shuffles.are_known() || vectors.caps.indexed)
-        && !lanes64::has(m, &nest.body)
-        && let Some(v) = permuted_loads::interleave(m, &mut nest, var, vectors)
-    {
-        var = v;
-    }
+fn along(m: &mut Module, mut nest: ParNest, (var, whole): (Sym, bool), vectors: Vectors) -> Option<Along> {
+    let var = join_loops(m, &mut nest, var, vectors);
     let outside = uniform_indices::hoist(&mut nest, var);
     let needs = Needs::of(m, &nest.body);
     let (vectors, plain) = (vectors.of(&needs), needs.straight);
-    let lanes = vectors.lanes;
+    let (lanes, caps) = (vectors.lanes, vectors.caps);
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     // Two or three elements are worth a vector if it can be masked.
-    let least = match vectors.caps.masks {
+    let least = match caps.masks {
         true if plain => 2,
         true if !waits(m, &nest.body, Steps::Outer) => 3,
         _ => 4,
     };
-    let told = Some(extent).filter(|_| plain && vectors.caps.shuffles.are_known());
     if extent.as_const().is_some_and(|c| c < least) {
         return None;
     }
+    let told = Some(extent).filter(|_| plain && caps.shuffles.are_known());
     let mut inside = None;
     if !suits(m, &needs, var, vectors, told) {
-        let row =
-            peel_edges::Row::of(m, &nest.body, (var, extent), lanes, Ends::Elements).filter(|_| plain)?;
-        if !suits(m, &Needs::of(m, &row.inner), var, vectors, None) {
-            return None;
-        }
+        let row = peel_edges::Row::of(m, &nest.body, (var, extent), lanes, Ends::Elements)
+            .filter(|row| plain && suits(m, &Needs::of(m, &row.inner), var, vectors, None))?;
         inside = Some(row);
     }
     let mut relayout = Relayout::new(var);
@@ -142,48 +114,43 @@ fn along(
     if let Some(row) = &mut inside {
         relayout.apply(m, &mut row.inner);
     }
-    let alone = nest.loops.iter().all(|l| l.0 == var);
-    let pieces = piece(extent, lanes).filter(|_| alone);
+    let pieces = piece(extent, lanes).filter(|_| nest.loops.len() == 1);
+    let staging = || whole.then(|| stage_through_scratch::choose(m, &nest, var, lanes)).flatten();
     let how = match inside {
         Some(row) => How::Inside(row, pieces),
         None if plain => of_map(m, &nest.body, (var, extent), pieces, vectors),
-        None => match whole.then(|| stage_through_scratch::choose(m, &nest, var, lanes)).flatten() {
-            Some(staging) => How::Staged(staging),
-            None => in_blocks(m, &nest.body, extent, vectors),
-        },
+        None => staging().map_or_else(|| in_blocks(m, &nest.body, extent, vectors), How::Staged),
     };
     let share = || rows_abreast::share_indices(m, &nest, (var, extent), &outside);
     let how = match how {
-        How::Loop if vectors.caps.shuffles.are_computed() && share() => {
-            How::Apart(Pieces::Windows { vectors: 1 })
-        }
+        How::Loop if caps.shuffles.are_computed() && share() => How::Apart(Pieces::Windows { vectors: 1 }),
         how => how,
     };
-    // Rows in place of adjacent vectors, which a row of run-time length may not have.
-    let single = extent.as_const().is_none();
-    let window = match how {
-        How::Row(side) | How::Blocks(side) if !vectors.caps.by_lane => {
-            let side = if single { 1 } else { side };
-            window_rows::choose(m, &nest, var, side, vectors.registers).map(|w| w.inside(!whole))
-        }
-        _ => None,
-    };
-    let (how, blocks) = match window {
-        Some(_) if single => (How::Blocks(1), vec![]),
-        Some(_) => (how, vec![]),
-        None => interleaved(m, &nest, (var, extent), how, vectors),
-    };
-    let most = m.syms.range(extent).hi.filter(|_| m.syms.has_loops(extent));
+    let (how, beside) = interleaved(m, &nest, (var, extent), how, vectors);
+    let window = beside.window.map(|w| w.inside(!whole));
+    let differs = m.syms.has_loops(extent);
+    let most = m.syms.range(extent).hi.filter(|_| differs);
     let shown = most.map_or(extent, Dim::constant);
-    let caps = vectors.caps;
-    let rows = nest.loops.len() > 1;
-    let may_grow = m.optimize.may_grow() && caps.masks;
+    let halves = caps.shuffles.are_known() && nest.loops.len() > 1 && skips(m, &nest.body, var);
     let last = match how {
-        How::Blocks(2..) if may_grow && !m.syms.has_loops(extent) => Last::Blocks,
-        _ if rows && may_grow && caps.shuffles.are_known() && skips(m, &nest.body, var) => Last::Halves,
+        _ if !m.optimize.may_grow() || !caps.masks => Last::Single,
+        How::Blocks(2..) if !differs => Last::Blocks,
+        _ if halves => Last::Halves,
         _ => Last::Single,
     };
-    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks, window, last })
+    Some(Along { nest, var, extent, shown, lanes, outside, how, blocks: beside.blocks, window, last })
+}
+
+/// Joins the loop that vectors run along with loops around it where this makes longer rows. The loop that
+/// vectors then run along.
+fn join_loops(m: &mut Module, nest: &mut ParNest, var: Sym, vectors: Vectors) -> Sym {
+    let var = collapse(m, nest, var).unwrap_or(var);
+    fuse_rows(m, nest, var);
+    let permutes = vectors.caps.shuffles.are_known() || vectors.caps.indexed;
+    if !permutes || lanes64::has(m, &nest.body) {
+        return var;
+    }
+    permuted_loads::interleave(m, nest, var, vectors).unwrap_or(var)
 }
 
 /// The sequence of the vectors of a map; `pieces`: elements of a task.
@@ -235,31 +202,40 @@ fn skips(m: &Module, body: &[Stmt], var: Sym) -> bool {
     any
 }
 
-/// The interleaved iterations around vectors, and the sequence of these.
+/// Iterations of loops around vectors that are interleaved with these.
+#[derive(Default)]
+struct Beside {
+    window: Option<WindowRows>,
+    blocks: Vec<Block>,
+}
+
+/// What is interleaved with vectors of sums, and the sequence of these.
 fn interleaved(
     m: &Module,
     nest: &ParNest,
     (var, extent): (Sym, Dim),
     how: How,
     vectors: Vectors,
-) -> (How, Vec<Block>) {
-    let (How::Row(side) | How::Blocks(side)) = how else { return (how, vec![]) };
+) -> (How, Beside) {
+    let (How::Row(side) | How::Blocks(side)) = how else { return (how, Beside::default()) };
     if vectors.caps.by_lane
         && matches!(how, How::Blocks(_))
         && let Some(row) = shared_rows(m, nest, var, side)
     {
-        return (how, vec![Block::of_two(row)]);
-    }
-    if !waits(m, &nest.body, Steps::Nested) {
-        return (how, vec![]);
+        return (how, Beside { blocks: vec![Block::of_two(row)], window: None });
     }
     // Rows and results in place of adjacent vectors, which a row of run-time length may not have.
     let alone = extent.as_const().is_none();
     let side = if alone { 1 } else { side };
-    match sums_abreast::choose(m, nest, var, side, vectors.registers) {
-        blocks if !blocks.is_empty() && alone => (How::Blocks(1), blocks),
-        blocks => (how, blocks),
+    let mut beside = Beside::default();
+    if !vectors.caps.by_lane {
+        beside.window = window_rows::choose(m, nest, var, side, vectors.registers);
     }
+    if beside.window.is_none() && waits(m, &nest.body, Steps::Nested) {
+        beside.blocks = sums_abreast::choose(m, nest, var, side, vectors.registers);
+    }
+    let replaces = alone && (beside.window.is_some() || !beside.blocks.is_empty());
+    (if replaces { How::Blocks(1) } else { how }, beside)
 }
 
 /// Maximum operations of two unrolled rows of a window.
@@ -353,22 +329,19 @@ impl Along {
                 within(rows_abreast::inside_indices(m, nest.body, (var, extent, lanes), around))
             }
             How::Limited => within(indexed::row(m, &nest.body, (var, extent), lanes)),
-            How::Row(n) => {
-                let row = |m: &mut Module, body: &[Stmt]| {
-                    in_lanes(m, body, var, zero, n, (lanes, extent.modulo(lanes)))
-                };
+            How::Row(count) => {
+                let row = Adjacent { var, base: zero, count, lanes: (lanes, extent.modulo(lanes)) };
                 match window {
-                    Some(w) => w.apply(m, &nest.body, &mut others, |m, body| row(m, &body)),
-                    None => row(m, &nest.body),
+                    Some(w) => w.apply(m, &nest.body, &mut others, |m, body| row.in_lanes(m, &body)),
+                    None => row.in_lanes(m, &nest.body),
                 }
             }
-            How::Blocks(side) if let Some(w) = window => w.apply(m, &nest.body, &mut others, |m, body| {
-                side_by_side(m, body, (var, extent), (lanes, side), last)
-            }),
             How::Blocks(side) => {
-                let body = short_rows(nest.body);
-                let body = if side == 1 { body.into_iter().map(short_taps).collect() } else { body };
-                side_by_side(m, body, (var, extent), (lanes, side), last)
+                let row = InBlocks { var, extent, lanes, side, last };
+                match window {
+                    Some(w) => w.apply(m, &nest.body, &mut others, |m, body| row.apply(m, body)),
+                    None => row.apply(m, row.unrolled(nest.body)),
+                }
             }
             How::Staged(staging) => return staging.apply(m, &nest, var, lanes),
         };
@@ -378,79 +351,8 @@ impl Along {
     }
 }
 
-/// A row in blocks of `side` vectors, and the remainder: one block if its length is known, otherwise a block
-/// of few vectors and those that `last` says.
-fn side_by_side(
-    m: &mut Module,
-    body: Vec<Stmt>,
-    (var, extent): (Sym, Dim),
-    (lanes, side): (i64, i64),
-    last: Last,
-) -> Vec<Stmt> {
-    let step = lanes * side;
-    let nest_body = lets_as_accs(m, body);
-    let of = |m: &mut Module, first: Dim, vectors: i64, last: Dim| {
-        let body = fresh_regs(m, &nest_body);
-        in_lanes(m, &body, var, first, vectors, (lanes, last))
-    };
-    let mut out = vec![];
-    let mut whole_blocks = |m: &mut Module, (first, elements): (Dim, Dim), vectors: i64| {
-        let step = lanes * vectors;
-        let count = m.syms.simplify(elements.floor_div(step));
-        if count.as_const() != Some(0) {
-            let c = m.syms.loop_var("c", Dim::constant(0), count);
-            out.push(Stmt::par(c, count, of(m, first + Dim::sym(c) * step, vectors, lanes.into())));
-        }
-    };
-    let behind = |step: i64| (extent.floor_div(step) * step, extent.modulo(step));
-    whole_blocks(m, (Dim::constant(0), extent), side);
-    // The rest of a row of known length is one block whose last vector may be partial.
-    let (first, rest) = behind(step);
-    if let Some(left) = m.syms.simplify(rest).as_const() {
-        if left > 0 {
-            let vectors = (left + lanes - 1) / lanes;
-            out.extend(of(m, first, vectors, Dim::constant(left - (vectors - 1) * lanes)));
-        }
-        return out;
-    }
-    if side > FEW {
-        whole_blocks(m, (first, rest), FEW);
-    }
-    if last == Last::Blocks {
-        let (first, rest) = behind(lanes * side.min(FEW));
-        let number = rest.ceil_div(lanes);
-        for n in 1..=side.min(FEW) {
-            let exists = number.floor_div(n).min(1) - number.floor_div(n + 1).min(1);
-            let used = m.syms.simplify((rest - lanes * (n - 1)).max(1).min(lanes));
-            let block = of(m, first, n, used);
-            out.push(once(m, exists, block));
-        }
-        return out;
-    }
-    if side > 1 {
-        whole_blocks(m, behind(lanes * side.min(FEW)), 1);
-    }
-    let (whole, rest) = behind(lanes);
-    let rest = m.syms.simplify(rest);
-    if rest.as_const() != Some(0) {
-        let body = of(m, whole, 1, rest);
-        let body = if last == Last::Halves && m.syms.le(rest, Dim::constant(lanes / 2)) != Answer::Yes {
-            let more = (rest + (lanes / 2 - 1)).floor_div(lanes);
-            let few = m.syms.simplify(rest.min(lanes / 2));
-            let few = of(m, whole, 1, few);
-            vec![once(m, more, body), once(m, Dim::constant(1) - more, few)]
-        } else {
-            body
-        };
-        out.push(once(m, rest.min(1), body));
-    }
-    out
-}
-
 /// Maximum vectors whose sums are abreast: two additions per cycle with a latency of four cycles.
 const ABREAST: i64 = 8;
-/// Vectors abreast in a row of run-time length, most of which may be a remainder.
-const FEW: i64 = 4;
 /// Registers that suffice for more of them.
 const MANY: i64 = 32;
 /// Steps of a reduction whose latency a single vector would expose.
@@ -476,53 +378,6 @@ fn steps(m: &Module, s: &Stmt, which: Steps) -> i64 {
     let nested = body.iter().filter(|_| which == Steps::Nested).map(|s| steps(m, s, which));
     let inside = nested.max().unwrap_or(1);
     m.syms.range(*hi - *lo).hi.map_or(LONG, |n| n.saturating_mul(inside))
-}
-
-/// Unrolls short loops of a single vector: innermost loops, and short loops around them. Nothing else hides
-/// the loop overhead.
-fn short_taps(s: Stmt) -> Stmt {
-    /// Maximum unrolled steps: those of a window of three by three.
-    const MOST: i64 = 9;
-    match s {
-        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
-            let body: Vec<Stmt> = body.into_iter().map(short_taps).collect();
-            let trips = |s: &Stmt| match s {
-                Stmt::For { kind: LoopKind::Unroll, lo, hi, .. } => (*hi - *lo).as_const(),
-                Stmt::For { .. } => None,
-                _ => Some(1),
-            };
-            let inside = body.iter().map(trips).try_fold(1, |most: i64, n| Some(most.max(n?)));
-            let n = (hi - lo).as_const().filter(|n| *n >= 2);
-            let short = n.zip(inside).is_some_and(|(n, inside)| n.saturating_mul(inside) <= MOST);
-            let constant = lo.as_const().is_some() && hi.as_const().is_some();
-            let kind = if short && constant { LoopKind::Unroll } else { LoopKind::Seq };
-            Stmt::For { kind, var, lo, hi, body }
-        }
-        s => s,
-    }
-}
-
-/// Unrolls several loops over the same few elements, so that elements loaded by one stay in registers for the
-/// next.
-fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
-    const MOST: i64 = 32;
-    let trips = rows(&body).map(|row| row.elements().map(Elements::count).collect::<Vec<_>>());
-    let alike = |trips: &Vec<Option<i64>>| match trips.as_slice() {
-        [Some(first), rest @ ..] => {
-            !rest.is_empty() && *first <= MOST && rest.iter().all(|t| *t == Some(*first))
-        }
-        _ => false,
-    };
-    if !trips.is_some_and(|trips| alike(&trips)) {
-        return body;
-    }
-    let unroll = |s: Stmt| match s {
-        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
-            Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body }
-        }
-        s => s,
-    };
-    body.into_iter().map(unroll).collect()
 }
 
 /// Elements of a piece of a map: enough for a task, and a divisor of the extent if possible.

@@ -66,25 +66,6 @@ fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) ->
 /// Lanes of a vector, and active lanes; of several vectors, the active lanes of the last one.
 pub(super) type Lanes = (i64, Dim);
 
-/// The body for `lanes * u` adjacent values of `var` from `base` on: accumulators get lanes, straight-line
-/// statements become a vector loop each.
-pub(super) fn in_lanes(
-    m: &mut Module,
-    body: &[Stmt],
-    var: Sym,
-    base: Dim,
-    u: i64,
-    lanes: Lanes,
-) -> Vec<Stmt> {
-    let mut accs: Vec<Reg> = vec![];
-    visit::walk(body, &mut |s| {
-        if let Stmt::Acc { reg, .. } = s {
-            accs.push(*reg);
-        }
-    });
-    Adjacent { var, base, count: u, lanes }.of(m, body, &accs)
-}
-
 /// Adjacent vectors.
 #[derive(Clone, Copy)]
 pub(super) struct Adjacent {
@@ -96,6 +77,17 @@ pub(super) struct Adjacent {
 }
 
 impl Adjacent {
+    /// The statements for all vectors: accumulators get lanes, straight-line statements become a vector loop
+    /// each.
+    pub fn in_lanes(&self, m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+        let mut accs: Vec<Reg> = vec![];
+        visit::walk(body, &mut |s| {
+            if let Stmt::Acc { reg, .. } = s {
+                accs.push(*reg);
+            }
+        });
+        self.of(m, body, &accs)
+    }
     /// The statements for all vectors: those of `accs` get lanes.
     pub fn of(&self, m: &mut Module, body: &[Stmt], accs: &[Reg]) -> Vec<Stmt> {
         let mut out = vec![];

@@ -100,7 +100,7 @@ pub(super) fn choose(m: &mut Module, nest: &ParNest, vectors: Vectors, least: i6
             [(var, hi)] => (var, hi, e.body.clone()),
             _ => one_loop(m, &e.statement())?,
         };
-        let one = row_loop(m, var, hi, &body, vectors, Bounds { sums: 1, least })?;
+        let one = row_loop(m, (var, hi), &body, vectors, Bounds { sums: 1, least })?;
         let word = |r: &(Reg, BinOp)| match m.regs[r.0].ty {
             ElemType::F32 | ElemType::I32 => !needs.long,
             ty => needs.long && lanes64::is(ty),

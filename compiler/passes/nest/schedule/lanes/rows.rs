@@ -78,14 +78,14 @@ fn step(m: &mut Module, s: &Stmt, vectors: Vectors, bounds: Bounds) -> Step {
         Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
             if matches!(body.as_slice(), [Stmt::For { .. }])
                 && let Some((var, hi, inner)) = one_loop(m, s)
-                && let Some(row) = row_loop(m, var, hi, &inner, vectors, bounds)
+                && let Some(row) = row_loop(m, (var, hi), &inner, vectors, bounds)
             {
                 return Step::Loop(row);
             }
             if lo.as_const() != Some(0) {
                 return Step::Keep;
             }
-            match row_loop(m, *var, *hi, body, vectors, bounds) {
+            match row_loop(m, (*var, *hi), body, vectors, bounds) {
                 Some(row) => Step::Loop(row),
                 None => Step::Inside(vec![choose(m, body, vectors, bounds)]),
             }
@@ -185,8 +185,7 @@ fn may_split(m: &Module, (reg, op): (Reg, BinOp)) -> bool {
 /// The loop in vectors, if it suits them and is long enough.
 pub(super) fn row_loop(
     m: &Module,
-    var: Sym,
-    hi: Dim,
+    (var, hi): (Sym, Dim),
     body: &[Stmt],
     vectors: Vectors,
     Bounds { sums, least }: Bounds,

@@ -4,7 +4,7 @@
 //! tiles load rows and transpose them in registers.
 
 use super::Vectors;
-use super::body::{in_lanes, lets_as_accs};
+use super::body::{Adjacent, lets_as_accs};
 use crate::nest::form::{self, Rows};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
@@ -162,7 +162,7 @@ impl ShortRows {
         let body = lets_as_accs(m, body.to_vec());
         let body = fresh_regs(m, &body);
         let body = if self.known { body.into_iter().map(unrolled).collect() } else { body };
-        in_lanes(m, &body, self.row, first, 1, (self.lanes, used))
+        Adjacent { var: self.row, base: first, count: 1, lanes: (self.lanes, used) }.in_lanes(m, &body)
     }
 }
 

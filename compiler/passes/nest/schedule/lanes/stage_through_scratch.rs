@@ -11,7 +11,7 @@ use crate::nest::{BinOp, Buf, Expr, Module, Stmt};
 use crate::passes::nest::analysis::machine::{L2, PAGE, WAYS, slots};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, substitute};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::lanes::body::{in_lanes, lets_as_accs, once};
+use crate::passes::nest::schedule::lanes::body::{Adjacent, lets_as_accs, once};
 use crate::passes::nest::schedule::rows::Slots;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -106,13 +106,13 @@ impl Staging {
         let dims = vec![slots.count.into(), places.into(), self.first.1, step.into()];
         let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
         // Vectors from `from` on, the last one with `used` lanes.
-        let vectors = |m: &mut Module, from: Dim, n: i64, used: Dim| {
+        let vectors = |m: &mut Module, from: Dim, count: i64, used: Dim| {
             let slot =
                 |n: usize, r: Sym| vec![slots.own.into(), (n as i64).into(), r.into(), Dim::sym(var) - from];
             let body = self.redirected(&nest.body, scratch, slot);
             let body = lets_as_accs(m, body);
             let body = fresh_regs(m, &body);
-            let body = in_lanes(m, &body, var, from, n, (lanes, used));
+            let body = Adjacent { var, base: from, count, lanes: (lanes, used) }.in_lanes(m, &body);
             body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect::<Vec<Stmt>>()
         };
         let b = m.syms.loop_var("b", zero, blocks);
