@@ -17,7 +17,7 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, Math, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::form::{Slide, Stored, Window, stored};
+use crate::passes::nest::analysis::form::{Slide, Stored, stored};
 use crate::passes::nest::analysis::machine::{L2, slots};
 use crate::passes::nest::analysis::shape::{Uses, in_prepared_slots, is_temp};
 use crate::sym::{Dim, Sym};
@@ -134,28 +134,26 @@ struct Pool {
 }
 
 fn pool(m: &Module, uses: &Uses, k: Kernel, facts: Facts) -> Option<Pool> {
-    let Window { loops, acc: reg, init, taps, op, read: (src, at), weight: weights, epilogue: tail } =
-        m.form(k).window()?;
-    if weights.as_ref().is_some_and(|(buf, _)| !m.is_constant(*buf)) {
-        return None;
-    }
-    let Stored { buf: out, at: store, .. } = stored(&tail)?;
-    if init.ty != ElemType::F32
-        || at.len() != 4
-        || !matches!(m.bufs[out].place, Place::Output(_))
-        || store.len() != 4
-        || op == BinOp::Add && (m.math == Math::Strict && weights.is_none() || init.bits != 0)
-    {
+    let w = m.form(k).window()?;
+    let Stored { buf: out, at: store, .. } = stored(&w.epilogue)?;
+    let (src, at) = &w.read;
+    let is_supported = match &w.weight {
+        Some((weights, _)) => m.is_constant(*weights),
+        None => w.op != BinOp::Add || m.math != Math::Strict,
+    };
+    let from_zero = w.op != BinOp::Add || w.init.bits == 0;
+    let is_output = matches!(m.bufs[out].place, Place::Output(_));
+    let are_images = at.len() == 4 && store.len() == 4;
+    if !is_supported || !from_zero || !is_output || !are_images || w.init.ty != ElemType::F32 {
         return None;
     }
     // The image, and its offset in a padded copy.
-    let (image, before, padding) = match m.bufs[src].place {
-        Place::Input(_) => (src, [0, 0], vec![]),
-        _ => unpadded(m, uses, src, k, init)?,
+    let (image, before, padding) = match m.bufs[*src].place {
+        Place::Input(_) => (*src, [0, 0], vec![]),
+        _ => unpadded(m, uses, *src, k, w.init)?,
     };
-    let extent = |list: &[(Sym, Dim)], s: Sym| list.iter().find(|l| l.0 == s).map(|l| l.1);
     let side = |i: usize| -> Option<Side> {
-        let s = Slide::of(at[i], &loops, &taps).filter(|s| store[i].as_sym() == Some(s.along.0))?;
+        let s = Slide::of(at[i], &w.loops, &w.taps).filter(|s| store[i].as_sym() == Some(s.along.0))?;
         Some(Side {
             var: s.along.0,
             tap: s.tap.map(|t| t.0),
@@ -168,53 +166,64 @@ fn pool(m: &Module, uses: &Uses, k: Kernel, facts: Facts) -> Option<Pool> {
         })
     };
     let (y, x) = (side(2)?, side(3)?);
-    let unknown = y.is_unknown() || x.is_unknown();
-    let short = x.results.as_const().is_some_and(|n| n < WIDE);
-    let empty = [y.results, x.results].iter().any(|n| n.as_const() == Some(0));
+    let outer: Vec<Option<Sym>> = at[..2].iter().map(|d| d.as_sym()).collect();
+    let planes = m.bufs[image].dims[..2].to_vec();
     // Batch and channel have the same subscripts in the image and in the result.
-    let outer: Vec<Option<Sym>> = (0..2).map(|i| at[i].as_sym()).collect();
-    let same = (0..2).all(|i| {
-        at[i] == store[i]
-            && (at[i].as_const() == Some(0)
-                || outer[i].is_some_and(|s| extent(&loops, s) == Some(m.bufs[image].dims[i])))
+    let same = (0..2).all(|i| match outer[i] {
+        Some(s) => w.loops.contains(&(s, planes[i])) && at[i] == store[i],
+        None => at[i].as_const() == Some(0) && at[i] == store[i],
     });
-    let used = loops.len() == 2 + outer.iter().flatten().count()
-        && taps.len() == usize::from(y.taps > 1) + usize::from(x.taps > 1);
-    let pays = match &weights {
-        None if unknown && y.dilation > 1 => false,
-        None => !padding.is_empty() || x.taps * y.taps > SMALL,
-        // The weights depend on the channel and on no loop along a row.
-        Some((_, at)) => {
-            let taps = x.taps * y.taps;
-            let lanes = i64::from(facts.lanes);
-            let shares = facts.caps.masks && m.math != Math::Strict && y.dilation == 1;
-            let cheap = match x.results.as_const() {
-                // A partial vector is as fast as a whole one if there are mask registers.
-                Some(n) if shares && (n % lanes == 0 || facts.caps.short_masks) => {
-                    let wasted = (n + lanes - 1) / lanes * lanes - n;
-                    taps <= MOST_SHARED && taps * wasted <= TRANSPOSE * n
-                }
-                _ => taps <= MOST && !(unknown || short && is_turned(m, image)),
-            };
-            cheap && x.step == 1 && taps > SMALL && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var))
-        }
-    };
-    if !same || !used || !pays || y.taps == 1 || empty {
-        return None;
-    }
-    Some(Pool {
+    let used = w.loops.len() == 2 + outer.iter().flatten().count()
+        && w.taps.len() == [&y, &x].into_iter().filter(|s| s.taps > 1).count();
+    let pool = Pool {
         image,
         outer,
-        planes: m.bufs[image].dims[..2].to_vec(),
+        planes,
         y,
         x,
-        op,
-        weights,
-        init,
-        acc: reg,
-        epilogue: tail,
+        op: w.op,
+        weights: w.weight,
+        init: w.init,
+        acc: w.acc,
+        epilogue: w.epilogue,
         padding,
-    })
+    };
+    (same && used && pool.pays(m, facts)).then_some(pool)
+}
+
+impl Pool {
+    /// True if reading the image in place takes less time than transposing it.
+    fn pays(&self, m: &Module, facts: Facts) -> bool {
+        let (x, y, taps) = (&self.x, &self.y, self.x.taps * self.y.taps);
+        let empty = [y, x].iter().any(|s| s.results.as_const() == Some(0));
+        if y.taps == 1 || empty {
+            return false;
+        }
+        let Some((_, at)) = &self.weights else {
+            return (y.dilation <= 1 || !self.is_unknown()) && (taps > SMALL || !self.padding.is_empty());
+        };
+        // The weights depend on the channel and on no loop along a row.
+        let uniform = !at.iter().any(|d| d.contains(x.var) || d.contains(y.var));
+        uniform && x.step == 1 && taps > SMALL && self.has_fast_taps(m, facts, taps)
+    }
+    /// True if the taps of a depthwise convolution cost less than transposing the image.
+    fn has_fast_taps(&self, m: &Module, facts: Facts, taps: i64) -> bool {
+        let lanes = i64::from(facts.lanes);
+        let shares = facts.caps.masks && m.math != Math::Strict && self.y.dilation == 1;
+        match self.x.results.as_const() {
+            // A partial vector is as fast as a whole one if there are mask registers.
+            Some(n) if shares && (n % lanes == 0 || facts.caps.short_masks) => {
+                let wasted = (n + lanes - 1) / lanes * lanes - n;
+                taps <= MOST_SHARED && taps * wasted <= TRANSPOSE * n
+            }
+            Some(n) if n < WIDE && is_turned(m, self.image) => false,
+            _ => taps <= MOST && !self.is_unknown(),
+        }
+    }
+    /// True if a size is a run-time value.
+    fn is_unknown(&self) -> bool {
+        self.y.is_unknown() || self.x.is_unknown()
+    }
 }
 
 /// True for an image that is cheap to transpose.
@@ -387,23 +396,24 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let (y, x) = (&p.y, &p.x);
     let rows = plane.scratch;
-    let (lo, hi) = rows.inside[1];
     let mut inside = vec![];
-    // Rows whose windows are inside the image, and each row at an edge.
+    // Rows at an edge of the image, each row separately if their number is known, and those inside it.
     let (first, end) = y.whole(m);
     for (from, to) in [(zero, first), (end, y.results)] {
         match (from.as_const(), to.as_const()) {
             (Some(from), Some(to)) => {
                 for o in from..to {
-                    inside.extend(of_rows(m, p, plane, (rows, lo, hi), (Dim::constant(o), 1.into()), true));
+                    inside.extend(of_rows(m, p, plane, (o.into(), 1.into()), true));
                 }
             }
             _ => {
-                inside.extend(of_rows(m, p, plane, (rows, lo, hi), (from, m.syms.simplify(to - from)), true))
+                let count = m.syms.simplify(to - from);
+                inside.extend(of_rows(m, p, plane, (from, count), true));
             }
         }
     }
-    inside.extend(of_rows(m, p, plane, (rows, lo, hi), (first, m.syms.simplify(end - first)), false));
+    let count = m.syms.simplify(end - first);
+    inside.extend(of_rows(m, p, plane, (first, count), false));
     // Columns.
     let t = m.syms.loop_var("k", zero, Dim::constant(x.taps));
     let read = Expr::Load {
@@ -415,17 +425,11 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     inside
 }
 
-/// `count` rows of results, beginning at one of them, for columns `lo .. hi` of the scratch; at an edge, only
-/// the taps inside the image.
-fn of_rows(
-    m: &mut Module,
-    p: &Pool,
-    plane: &Plane,
-    (rows, lo, hi): (Scratch, Dim, Dim),
-    (first, count): (Dim, Dim),
-    edge: bool,
-) -> Vec<Stmt> {
+/// `count` rows of results, beginning at one of them, for the columns of the scratch that are not padding; at an
+/// edge, only the taps inside the image.
+fn of_rows(m: &mut Module, p: &Pool, plane: &Plane, (first, count): (Dim, Dim), edge: bool) -> Vec<Stmt> {
     let (zero, y) = (Dim::constant(0), &p.y);
+    let (rows, (lo, hi)) = (plane.scratch, plane.scratch.inside[1]);
     let i = m.syms.loop_var("y", zero, count);
     let row = first + if count.as_const() == Some(1) { zero } else { Dim::sym(i) };
     let (from, taps) = if edge { y.inside(row) } else { (zero, y.taps.into()) };
