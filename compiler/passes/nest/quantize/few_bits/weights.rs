@@ -37,6 +37,46 @@ pub(super) enum Code {
     Place(Buf),
 }
 
+impl Code {
+    /// The encoding of a type, or of indices into `table`.
+    fn of(ty: ElemType, data: &ConstData, table: Option<Buf>) -> Option<Code> {
+        match (ty, table) {
+            (ElemType::U2 | ElemType::U4, Some(table)) => Some(Code::Place(table)),
+            (_, Some(_)) => None,
+            (ElemType::U2 | ElemType::U4 | ElemType::U8, None) => Some(Code::Unsigned),
+            (ElemType::I2 | ElemType::I4 | ElemType::I8, None) => Some(Code::Signed),
+            _ => {
+                let format = SmallFloat::of(ty).filter(|f| matches!(ty.bits(), 4 | 8) && finite(data, *f));
+                format.map(Code::Float)
+            }
+        }
+    }
+}
+
+/// The terms of `(element - zero) * scale`, without conversions.
+struct Terms<'e> {
+    element: &'e Expr,
+    zero: Option<&'e Expr>,
+    scale: Option<&'e Expr>,
+}
+
+impl<'e> Terms<'e> {
+    fn of(m: &Module, value: &'e Expr) -> Terms<'e> {
+        use ElemType::{BF16, F8E8M0, F16, F32};
+        let is_scale =
+            |e: &Expr| e.loaded().is_some_and(|b| matches!(m.bufs[b].ty, F32 | F16 | BF16 | F8E8M0));
+        let (centred, scale) = match value {
+            Expr::Bin(BinOp::Mul, x, s) if is_scale(s) => (&**x, Some(&**s)),
+            Expr::Bin(BinOp::Mul, s, x) if is_scale(s) => (&**x, Some(&**s)),
+            x => (x, None),
+        };
+        match uncast(centred) {
+            Expr::Bin(BinOp::Sub, x, z) => Terms { element: uncast(x), zero: Some(uncast(z)), scale },
+            element => Terms { element, zero: None, scale },
+        }
+    }
+}
+
 pub(super) enum Zero {
     None,
     Number(f32),
@@ -63,28 +103,10 @@ impl Weights {
         (n, columns): (Sym, i64),
         (depth, elements): (Sym, i64),
     ) -> Option<Weights> {
-        use ElemType::{BF16, F8E8M0, F16, F32};
-        let is_scale =
-            |e: &Expr| e.loaded().is_some_and(|b| matches!(m.bufs[b].ty, F32 | F16 | BF16 | F8E8M0));
-        let (centred, scale) = match value {
-            Expr::Bin(BinOp::Mul, x, s) if is_scale(s) => (&**x, Some(&**s)),
-            Expr::Bin(BinOp::Mul, s, x) if is_scale(s) => (&**x, Some(&**s)),
-            x => (x, None),
-        };
-        let centred = uncast(centred);
-        let (element, zero) = match centred {
-            Expr::Bin(BinOp::Sub, x, z) => (uncast(x), Some(uncast(z))),
-            x => (x, None),
-        };
+        let Terms { element, zero, scale } = Terms::of(m, value);
         let (buf, at, values) = coded(m, element)?;
         let (ty, data) = (m.bufs[buf].ty, constant(m, buf)?);
-        let code = match ty {
-            ElemType::U2 | ElemType::U4 if let Some(v) = values => Code::Place(v),
-            _ if values.is_some() => return None,
-            ElemType::U2 | ElemType::U4 | ElemType::U8 => Code::Unsigned,
-            ElemType::I2 | ElemType::I4 | ElemType::I8 => Code::Signed,
-            _ => Code::Float(SmallFloat::of(ty).filter(|f| matches!(ty.bits(), 4 | 8) && finite(&data, *f))?),
-        };
+        let code = Code::of(ty, &data, values)?;
         let d = m.syms.simplify(m.linear(buf, at));
         let (of_element, high_first) = match linear(d, n, depth) {
             Some(found) => (found, false),
@@ -92,27 +114,11 @@ impl Weights {
             None => return None,
         };
         // Tables indexed by block: all with the same block length.
-        let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero]
-            .into_iter()
-            .flatten()
-            .filter_map(|e| if let Expr::Load { buf, at } = e { Some((*buf, at.clone())) } else { None })
-            .collect();
-        let per = i64::from(32 / ty.bits());
-        let mut blocks: Vec<i64> = tables
-            .iter()
-            .flat_map(|t| m.bufs[t.0].dims.clone())
-            .filter_map(|d| d.as_const())
-            .filter(|d| *d > 0)
-            .map(|d| (elements + d - 1) / d)
-            .collect();
-        blocks.extend((2..20).map(|i| 1 << i));
-        blocks.retain(|b| *b < elements && *b % per == 0);
-        blocks.sort();
-        let whole = std::iter::once(elements);
-        let (block, at_block) = whole.chain(blocks.into_iter().rev()).find_map(|b| {
-            let all: Option<Vec<ByBlock>> =
-                tables.iter().map(|(buf, at)| by_block(m, (*buf, at), (n, depth), (elements, b))).collect();
-            Some((b, all?))
+        let load = |e: &Expr| if let Expr::Load { buf, at } = e { Some((*buf, at.clone())) } else { None };
+        let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero].into_iter().flatten().filter_map(load).collect();
+        let (block, at_block) = block_lengths(m, &tables, elements, ty).into_iter().find_map(|b| {
+            let by_block = |t: &(Buf, Vec<Dim>)| by_block(m, (t.0, &t.1), (n, depth), (elements, b));
+            Some((b, tables.iter().map(by_block).collect::<Option<Vec<ByBlock>>>()?))
         })?;
         let table = |m: &Module, e: &Expr| -> Option<Table> {
             let Expr::Load { buf, at } = e else { return None };
@@ -142,6 +148,19 @@ impl Weights {
             reduction: elements,
         })
     }
+}
+
+/// Possible lengths of the blocks of a column of `elements` packed ones, the longest first.
+fn block_lengths(m: &Module, tables: &[(Buf, Vec<Dim>)], elements: i64, ty: ElemType) -> Vec<i64> {
+    let per_word = i64::from(32 / ty.bits());
+    let extents = tables.iter().flat_map(|t| &m.bufs[t.0].dims).filter_map(|d| d.as_const());
+    let of_tables = extents.filter(|d| *d > 0).map(|d| (elements + d - 1) / d);
+    let mut lengths: Vec<i64> = of_tables.chain((2..20).map(|i| 1 << i)).collect();
+    lengths.retain(|b| *b < elements && *b % per_word == 0);
+    lengths.sort();
+    lengths.push(elements);
+    lengths.reverse();
+    lengths
 }
 
 /// The packed element that an expression reads, and the constant table that it indexes, if it does.
