@@ -265,6 +265,7 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     let v = m.temp(format!("{name}.v"), ElemType::F32, [part.as_slice(), &image].concat());
     let mm =
         m.temp(format!("{name}.m"), ElemType::F32, [part.as_slice(), &row, &[Dim::constant(l.k.1)]].concat());
+    let bufs = Buffers { kept, u, v, m: mm };
     let sums = Dim::product(l.parts.loops.iter().map(|x| x.1)) * l.depth().unwrap_or(1);
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
@@ -281,9 +282,9 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
                 tile: if whole { first + t } else { (first + t).min(all - 1) },
                 all,
             };
-            kb.nest(LoopKind::Seq, &[count], |kb, t| input(kb, l, &kept, &at(t[0]), v, [slot, t[0]]));
-            products(kb, l, &kept, (v, u, mm), slot, count);
-            kb.nest(LoopKind::Seq, &[count], |kb, t| output(kb, l, &at(t[0]), mm, [slot, t[0]]));
+            kb.nest(LoopKind::Seq, &[count], |kb, t| input(kb, l, &bufs, &at(t[0]), [slot, t[0]]));
+            products(kb, l, &bufs, slot, count);
+            kb.nest(LoopKind::Seq, &[count], |kb, t| output(kb, l, &bufs, &at(t[0]), [slot, t[0]]));
         });
     });
     m.kernels[id].work = (sums * l.products()).floor_div(4 * l.results());
@@ -295,6 +296,15 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     visit::splice_call(&mut m.driver, k, false, vec![call]);
 }
 
+/// U, V and M.
+struct Buffers {
+    u: Buf,
+    v: Buf,
+    m: Buf,
+    /// Dimensions of the image that V has, too.
+    kept: Vec<usize>,
+}
+
 /// The tile and image of an iteration.
 struct At {
     image: Dim,
@@ -304,10 +314,10 @@ struct At {
 }
 
 /// V of one tile.
-fn input(kb: &mut KernelBuilder, l: &Line, kept: &[usize], at: &At, v: Buf, place: [Dim; 2]) {
+fn input(kb: &mut KernelBuilder, l: &Line, bufs: &Buffers, at: &At, place: [Dim; 2]) {
     let src = l.parts.a.0;
     let dims = kb.m.bufs[src].dims.clone();
-    let extents: Vec<Dim> = kept.iter().filter_map(|d| dims.get(*d).copied()).collect();
+    let extents: Vec<Dim> = bufs.kept.iter().filter_map(|d| dims.get(*d).copied()).collect();
     let last = dims.get(l.axis).map_or(Dim::constant(0), |d| *d - 1);
     let side = Side { size: l.results(), tiles: at.all, last };
     kb.nest(LoopKind::Par, &extents, |kb, o| {
@@ -315,7 +325,7 @@ fn input(kb: &mut KernelBuilder, l: &Line, kept: &[usize], at: &At, v: Buf, plac
             .map(|y| {
                 let y = side.position(at.tile, y + l.from);
                 let from: Vec<Dim> = (0..dims.len())
-                    .map(|d| match kept.iter().position(|k| *k == d) {
+                    .map(|d| match bufs.kept.iter().position(|k| *k == d) {
                         Some(i) => o.get(i).copied().unwrap_or(at.image),
                         None if d == l.axis => y,
                         None => l.n.map_or(Dim::constant(0), |_| at.image),
@@ -326,20 +336,13 @@ fn input(kb: &mut KernelBuilder, l: &Line, kept: &[usize], at: &At, v: Buf, plac
             })
             .collect();
         for (e, value) in l.form.input(kb, &d).into_iter().enumerate() {
-            kb.store(v, &[&[place[0], Dim::from(e as i64), place[1]], o].concat(), value);
+            kb.store(bufs.v, &[&[place[0], Dim::from(e as i64), place[1]], o].concat(), value);
         }
     });
 }
 
 /// M of a group: one convolution for each row of V.
-fn products(
-    kb: &mut KernelBuilder,
-    l: &Line,
-    kept: &[usize],
-    (v, u, m): (Buf, Buf, Buf),
-    slot: Dim,
-    tiles: Dim,
-) {
+fn products(kb: &mut KernelBuilder, l: &Line, bufs: &Buffers, slot: Dim, tiles: Dim) {
     let extents: Vec<Dim> = [Dim::constant(l.products()), tiles]
         .into_iter()
         .chain(l.others.iter().map(|o| o.1))
@@ -360,28 +363,28 @@ fn products(
                     .or_else(|| (s == l.k.0).then_some(*k))
             };
             let of = |at: &Dim| at.subst(&mut |s| put(s));
-            let image = kept.iter().filter_map(|d| l.parts.a.1.get(*d)).map(of);
+            let image = bufs.kept.iter().filter_map(|d| l.parts.a.1.get(*d)).map(of);
             let from: Vec<Dim> = [slot, *e].into_iter().chain(rest.first().copied()).chain(image).collect();
             let weight: Vec<Dim> = [*e]
                 .into_iter()
                 .chain(l.parts.b.1.iter().enumerate().filter(|d| d.0 != l.axis).map(|d| of(d.1)))
                 .collect();
-            let (x, y) = (kb.load(v, &from), kb.load(u, &weight));
+            let (x, y) = (kb.load(bufs.v, &from), kb.load(bufs.u, &weight));
             kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
         });
-        kb.store(m, &[&[slot], o].concat(), Expr::acc(acc));
+        kb.store(bufs.m, &[&[slot], o].concat(), Expr::acc(acc));
     });
 }
 
 /// The results of one tile. Results beyond the image are stored to its last row, which is stored again
 /// afterwards.
-fn output(kb: &mut KernelBuilder, l: &Line, at: &At, m: Buf, place: [Dim; 2]) {
+fn output(kb: &mut KernelBuilder, l: &Line, bufs: &Buffers, at: &At, place: [Dim; 2]) {
     let extents: Vec<Dim> = l.others.iter().map(|o| o.1).chain([Dim::constant(l.k.1)]).collect();
     let side = Side { size: l.results(), tiles: at.all, last: l.y.1 - 1 };
     kb.nest(LoopKind::Par, &extents, |kb, o| {
         let values: Vec<Expr> = (0..l.products())
             .map(|e| {
-                let e = kb.load(m, &[&[place[0], Dim::from(e), place[1]], o].concat());
+                let e = kb.load(bufs.m, &[&[place[0], Dim::from(e), place[1]], o].concat());
                 kb.let_(e)
             })
             .collect();
