@@ -1,11 +1,10 @@
 //! Scan outputs of loops: slices at their final positions in the result, or appended if their number is known
 //! only at the end.
 
+use super::Lower;
 use super::append_buffers::{Appended, Next, Piece};
 use super::control::Held;
-use super::{Frame, Lower};
 use crate::diag::{Failure, Result};
-use crate::graph::Value;
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Status, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::TensorType;
@@ -58,12 +57,11 @@ impl<'a> Lower<'a> {
         let all = std::iter::once(Dim::from(it) + 1).chain(dims).collect();
         Next::Appended(Appended { old, dims: all, pieces: vec![Piece::Elements(old, slice)] })
     }
-    /// Chooses the buffer for the slices of result `v`. `count`: the number of iterations, if it is known
-    /// before the loop.
+    /// Chooses the buffer for slices, if possible `to`. `count`: the number of iterations, if it is known before
+    /// the loop.
     pub(super) fn collector(
         &mut self,
-        f: &Frame<'a>,
-        v: Option<Value>,
+        to: Option<Buf>,
         slice: &TensorType,
         name: &str,
         count: Option<Dim>,
@@ -72,7 +70,7 @@ impl<'a> Lower<'a> {
         if let (Some(n), true) = (count, self.known_outside(&slice.dims)) {
             let mut dims = slice.dims.clone();
             dims.insert(axis, n);
-            let buf = match v.and_then(|v| f.bufs[v]) {
+            let buf = match to {
                 // Store directly to the output.
                 Some(b) if self.m.bufs[b].dims == dims => b,
                 _ => self.m.temp(name, slice.elem, dims),

@@ -330,52 +330,20 @@ impl<'a> Lower<'a> {
             let truth = start.map_or(Expr::bool(true), |b| scalar_in(k, b));
             k.store(go, &[], truth);
         });
-        // The number of iterations, if it is known before the loop.
+        // The number of iterations is known before the loop if only that ends it.
         let first_cond = node.inputs.get(1).copied().flatten();
         let exact = is_true(sub, sub.outputs[0])
             && first_cond.is_none_or(|v| known_truth(&f.g.values[v].known) == Some(true));
         let scans: Vec<Value> = sub.outputs[1 + carried..].to_vec();
-        let count = match (limit, exact, scans.is_empty()) {
-            (Some(b), true, false) => {
-                let result = node
-                    .outputs
-                    .get(carried)
-                    .copied()
-                    .flatten()
-                    .and_then(|v| self.tensor(f, v).ok().map(|t| t.dims[0]));
-                let known = node.inputs[0].is_some_and(|v| !matches!(f.g.values[v].known, Known::No));
-                match result.filter(|d| self.known_outside(&[*d])) {
-                    Some(d) if known => Some(d),
-                    declared => {
-                        let s = size_symbol(self, "trips");
-                        let value = scalar(self, b).max(Expr::int(ElemType::I64, 0));
-                        self.m.driver.push(Stmt::Define {
-                            sym: s,
-                            value,
-                            lo: Dim::constant(0),
-                            hi: Some(Dim::constant(MAX_SIZE)),
-                        });
-                        self.defined.insert(s);
-                        // A declared number is checked, and then assumed.
-                        if let Some(d) = declared {
-                            self.m.driver.push(Stmt::Check {
-                                cond: Expr::cmp_index(BinOp::Eq, d, s),
-                                status: Status::Value,
-                            });
-                        }
-                        Some(declared.unwrap_or(s.into()))
-                    }
-                }
-            }
-            _ => None,
-        };
+        let counted = limit.filter(|_| exact && !scans.is_empty());
+        let count = counted.map(|b| self.trips(f, n, b, carried));
         let mut collected = vec![];
         let chains = self.chains(&mut inner, &first, tables)?;
         let held = self.carry(&inner, &first, &chains)?;
         for (j, v) in scans.iter().enumerate() {
             let t = self.tensor(&inner, *v)?.clone();
-            let to = node.outputs.get(carried + j).copied().flatten();
-            collected.push(self.collector(f, to, &t, &sub.values[*v].name, count, (0, false))?);
+            let to = node.outputs.get(carried + j).copied().flatten().and_then(|v| f.bufs[v]);
+            collected.push(self.collector(to, &t, &sub.values[*v].name, count, (0, false))?);
         }
         for (h, (_, b)) in held.iter().zip(&first) {
             self.move_to(*b, h.buf);
@@ -398,6 +366,30 @@ impl<'a> Lower<'a> {
         }
         self.m.driver.push(Stmt::While { cond, body });
         self.results(f, n, &held, &collected)
+    }
+    /// The number of iterations of a loop that ends after `limit` ones, a dimension of its first collected
+    /// result, which follows `carried` others.
+    fn trips(&mut self, f: &Frame<'a>, n: Node, limit: Buf, carried: usize) -> Dim {
+        let node = &f.g.nodes[n];
+        let result = node.outputs.get(carried).copied().flatten();
+        let declared = result
+            .and_then(|v| self.tensor(f, v).ok().map(|t| t.dims[0]))
+            .filter(|d| self.known_outside(&[*d]));
+        let known = node.inputs[0].is_some_and(|v| !matches!(f.g.values[v].known, Known::No));
+        if let Some(d) = declared.filter(|_| known) {
+            return d;
+        }
+        let s = size_symbol(self, "trips");
+        let value = scalar(self, limit).max(Expr::int(ElemType::I64, 0));
+        let hi = Some(Dim::constant(MAX_SIZE));
+        self.m.driver.push(Stmt::Define { sym: s, value, lo: Dim::constant(0), hi });
+        self.defined.insert(s);
+        // A declared number is checked, and then assumed.
+        if let Some(d) = declared {
+            let cond = Expr::cmp_index(BinOp::Eq, d, s);
+            self.m.driver.push(Stmt::Check { cond, status: Status::Value });
+        }
+        declared.unwrap_or(s.into())
     }
     fn results(&mut self, f: &mut Frame<'a>, n: Node, held: &[Held], collected: &[Collected]) -> Result<()> {
         let node = &f.g.nodes[n];
@@ -446,12 +438,12 @@ impl<'a> Lower<'a> {
         let mut collected = vec![];
         for (j, v) in sub.outputs[carried..].iter().enumerate() {
             let t = self.tensor(&inner, *v)?.clone();
-            let to = node.outputs.get(carried + j).copied().flatten();
+            let to = node.outputs.get(carried + j).copied().flatten().and_then(|v| f.bufs[v]);
             let Some(a) = axis(s.output_axes.get(j).copied().unwrap_or(0), t.rank() + 1) else {
                 return Err(Failure::bug("lower", "an axis of Scan changed"));
             };
             let reversed = s.output_reversed.get(j).copied().unwrap_or(false);
-            collected.push(self.collector(f, to, &t, &sub.values[*v].name, Some(count), (a, reversed))?);
+            collected.push(self.collector(to, &t, &sub.values[*v].name, Some(count), (a, reversed))?);
         }
         for (h, (_, b)) in held.iter().zip(&first) {
             self.move_to(*b, h.buf);
