@@ -2,6 +2,8 @@
 
 use super::*;
 
+const BRANCHES: [&str; 2] = ["then_branch", "else_branch"];
+
 impl Cx<'_> {
     pub(super) fn branch(
         &mut self,
@@ -15,42 +17,10 @@ impl Cx<'_> {
         if tensor(&cond).is_none_or(|t| t.count().as_const() != Some(1)) {
             return self.fail(codes::OP_SHAPE, "the condition of If must be one truth value");
         }
-        let names = ["then_branch", "else_branch"];
-        let wanted = self.outer.names.len();
-        let mut counts = vec![];
-        for n in names {
-            let sub = self.body(subs, n)?;
-            let (inputs, outputs) = (sub.inputs.len(), sub.outputs.len());
-            counts.push(outputs);
-            let wrong = |what: &str, found: usize, expected: String| {
-                let e = Error::new(codes::GRAPH_INVALID, format!("{n} of If has the wrong number of {what}"))
-                    .at(self.origin());
-                e.found_expected(format!("{found} {what}"), expected)
-                    .help(
-                        "branches see the values around \
-                    them: they take no inputs, and give what the node gives",
-                    )
-                    .fail()
-            };
-            if inputs > 0 {
-                return wrong("inputs", inputs, "none".into());
-            }
-            if outputs < wanted {
-                return wrong("outputs", outputs, format!("{wanted}, as the node has"));
-            }
-        }
-        if counts[0] != counts[1] {
-            let e = Error::new(codes::GRAPH_INVALID, "the branches of If have different numbers of outputs")
-                .at(self.origin());
-            let found = format!("{} in then_branch, {} in else_branch", counts[0], counts[1]);
-            return e
-                .found_expected(found, "the same number in both")
-                .help("add the missing outputs to one branch, or remove them from the other")
-                .fail();
-        }
+        self.check_interfaces(subs)?;
         // If the condition is known, only one branch remains, and it runs as part of the enclosing graph.
         if let Some(c) = known_truth(&cond.known) {
-            let sub = self.body(subs, names[usize::from(!c)])?;
+            let sub = self.body(subs, BRANCHES[usize::from(!c)])?;
             if let Some(out) = self.run(sub, syms, true, false)? {
                 self.outputs = out.into_iter().map(Some).collect();
             }
@@ -58,7 +28,7 @@ impl Cx<'_> {
         }
         let mark = syms.len();
         let mut found = vec![];
-        for n in names {
+        for n in BRANCHES {
             let sub = self.body(subs, n)?;
             let scope = syms.open();
             let out = self.attempt(sub, syms, self.outer.once)?;
@@ -67,7 +37,7 @@ impl Cx<'_> {
         }
         if let Some((invalid, error)) = self.invalid(&found) {
             let valid = 1 - invalid;
-            self.findings.push(cannot_run(names[invalid], error, self.origin()));
+            self.findings.push(cannot_run(BRANCHES[invalid], error, self.origin()));
             self.only = Some(valid == 0);
             return Ok(());
         }
@@ -105,23 +75,7 @@ impl Cx<'_> {
             } else {
                 (t.clone(), e.clone())
             };
-            let mut dims = vec![];
-            for d in 0..t.rank() {
-                let same = syms.eq(t.dims[d], e.dims[d]) == Answer::Yes && outside(syms, t.dims[d], mark);
-                if same {
-                    dims.push(t.dims[d]);
-                    continue;
-                }
-                let s = self.size(syms, k, d, t.rank());
-                if let (Some(sym), Some(u), Some(v)) = (
-                    s.as_sym().filter(|s| syms.kind(*s) == SymKind::Runtime),
-                    syms.upper(t.dims[d]),
-                    syms.upper(e.dims[d]),
-                ) {
-                    syms.bound_product(&[sym], u.max(v));
-                }
-                dims.push(s);
-            }
+            let dims = self.sizes(syms, k, [&t, &e], mark);
             let known = match (&x.1, &y.1) {
                 (Known::Dims(p), Known::Dims(q)) if p == q && p.iter().all(|d| outside(syms, *d, mark)) => {
                     x.1.clone()
@@ -131,6 +85,58 @@ impl Cx<'_> {
             self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), known)));
         }
         Ok(())
+    }
+    /// Rejects branches with inputs, or with other numbers of outputs than the node has.
+    fn check_interfaces(&self, subs: &mut [(String, Graph)]) -> Result<()> {
+        let wanted = self.outer.names.len();
+        let mut counts = vec![];
+        for n in BRANCHES {
+            let sub = self.body(subs, n)?;
+            let (inputs, outputs) = (sub.inputs.len(), sub.outputs.len());
+            counts.push(outputs);
+            let wrong = |what: &str, found: usize, expected: String| {
+                let e = Error::new(codes::GRAPH_INVALID, format!("{n} of If has the wrong number of {what}"))
+                    .at(self.origin());
+                e.found_expected(format!("{found} {what}"), expected)
+                    .help(
+                        "branches see the values around \
+                    them: they take no inputs, and give what the node gives",
+                    )
+                    .fail()
+            };
+            if inputs > 0 {
+                return wrong("inputs", inputs, "none".into());
+            }
+            if outputs < wanted {
+                return wrong("outputs", outputs, format!("{wanted}, as the node has"));
+            }
+        }
+        if counts[0] != counts[1] {
+            let e = Error::new(codes::GRAPH_INVALID, "the branches of If have different numbers of outputs")
+                .at(self.origin());
+            let found = format!("{} in then_branch, {} in else_branch", counts[0], counts[1]);
+            return e
+                .found_expected(found, "the same number in both")
+                .help("add the missing outputs to one branch, or remove them from the other")
+                .fail();
+        }
+        Ok(())
+    }
+    /// The sizes of result `k`: those on which the branches agree, and symbols with the bounds of both.
+    fn sizes(&self, syms: &mut SymTable, k: usize, [t, e]: [&TensorType; 2], mark: usize) -> Vec<Dim> {
+        let size = |d: usize| {
+            let (a, b) = (t.dims[d], e.dims[d]);
+            if syms.eq(a, b) == Answer::Yes && outside(syms, a, mark) {
+                return a;
+            }
+            let size = self.size(syms, k, d, t.rank());
+            let sym = size.as_sym().filter(|s| syms.kind(*s) == SymKind::Runtime);
+            if let (Some(sym), Some(a), Some(b)) = (sym, syms.upper(a), syms.upper(b)) {
+                syms.bound_product(&[sym], a.max(b));
+            }
+            size
+        };
+        (0..t.rank()).map(size).collect()
     }
     /// The only branch whose shapes do not fit its operators or their attributes, with the first error about
     /// it. A call that selects it fails, as it does where shapes are known at run time only.
