@@ -8,7 +8,7 @@ use super::near::Near;
 use super::{Arg, Fit, Translate, Val};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Un, Value};
-use crate::nest::{BinOp, Expr, Module, Reg};
+use crate::nest::{BinOp, Expr, Reg};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -136,23 +136,10 @@ impl Translate<'_> {
             return Err(super::access::NOT_LINEAR);
         }
         let Some(lane) = a.lane else { return Err(NO_INDEX) };
-        let size = i64::from(form.bytes());
-        let mut mem = self.mem(a)?;
+        let mem = self.mem(a)?;
         let agree = a.bound.iter().all(|b| self.bound.get(&b.0).is_some_and(|b| b.first.is_some()));
         if agree && matches!(lane, 0 | 1) {
-            let mut base = self.b.address(mem);
-            for (s, c) in &a.bound {
-                let Some(first) = self.bound.get(s).and_then(|b| b.first) else { return Err(NO_INDEX) };
-                let Some(step) =
-                    c.as_const().and_then(|c| c.checked_mul(size)).and_then(|c| i32::try_from(c).ok())
-                else {
-                    return Err("an index with a stride that run time knows");
-                };
-                let step = self.b.mul_imm(first, step);
-                base = self.b.add(base, step);
-            }
-            mem = Mem::at(base, 0);
-            return self.load_at(a, form, mem);
+            return self.load_at_first(a, form, mem);
         }
         if let Some(v) = self.load_reversed(a, form, mem)? {
             return Ok(v);
@@ -163,21 +150,45 @@ impl Translate<'_> {
         if !self.b.has(Op::Gather(form)) {
             return Err("a gather that these vectors do not have");
         }
-        let bits = self.b.index_bits();
-        let most = |m: &Module| m.syms.range(m.bufs[a.storage].count()).hi;
-        // If only lanes have a stride, it is constant. An index alone is below its bound, which is limited to
-        // 32 bits.
+        if !self.fits_index(a, form, lane) {
+            return Err("a distance beyond 32 bits");
+        }
+        let index = self.index_of(a, lane)?;
+        if form.bytes() < 4 {
+            return self.short_gather(a, form, index, mem);
+        }
+        if let Some(v) = self.gathered_near(a, form, (index, mem))? {
+            return Ok(v);
+        }
+        Ok(self.b.gather(form, index, mem, self.mask))
+    }
+    /// The elements of lanes in which all loaded indices are those of the first lane.
+    fn load_at_first(&mut self, a: &Access, form: Form, mem: Mem) -> Fit<Value> {
+        let size = i64::from(form.bytes());
+        let mut base = self.b.address(mem);
+        for (s, c) in &a.bound {
+            let Some(first) = self.bound.get(s).and_then(|b| b.first) else { return Err(NO_INDEX) };
+            let step = c.as_const().and_then(|c| c.checked_mul(size)).and_then(|c| i32::try_from(c).ok());
+            let Some(step) = step else { return Err(NO_STRIDE) };
+            let step = self.b.mul_imm(first, step);
+            base = self.b.add(base, step);
+        }
+        self.load_at(a, form, Mem::at(base, 0))
+    }
+    /// True if positions in the buffer fit into the lanes of an index. If only lanes have a stride, it is
+    /// constant. An index alone is below its bound, which is limited to 32 bits.
+    fn fits_index(&self, a: &Access, form: Form, lane: i64) -> bool {
         let near = match &a.bound[..] {
             [] => i32::try_from(lane.saturating_mul(16)).is_ok(),
             [(_, step)] => form.bytes() >= 4 && lane == 0 && step.as_const() == Some(1),
             _ => false,
         };
-        if bits == Bits::B32
-            && !near
-            && most(self.m).is_none_or(|n| i32::try_from(n.saturating_mul(2)).is_err())
-        {
-            return Err("a distance beyond 32 bits");
-        }
+        let most = || self.m.syms.range(self.m.bufs[a.storage].count()).hi;
+        let short = |n: i64| i32::try_from(n.saturating_mul(2)).is_ok();
+        near || self.b.index_bits() != Bits::B32 || most().is_some_and(short)
+    }
+    /// The sum of the loaded indices of an access and of the numbers of lanes, each times its stride.
+    fn index_of(&mut self, a: &Access, lane: i64) -> Fit<Value> {
         let mut index = None;
         let mut add = |t: &mut Self, x: Value, step: Value, one: bool| {
             let x = if one { x } else { t.index_op(Bin::IMul, x, step) };
@@ -190,9 +201,7 @@ impl Translate<'_> {
             let Some(b) = self.bound.get(s).copied() else { return Err(NO_INDEX) };
             let step = match self.count(*c)? {
                 Count::Fixed(c) => self.index_number(c),
-                Count::Run(_) if bits == Bits::B32 => {
-                    return Err("an index with a stride that run time knows");
-                }
+                Count::Run(_) if self.b.index_bits() == Bits::B32 => return Err(NO_STRIDE),
                 Count::Run(v) => self.b.splat(v),
             };
             add(self, b.value, step, c.as_const() == Some(1));
@@ -201,14 +210,7 @@ impl Translate<'_> {
             let (iota, step) = (self.b.iota(), self.index_number(lane));
             add(self, iota, step, lane == 1);
         }
-        let Some(index) = index else { return Err(NO_INDEX) };
-        if form.bytes() < 4 {
-            return self.short_gather(a, form, index, mem);
-        }
-        if let Some(v) = self.gathered_near(a, form, (index, mem))? {
-            return Ok(v);
-        }
-        Ok(self.b.gather(form, index, mem, self.mask))
+        index.ok_or(NO_INDEX)
     }
     /// Elements of 8 and 16 bits. Each lane loads four bytes: those beginning at its element, or the last
     /// four of the buffer if these begin earlier. Nothing is read after the end of a buffer, nor before the
@@ -251,3 +253,4 @@ impl Translate<'_> {
 }
 
 const NO_INDEX: &str = "an index without a value";
+pub(super) const NO_STRIDE: &str = "an index with a stride that run time knows";

@@ -1,6 +1,7 @@
 //! Loop variables and sizes as integers in lanes. With 32-bit lanes, the part of an index that is uniform
 //! stays a 64-bit integer unless it provably fits.
 
+use super::gather::NO_STRIDE;
 use super::windows::{Moving, taken_apart};
 use super::{Fit, Translate, Val};
 use crate::codegen::tile::builder::Count;
@@ -101,7 +102,7 @@ impl Translate<'_> {
             let Some((c, r)) = p.rest.linear_in(s) else {
                 return Err("an index that is not linear in a loop variable");
             };
-            let Some(c) = c.as_const() else { return Err("an index with a stride that run time knows") };
+            let Some(c) = c.as_const() else { return Err(NO_STRIDE) };
             p.rest = r;
             p.counters.extend(counter.map(|v| (v, c)));
             if Some(s) == lane {

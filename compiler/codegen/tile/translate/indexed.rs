@@ -3,6 +3,7 @@
 //! states, before the loops of the tile are substituted: only there do the bounds of its variables hold.
 
 use super::access::{Access, NOT_LINEAR, Site};
+use super::gather::NO_STRIDE;
 use super::windows::value;
 use super::{Fit, Translate};
 use crate::codegen::tile::builder::Count;
@@ -74,8 +75,7 @@ impl Translate<'_> {
         let mut offsets = (lane > 0).then(|| self.scaled(iota, lane * size));
         for (s, c) in &a.bound {
             let value = self.bound.get(s).map(|b| b.value).ok_or(NOT_LINEAR)?;
-            let step =
-                c.as_const().filter(|c| *c >= 0).ok_or("an index with a stride that run time knows")?;
+            let step = c.as_const().filter(|c| *c >= 0).ok_or(NO_STRIDE)?;
             let x = self.scaled(value, step * size);
             offsets = Some(match offsets {
                 Some(o) => self.index_op(Bin::IAdd, o, x),
