@@ -278,27 +278,7 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let cover = map.cover(m)?;
     let Expr::Select(cond, inside, fill) = &map.value else { return None };
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
-    let alone = |p: Kernel| p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, p, c);
-    let users = match (uses.writers(*t), &m.bufs[*t].place) {
-        ([p], Place::Temp) if alone(*p) => {
-            let whole = match m.form(*p).map() {
-                // Kernels that only move elements are inlined into the copy (inline_producers).
-                Some(map) => {
-                    !matches!(map.value, Expr::Load { .. }) && map.buf == *t && map.cover(m).is_some()
-                }
-                None => only_store(m, *p, *t).is_some(),
-            };
-            if whole { vec![*p] } else { vec![] }
-        }
-        // Parts of a concatenation, or images with other readers.
-        ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => {
-            copies::users(uses, *t, c)
-        }
-        ([_, ..], Place::Temp) if at.len() >= 3 => vec![],
-        ([], Place::View(_)) if at.len() >= 3 && !m.is_recast(*t) => vec![],
-        ([], Place::Input(_)) => vec![],
-        _ => return None,
-    };
+    let users = users(m, uses, c, (*t, map.buf))?;
     let own = is_temp(m, map.buf) && uses.writers(map.buf) == [c] && m.bufs[*t].ty == m.bufs[map.buf].ty;
     if !own || !copies::sized_before(m, map.buf, &users) {
         return None;
@@ -323,6 +303,33 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
         fill: (**fill).clone(),
         dims,
     })
+}
+
+/// The kernels that use the padded buffer in place of image `t`, of which kernel `c` stores a padded copy; none
+/// if the image is copied. `None` where kernel `c` stays as it is.
+fn users(m: &Module, uses: &Uses, c: Kernel, (t, padded): (Buf, Buf)) -> Option<Vec<Kernel>> {
+    let rank = m.bufs[t].dims.len();
+    let alone = |p: Kernel| p != c && uses.readers(t) == [c] && !uses.pinned(t) && uses.may_move(m, p, c);
+    match (uses.writers(t), &m.bufs[t].place) {
+        ([p], Place::Temp) if alone(*p) => {
+            let whole = match m.form(*p).map() {
+                // Kernels that only move elements are inlined into the copy (inline_producers).
+                Some(map) => {
+                    !matches!(map.value, Expr::Load { .. }) && map.buf == t && map.cover(m).is_some()
+                }
+                None => only_store(m, *p, t).is_some(),
+            };
+            Some(if whole { vec![*p] } else { vec![] })
+        }
+        // Parts of a concatenation, or images with other readers.
+        ([_, ..], Place::Temp) if rank >= 4 && copies::may_use_part(m, uses, t, padded) => {
+            Some(copies::users(uses, t, c))
+        }
+        ([_, ..], Place::Temp) if rank >= 3 => Some(vec![]),
+        ([], Place::View(_)) if rank >= 3 && !m.is_recast(t) => Some(vec![]),
+        ([], Place::Input(_)) => Some(vec![]),
+        _ => None,
+    }
 }
 
 /// For each dimension of a padded buffer: the padding before the range in which a condition on positions

@@ -251,7 +251,7 @@ fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, parts: i64, made: &mut Floa
     let size = if parts == 1 { extent } else { extent.floor_div(parts) };
     // Each part except the last has a buffer with the shape of the result.
     let sums: Vec<(Buf, Vec<Dim>)> =
-        (0..parts - 1).filter_map(|i| partial(m, k, c, &product, size * i, size)).collect();
+        (0..parts - 1).filter_map(|i| partial(m, k, c, &product, (size * i, size))).collect();
     if parts > 1 {
         m.syms.set_loop_range(outer, Dim::constant(0), size);
     }
@@ -281,15 +281,14 @@ impl Product {
     }
 }
 
-/// A kernel before `k` that computes a partial sum, beginning at `from`; returns its buffer, and the position
+/// A kernel before `k` that computes a partial sum of `size` terms from `from` on; returns its buffer, and the position
 /// of each result there.
 fn partial(
     m: &mut Module,
     k: Kernel,
     c: &ByteSum,
     product: &Product,
-    from: Dim,
-    size: Dim,
+    (from, size): (Dim, Dim),
 ) -> Option<(Buf, Vec<Dim>)> {
     let (loops, inside) = par_loops(&m.kernels[k].body);
     let (result, at) = first_store(inside)?;
