@@ -35,7 +35,7 @@ use isas::Isas;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use target_lexicon::BinaryFormat;
-use wide_tiles::wide_tiles;
+use wide_tiles::{WideTile, wide_tiles};
 
 /// The input of code generation for one model.
 pub struct Unit<'a> {
@@ -166,13 +166,19 @@ pub struct Defined {
     pub listing: String,
 }
 
+/// Data that functions refer to, where it exists.
+#[derive(Default)]
+struct Data {
+    weights: Option<DataId>,
+    cpu_level: Option<DataId>,
+    customs: Option<DataId>,
+}
+
 /// The functions and data that relocations refer to.
 struct Targets<'a> {
     functions: HashMap<Id, FuncId>,
     libm: BTreeMap<&'static str, FuncId>,
-    weights: Option<DataId>,
-    cpu_level: Option<DataId>,
-    customs: Option<DataId>,
+    data: Data,
     tiles: HashMap<&'a tile::Func, FuncId>,
 }
 
@@ -287,7 +293,6 @@ impl<'a> Unit<'a> {
     /// addresses in COFF objects for aarch64.
     pub fn assemble(&self, sink: &mut dyn Sink, pages: &mut Vec<(FuncId, ModuleReloc)>) -> Result<Assembled> {
         let (done, checks) = self.compile()?;
-        let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
         let mut functions = HashMap::new();
         let mut libm: BTreeMap<&'static str, FuncId> = BTreeMap::new();
         let isa = self.target.isa(self.target.lowest(), true, self.pic)?;
@@ -312,58 +317,10 @@ impl<'a> Unit<'a> {
             }
         }
         let (index, code) = wide_tiles(&done, self.listing)?;
-        let (mut tiles, mut defined) = (vec![], vec![]);
-        for t in code {
-            let id = sink
-                .declare_function(&t.name, Linkage::Local, &Signature::new(CallConv::SystemV))
-                .map_err(bug)?;
-            let tile::Code { bytes, steps, rows, .. } = t.code;
-            let jump: Vec<ModuleReloc> = t.jump.iter().map(|j| j.reloc(&tiles)).collect();
-            let align = t.jump.as_ref().map_or(64, |j| j.align);
-            sink.define_function_bytes(id, align, &bytes, &jump).map_err(bug)?;
-            tiles.push(id);
-            defined.push(Defined {
-                id,
-                variant: t.variant,
-                size: bytes.len() as u32,
-                exported: false,
-                steps,
-                rows,
-                listing: t.listing,
-            });
-        }
+        let (tiles, mut defined) = define_tiles(sink, code)?;
         let tiles = index.into_iter().map(|(f, i)| (f, tiles[i])).collect();
-        // Left undefined for now: the object writer defines it in a separate section after `finish`.
-        let embedded = !self.interface.weights.external && self.weights.size > 0;
-        let weights = if embedded {
-            Some(
-                sink.declare_data(&format!("{}.weights", self.interface.name), Linkage::Import, false, false)
-                    .map_err(bug)?,
-            )
-        } else {
-            None
-        };
-        let cpu_level = if self.asks() {
-            let id = sink
-                .declare_data(&format!("{}.cpu", self.interface.name), Linkage::Local, true, false)
-                .map_err(bug)?;
-            let mut word = DataDescription::new();
-            word.define_zeroinit(4);
-            word.set_align(4);
-            sink.define_data(id, &word).map_err(bug)?;
-            Some(id)
-        } else {
-            None
-        };
-        let customs = if self.customs().is_empty() {
-            None
-        } else {
-            let name = format!("{}.customs", self.interface.name);
-            let id = sink.declare_data(&name, Linkage::Local, false, false).map_err(bug)?;
-            customs::table(self.customs()).define(sink, id).map_err(bug)?;
-            Some(id)
-        };
-        let targets = Targets { functions, libm, weights, cpu_level, customs, tiles };
+        let data = self.define_data(sink)?;
+        let targets = Targets { functions, libm, data, tiles };
         for (s, c) in &done {
             defined.push(Defined {
                 id: targets.functions[&s.id],
@@ -398,8 +355,55 @@ impl<'a> Unit<'a> {
             .map(|(id, f)| (id.number, *f))
             .collect();
         let libm = targets.libm.keys().copied().collect();
-        Ok(Assembled { functions, weights, libm, checks, defined })
+        Ok(Assembled { functions, weights: targets.data.weights, libm, checks, defined })
     }
+    /// Declares and defines the data that functions refer to.
+    fn define_data(&self, sink: &mut dyn Sink) -> Result<Data> {
+        let declare = |sink: &mut dyn Sink, what: &str, linkage, writable| {
+            let name = format!("{}.{what}", self.interface.name);
+            sink.declare_data(&name, linkage, writable, false).map_err(bug)
+        };
+        let mut data = Data::default();
+        // Left undefined for now: the object writer defines it in a separate section after `finish`.
+        if !self.interface.weights.external && self.weights.size > 0 {
+            data.weights = Some(declare(sink, "weights", Linkage::Import, false)?);
+        }
+        if self.asks() {
+            let id = declare(sink, "cpu", Linkage::Local, true)?;
+            let mut word = DataDescription::new();
+            word.define_zeroinit(4);
+            word.set_align(4);
+            sink.define_data(id, &word).map_err(bug)?;
+            data.cpu_level = Some(id);
+        }
+        if !self.customs().is_empty() {
+            let id = declare(sink, "customs", Linkage::Local, false)?;
+            customs::table(self.customs()).define(sink, id).map_err(bug)?;
+            data.customs = Some(id);
+        }
+        Ok(data)
+    }
+}
+
+/// Defines the code of tiles; each may jump to tiles before it.
+fn define_tiles(sink: &mut dyn Sink, code: Vec<WideTile>) -> Result<(Vec<FuncId>, Vec<Defined>)> {
+    let (mut ids, mut defined) = (vec![], vec![]);
+    for t in code {
+        let signature = Signature::new(CallConv::SystemV);
+        let id = sink.declare_function(&t.name, Linkage::Local, &signature).map_err(bug)?;
+        let tile::Code { bytes, steps, rows, .. } = t.code;
+        let jump: Vec<ModuleReloc> = t.jump.iter().map(|j| j.reloc(&ids)).collect();
+        let align = t.jump.as_ref().map_or(64, |j| j.align);
+        sink.define_function_bytes(id, align, &bytes, &jump).map_err(bug)?;
+        ids.push(id);
+        let (variant, size, listing) = (t.variant, bytes.len() as u32, t.listing);
+        defined.push(Defined { id, variant, size, exported: false, steps, rows, listing });
+    }
+    Ok((ids, defined))
+}
+
+fn bug(e: cranelift_module::ModuleError) -> Failure {
+    Failure::bug("assemble", e.to_string())
 }
 
 /// Offset and line of a piece of code. Line 0, for code without a statement, means the line of the preceding
@@ -436,9 +440,9 @@ impl Targets<'_> {
                         s.tiles.get(n.index as usize).and_then(|f| self.tiles.get(f)).copied().map(function)
                     }
                     _ => match n.index {
-                        entry::WEIGHTS => self.weights,
-                        entry::CUSTOMS => self.customs,
-                        _ => self.cpu_level,
+                        entry::WEIGHTS => self.data.weights,
+                        entry::CUSTOMS => self.data.customs,
+                        _ => self.data.cpu_level,
                     }
                     .map(|d| ModuleRelocTarget::user(1, d.as_u32())),
                 };

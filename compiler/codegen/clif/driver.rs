@@ -140,24 +140,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                     self.define(e, *sym, end)?;
                 }
                 Stmt::Define { sym, value, lo, hi } => {
-                    let v = e.value(value)?.v;
-                    let low = e.dim(*lo)?;
-                    let mut ok = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, v, low);
-                    if let Some(h) = hi {
-                        let high = e.dim(*h)?;
-                        let below = e.b.ins().icmp(IntCC::SignedLessThanOrEqual, v, high);
-                        ok = e.b.ins().band(ok, below);
-                    }
-                    let (row, shown) = self.range(*sym, value, *lo, *hi);
-                    e.require_check(ok, row, &mut |e| {
-                        Ok((
-                            [Ok(v)]
-                                .into_iter()
-                                .chain(shown.iter().map(|d| e.dim(*d)))
-                                .collect::<Result<_>>()?,
-                            None,
-                        ))
-                    })?;
+                    let v = self.checked(e, *sym, value, (*lo, *hi))?;
                     self.define(e, *sym, v)?;
                     fresh.insert(*sym);
                     // Sizes that are defined by consecutive statements are handled together.
@@ -167,19 +150,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                 }
                 Stmt::Call(k) => self.kernel(e, *k)?,
                 Stmt::Foreign(f) => self.foreign(e, f)?,
-                Stmt::If { cond, then, els } => {
-                    let c = e.truth(cond)?;
-                    let (t, f, done) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
-                    e.b.ins().brif(c, t, &[], f, &[]);
-                    for (block, body) in [(t, then), (f, els)] {
-                        e.b.switch_to_block(block);
-                        e.b.seal_block(block);
-                        self.inner(e, body)?;
-                        e.b.ins().jump(done, &[]);
-                    }
-                    e.b.switch_to_block(done);
-                    e.b.seal_block(done);
-                }
+                Stmt::If { cond, then, els } => self.branch(e, cond, [then, els])?,
                 Stmt::While { cond, body } => {
                     let (head, inner, done) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
                     e.b.ins().jump(head, &[]);
@@ -199,6 +170,43 @@ impl<'a, 'm> Driver<'a, 'm> {
             }
         }
         e.b.set_srcloc(around);
+        Ok(())
+    }
+    /// The value of a size, after a check that it is in its range.
+    fn checked(
+        &mut self,
+        e: &mut Emit,
+        sym: Sym,
+        value: &Expr,
+        (lo, hi): (Dim, Option<Dim>),
+    ) -> Result<Value> {
+        let v = e.value(value)?.v;
+        let low = e.dim(lo)?;
+        let mut ok = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, v, low);
+        if let Some(h) = hi {
+            let high = e.dim(h)?;
+            let below = e.b.ins().icmp(IntCC::SignedLessThanOrEqual, v, high);
+            ok = e.b.ins().band(ok, below);
+        }
+        let (row, shown) = self.range(sym, value, lo, hi);
+        e.require_check(ok, row, &mut |e| {
+            let bounds = shown.iter().map(|d| e.dim(*d));
+            Ok(([Ok(v)].into_iter().chain(bounds).collect::<Result<_>>()?, None))
+        })?;
+        Ok(v)
+    }
+    fn branch(&mut self, e: &mut Emit, cond: &Expr, bodies: [&[Stmt]; 2]) -> Result<()> {
+        let c = e.truth(cond)?;
+        let (t, f, done) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(c, t, &[], f, &[]);
+        for (block, body) in [t, f].into_iter().zip(bodies) {
+            e.b.switch_to_block(block);
+            e.b.seal_block(block);
+            self.inner(e, body)?;
+            e.b.ins().jump(done, &[]);
+        }
+        e.b.switch_to_block(done);
+        e.b.seal_block(done);
         Ok(())
     }
     /// Stores the value of a size in the frame.
