@@ -52,7 +52,7 @@ fn plan(m: &Module, k: Kernel, group: DotKind) -> Option<Plan> {
     };
     let float = |b: Buf| matches!(m.bufs[b].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16);
     let g = ways.into_iter().find_map(|(x, w)| {
-        let g = Grouped::find(m, k, parts.acc, (x, w), &parts.reduction, group)?;
+        let g = Grouped::find(m, k, (parts.acc, &parts.reduction), (x, w), group)?;
         let pays = weights(m, w.0) || g.in_place(m) && is_reused(m, &parts.loops, (&x.1, &w.1));
         (float(x.0) && float(w.0) && pays && g.extent > 1).then_some(g)
     })?;

@@ -130,7 +130,7 @@ fn plan(m: &Module, k: Kernel, c: &ByteSum, caps: Caps) -> Option<Plan> {
         (Some(way), None) => (&c.b, &c.a, way),
         _ => return runtime::plan(m, k, c, dot),
     };
-    let find = |group| Grouped::find(m, k, c.acc, (x, w), &c.reduction, group);
+    let find = |group| Grouped::find(m, k, (c.acc, &c.reduction), (x, w), group);
     let mut quads = find(way.group)?;
     if quads.group == DotKind::WordsByBytes
         && let Some(pairs) = find(DotKind::Words)

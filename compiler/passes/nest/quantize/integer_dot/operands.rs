@@ -55,9 +55,8 @@ impl Grouped {
     pub fn find(
         m: &Module,
         k: Kernel,
-        acc: Reg,
+        (acc, depth): (Reg, &[(Sym, Dim)]),
         (x, w): (&Read, &Read),
-        depth: &[(Sym, Dim)],
         group: DotKind,
     ) -> Option<Grouped> {
         let size = group.size();

@@ -27,7 +27,7 @@ pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, dot: Dot) -> Option<Plan>
     let alone = |d: &Dim| d.as_sym().is_some() || !c.reduction.iter().any(|v| d.contains(v.0));
     ways.into_iter().find_map(|(x, w)| {
         let Way { group, flips, lessens } = signs::of_run_time(m, dot, x.0, w.0)?;
-        let g = Grouped::find(m, k, c.acc, (x, w), &c.reduction, group)?;
+        let g = Grouped::find(m, k, (c.acc, &c.reduction), (x, w), group)?;
         let summed = !flips && g.x.1.iter().all(alone);
         (!lessens || summed).then(|| Plan { c: c.clone(), g, flips, lessens })
     })

@@ -17,7 +17,6 @@ use super::{Part, Tile, finish, register};
 use crate::nest::key::Writer;
 use crate::nest::{BinOp, Buf, DotKind, Expr, Module, Reg, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
-use crate::passes::nest::schedule::contract::Parts;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -56,16 +55,15 @@ impl Bytes {
     }
 }
 
-/// All rows: wide tiles that read weights once for few of them, tall ones that use each word for many. The
+/// All rows: the wide tiles `few` that read weights once for few of them, tall ones that use each word for many. The
 /// choice may be made at run time.
 pub(super) fn rows(
     m: &mut Module,
-    p: &Parts,
-    w: &Nest,
-    few: &Tile,
+    few: Tiles,
     (panel, panels): (Sym, Dim),
     (rows, all): (Dim, Dim),
 ) -> Vec<Stmt> {
+    let Tiles { p, w, t: few } = few;
     let in_place = super::Panels::InPlace;
     let many = Tile { mr: few.mr * 2, nv: 1, batch: vec![], clips: vec![], panels: in_place, ..*few };
     let tiles = |m: &mut Module, t: &Tile| Tiles { p, w, t }.panel(m, panel.into(), rows);
@@ -81,14 +79,8 @@ pub(super) fn rows(
 }
 
 /// One tile: rows `row .. row + mr`, columns of a part of a panel.
-pub(super) fn block(
-    m: &mut Module,
-    p: &Parts,
-    (w, b): (&Nest, &Bytes),
-    t: &Tile,
-    part: Part,
-    (row, mr): (Dim, i64),
-) -> Vec<Stmt> {
+pub(super) fn block(m: &mut Module, w: &Nest, b: &Bytes, tile: &register::Block) -> Vec<Stmt> {
+    let register::Block { t, part, row, mr, .. } = *tile;
     let Part { panel, sub, .. } = part;
     let (int, lanes, nv, zero) = (ElemType::I32, t.lanes, part.vectors(t), Dim::constant(0));
     let (per, quads) = (w.per_word(), 8 / w.bits);
@@ -164,7 +156,7 @@ pub(super) fn block(
         }));
         body
     }));
-    out.extend(finish::stores(m, &register::Block { p, t, part, row, mr }, total));
+    out.extend(finish::stores(m, tile, total));
     out
 }
 

@@ -83,7 +83,8 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     if let Some(b) = &w.bytes {
         // Three bytes of an integer cost most of what a float does.
         let work = if b.digits == 1 { work.floor_div(4) } else { work };
-        return (byte_dots::rows(m, p, w, &few, (panel, panels), (rows, all_rows)), work);
+        let few = Tiles { p, w, t: &few };
+        return (byte_dots::rows(m, few, (panel, panels), (rows, all_rows)), work);
     }
     if known.is_some_and(|r| r <= FEW) {
         let body = Tiles { p, w, t: &few }.panel(m, panel.into(), rows);
@@ -187,8 +188,9 @@ impl Tiles<'_> {
     /// One tile: rows `row .. row + mr`, columns of a part of a panel.
     fn block(&self, m: &mut Module, part: Part, (row, mr): (Dim, i64)) -> Vec<Stmt> {
         let Tiles { p, w, t } = *self;
+        let tile = register::Block { p, t, part, row, mr };
         if let Some(b) = &w.bytes {
-            return byte_dots::block(m, p, (w, b), t, part, (row, mr));
+            return byte_dots::block(m, w, b, &tile);
         }
         let nv = part.vectors(t);
         let at = Place { panel: part.panel, column: part.sub * t.width(), vectors: nv, lanes: t.lanes };
@@ -199,7 +201,7 @@ impl Tiles<'_> {
         out.extend(blocks(m, w, &mut |m, span| {
             if strict { block.each_element(m, span) } else { block.sum(m, span) }
         }));
-        out.extend(finish::stores(m, &register::Block { p, t, part, row, mr }, total));
+        out.extend(finish::stores(m, &tile, total));
         out
     }
 }
