@@ -2,6 +2,8 @@
 
 pub(in crate::codegen) mod aarch64;
 mod bases;
+#[cfg(test)]
+mod forms;
 pub(in crate::codegen) mod riscv64;
 mod x86_64;
 
@@ -58,15 +60,23 @@ pub(super) trait Machine {
     /// Whether vectors of a form can be loaded or stored, with or without a mask.
     fn has(&self, form: Form, stores: bool, masked: bool) -> bool;
     /// Whether arithmetic reads its last operand, constants included, from memory.
-    fn folds(&self) -> bool;
+    fn folds(&self) -> bool {
+        false
+    }
     /// Whether addresses can be a base plus a counter times the element size.
-    fn indexed(&self) -> bool;
+    fn indexed(&self) -> bool {
+        false
+    }
     /// The range around a displacement that a single base reaches, if displacements are limited: for single
     /// elements, or for vectors.
-    fn reach(&self, displacement: i64, vector: bool) -> Option<Reach>;
+    fn reach(&self, _displacement: i64, _vector: bool) -> Option<Reach> {
+        None
+    }
     /// Whether short loops are unrolled, and loops of vectors unrolled by several vectors: with few elements
     /// per vector, loop overhead is a large part of them.
-    fn unrolls(&self) -> bool;
+    fn unrolls(&self) -> bool {
+        false
+    }
 }
 
 /// The machine of a vector length.

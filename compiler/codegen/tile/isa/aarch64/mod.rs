@@ -65,12 +65,6 @@ impl Machine for Aarch64 {
     fn has(&self, form: Form, _: bool, masked: bool) -> bool {
         form != Form::NearU8 && !masked
     }
-    fn folds(&self) -> bool {
-        false
-    }
-    fn indexed(&self) -> bool {
-        false
-    }
     fn reach(&self, displacement: i64, vector: bool) -> Option<Reach> {
         let bytes = match vector {
             // Displacements of 12 bits, in elements.

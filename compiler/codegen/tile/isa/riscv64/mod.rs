@@ -50,17 +50,8 @@ impl Machine for Riscv64 {
     fn has(&self, form: Form, _: bool, _: bool) -> bool {
         !matches!(form, Form::F16 | Form::NearU8)
     }
-    fn folds(&self) -> bool {
-        false
-    }
-    fn indexed(&self) -> bool {
-        false
-    }
     fn reach(&self, _: i64, _: bool) -> Option<Reach> {
         // Displacements of 12 bits, those of vectors in an addition.
         Some(Reach { bytes: 1 << 12, before: 1 << 11 })
-    }
-    fn unrolls(&self) -> bool {
-        false
     }
 }

@@ -7,7 +7,7 @@ mod registers;
 mod select;
 mod table;
 
-use super::{Machine, Reach};
+use super::Machine;
 use crate::codegen::tile::ir::{Bits, Class, Form, Func, Node, Number, Op, Value, Width};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::codegen::tile::{Code, Stub};
@@ -55,11 +55,5 @@ impl Machine for X86 {
     }
     fn indexed(&self) -> bool {
         true
-    }
-    fn reach(&self, _: i64, _: bool) -> Option<Reach> {
-        None
-    }
-    fn unrolls(&self) -> bool {
-        false
     }
 }

@@ -2,8 +2,7 @@
 //! assembler, where it is installed.
 
 use super::*;
-use std::io::Write;
-use std::process::{Command, Stdio};
+use crate::codegen::tile::isa::forms::{Encoded, check_assembler, check_recorded};
 
 /// What LLVM's assembler makes of each form: word and text.
 const FORMS: &str = include_str!("forms.txt");
@@ -16,7 +15,7 @@ fn three(word: u32) -> u32 {
 }
 
 /// Every form that the encoder emits, with registers 1, 2 and 3 for the destination and the sources.
-fn encoded() -> Vec<(String, u32)> {
+fn encoded() -> Encoded {
     let mut all: Vec<(String, u32)> = vec![];
     for (bits, t, half) in [(Bits::B32, "4s", "4h"), (Bits::B64, "2d", "2s")] {
         let mut bin = |name: &str, op: Bin, t: &str| {
@@ -305,29 +304,9 @@ fn encoded() -> Vec<(String, u32)> {
     all
 }
 
-fn recorded() -> Vec<(u32, &'static str)> {
-    let line = |l: &'static str| {
-        let (word, text) = l.split_once(' ').expect("word and text");
-        (u32::from_str_radix(word, 16).expect("a word"), text)
-    };
-    FORMS.lines().map(line).collect()
-}
-
 #[test]
 fn rows_are_what_an_assembler_makes_of_them() {
-    let recorded = recorded();
-    let ours = encoded();
-    for (text, word) in &ours {
-        let found = recorded.iter().find(|r| r.1 == text);
-        assert_eq!(
-            found.map(|r| r.0),
-            Some(*word),
-            "{text}: found {word:#010x}, expected what forms.txt says"
-        );
-    }
-    let unknown: Vec<&str> =
-        recorded.iter().map(|r| r.1).filter(|t| !ours.iter().any(|o| o.0 == *t)).collect();
-    assert!(unknown.is_empty(), "in forms.txt, but not encoded: {unknown:?}");
+    check_recorded(&encoded(), FORMS);
 }
 
 #[test]
@@ -337,45 +316,9 @@ fn numbers_that_no_instruction_holds_are_literals() {
     }
 }
 
-/// What an assembler makes of lines, if there is one.
-fn assembled(lines: &[&str]) -> Option<Vec<u32>> {
-    let mut mc = ["llvm-mc-22", "llvm-mc"].iter().find_map(|name| {
-        let mut command = Command::new(name);
-        command
-            .args(["-triple=aarch64", "-mattr=+dotprod,+i8mm,+bf16,+fullfp16", "--show-encoding"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        command.spawn().ok()
-    })?;
-    mc.stdin.take()?.write_all(lines.join("\n").as_bytes()).ok()?;
-    let out = String::from_utf8(mc.wait_with_output().ok()?.stdout).ok()?;
-    let byte = |b: &str| u32::from_str_radix(b.trim_start_matches("0x"), 16).expect("a byte");
-    let encodings = out.lines().filter_map(|l| l.split_once("encoding: ["));
-    Some(
-        encodings
-            .map(|(_, bytes)| bytes.trim_end_matches(']').split(',').rev().fold(0, |w, b| w << 8 | byte(b)))
-            .collect(),
-    )
-}
-
 /// With `ONNXC_UPDATE=1`, writes `forms.txt` anew.
 #[test]
 fn the_assembler_still_makes_them() {
-    let ours = encoded();
-    let mut lines: Vec<&str> = ours.iter().map(|o| o.0.as_str()).collect();
-    lines.sort_unstable();
-    lines.dedup();
-    let Some(words) = assembled(&lines) else {
-        eprintln!("skipped: llvm-mc is not installed");
-        return;
-    };
-    assert_eq!(words.len(), lines.len(), "forms that the assembler does not know");
-    let text: String = words.iter().zip(&lines).map(|(w, l)| format!("{w:08x} {l}\n")).collect();
-    if std::env::var_os("ONNXC_UPDATE").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/compiler/codegen/tile/isa/aarch64/table/forms.txt");
-        std::fs::write(path, text).expect("written");
-        return;
-    }
-    assert_eq!(text, FORMS, "forms.txt is not what the assembler makes");
+    let target = ["-triple=aarch64", "-mattr=+dotprod,+i8mm,+bf16,+fullfp16"];
+    assert!(check_assembler(&encoded(), FORMS, &target, "aarch64"), "forms that the assembler does not know");
 }

@@ -2,8 +2,7 @@
 //! form, its word and its text.
 
 use super::*;
-use std::io::Write;
-use std::process::{Command, Stdio};
+use crate::codegen::tile::isa::forms::{Encoded, check_assembler, check_recorded};
 
 const FORMS: &str = include_str!("forms.txt");
 
@@ -41,7 +40,7 @@ const BINARY: [(&str, Bin); 19] = [
 ];
 
 /// Every form as it is encoded here.
-fn encoded() -> Vec<(String, u32)> {
+fn encoded() -> Encoded {
     let mut all: Vec<(String, u32)> = vec![];
     for (name, op) in BINARY {
         let word = bin(op).expect("an instruction");
@@ -203,67 +202,14 @@ fn encoded() -> Vec<(String, u32)> {
 
 #[test]
 fn rows_are_what_an_assembler_makes_of_them() {
-    let recorded: Vec<(u32, &str)> = FORMS
-        .lines()
-        .map(|l| l.split_once(' ').expect("word and text"))
-        .map(|(word, text)| (u32::from_str_radix(word, 16).expect("a word"), text))
-        .collect();
-    let ours = encoded();
-    for (text, word) in &ours {
-        let found = recorded.iter().find(|r| r.1 == text);
-        assert_eq!(
-            found.map(|r| r.0),
-            Some(*word),
-            "{text}: found {word:#010x}, expected what forms.txt says"
-        );
-    }
-    let unknown: Vec<&str> =
-        recorded.iter().map(|r| r.1).filter(|t| !ours.iter().any(|o| o.0 == *t)).collect();
-    assert!(unknown.is_empty(), "in forms.txt, but not encoded: {unknown:?}");
-}
-
-/// What an assembler makes of lines, if there is one.
-fn assembled(lines: &[&str]) -> Option<Vec<u32>> {
-    let mut mc = ["llvm-mc-22", "llvm-mc"].iter().find_map(|name| {
-        let mut command = Command::new(name);
-        command
-            .args(["-triple=riscv64", "-mattr=+m,+f,+d,+v,+zicsr,+zicbop", "--show-encoding"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        command.spawn().ok()
-    })?;
-    mc.stdin.take()?.write_all(lines.join("\n").as_bytes()).ok()?;
-    let out = String::from_utf8(mc.wait_with_output().ok()?.stdout).ok()?;
-    let byte = |b: &str| u32::from_str_radix(b.trim_start_matches("0x"), 16).expect("a byte");
-    let encodings = out.lines().filter_map(|l| l.split_once("encoding: ["));
-    Some(
-        encodings
-            .map(|(_, bytes)| bytes.trim_end_matches(']').split(',').rev().fold(0, |w, b| w << 8 | byte(b)))
-            .collect(),
-    )
+    check_recorded(&encoded(), FORMS);
 }
 
 /// With `ONNXC_UPDATE=1`, writes `forms.txt` anew.
 #[test]
 fn the_assembler_still_makes_them() {
-    let ours = encoded();
-    let mut lines: Vec<&str> = ours.iter().map(|o| o.0.as_str()).collect();
-    lines.sort_unstable();
-    lines.dedup();
-    let Some(words) = assembled(&lines) else {
-        eprintln!("skipped: llvm-mc is not installed");
-        return;
-    };
-    if words.len() != lines.len() {
+    let target = ["-triple=riscv64", "-mattr=+m,+f,+d,+v,+zicsr,+zicbop"];
+    if !check_assembler(&encoded(), FORMS, &target, "riscv64") {
         eprintln!("skipped: this llvm-mc does not know all forms");
-        return;
     }
-    let text: String = words.iter().zip(&lines).map(|(w, l)| format!("{w:08x} {l}\n")).collect();
-    if std::env::var_os("ONNXC_UPDATE").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/compiler/codegen/tile/isa/riscv64/table/forms.txt");
-        std::fs::write(path, text).expect("written");
-        return;
-    }
-    assert_eq!(text, FORMS, "forms.txt is not what the assembler makes");
 }
