@@ -128,15 +128,19 @@ fn non_zero(cx: &mut LowerCx) {
     });
 }
 
+/// The first input and the axis along which it is taken apart: without an axis, all elements as a row.
+fn along(cx: &mut LowerCx, axis: Option<i64>) -> (Buf, usize) {
+    let x = cx.input(0);
+    let dims = cx.dims(x);
+    match axis {
+        Some(a) => (x, from_end(a, dims.len() as i64) as usize),
+        None => (cx.m.view(x, vec![Dim::product(dims)]), 0),
+    }
+}
+
 fn compress(cx: &mut LowerCx, axis: Option<i64>) {
-    let (x, cond, y) = (cx.input(0), cx.input(1), cx.output(0));
-    let (x, axis) = match axis {
-        Some(a) => (x, from_end(a, cx.dims(x).len() as i64) as usize),
-        None => {
-            let all = Dim::product(cx.dims(x));
-            (cx.m.view(x, vec![all]), 0)
-        }
-    };
+    let (cond, y) = (cx.input(1), cx.output(0));
+    let (x, axis) = along(cx, axis);
     let n = cx.dims(x)[axis];
     // A longer condition is truncated.
     let given = cx.dims(cond)[0].min(n);
@@ -211,14 +215,7 @@ impl Slices {
 }
 
 fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
-    let x = cx.input(0);
-    let (x, axis) = match axis {
-        Some(a) => (x, from_end(a, cx.dims(x).len() as i64) as usize),
-        None => {
-            let all = Dim::product(cx.dims(x));
-            (cx.m.view(x, vec![all]), 0)
-        }
-    };
+    let (x, axis) = along(cx, axis);
     let mut rest = cx.dims(x);
     let n = rest.remove(axis);
     let s = Slices { x, axis, n, rest };

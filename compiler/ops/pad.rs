@@ -240,11 +240,7 @@ fn define_pads(cx: &mut LowerCx, mode: Mode) -> Vec<(Dim, Dim)> {
                         (low, high) = (v[j].clone(), v[n + j].clone())
                     }
                     None => {
-                        let axis = named[j].clone();
-                        let hit = k.let_(runtime::or(
-                            runtime::eq(axis.clone(), int(d as i64)),
-                            runtime::eq(axis, int(d as i64 - rank as i64)),
-                        ));
+                        let hit = k.let_(runtime::is_axis(&named[j], d, rank));
                         low = k.let_(Expr::select(hit.clone(), v[j].clone(), low));
                         high = k.let_(Expr::select(hit, v[n + j].clone(), high));
                     }

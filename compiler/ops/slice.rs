@@ -361,11 +361,7 @@ fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
                         (start, end, step) = (s[j].clone(), e[j].clone(), t[j].clone())
                     }
                     None => {
-                        let axis = named[j].clone();
-                        let hit = k.let_(runtime::or(
-                            runtime::eq(axis.clone(), runtime::int(d as i64)),
-                            runtime::eq(axis, runtime::int(d as i64 - rank as i64)),
-                        ));
+                        let hit = k.let_(runtime::is_axis(&named[j], d, rank));
                         start = k.let_(Expr::select(hit.clone(), s[j].clone(), start));
                         end = k.let_(Expr::select(hit.clone(), e[j].clone(), end));
                         step = k.let_(Expr::select(hit, t[j].clone(), step));

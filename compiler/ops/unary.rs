@@ -6,7 +6,6 @@
 use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
-use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 /// The function.
@@ -271,9 +270,4 @@ fn mish(k: &mut KernelBuilder, ty: ElemType, x: Expr) -> Expr {
         let n = e.clone() * (e + two.clone());
         k.shared(n, |_, n| x * (n.clone() / (n + two)))
     })
-}
-
-/// Applies a function of dims to known integers.
-pub fn map_known(v: Option<Vec<Dim>>, f: impl Fn(Dim) -> Option<Dim>) -> Known {
-    v.and_then(|v| v.into_iter().map(f).collect::<Option<Vec<_>>>()).map_or(Known::No, Known::Dims)
 }

@@ -11,14 +11,18 @@ use crate::ops::{InferCx, LowerCx};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
+/// True if an axis, which counts from `rank` if it is negative, is `d`.
+pub fn is_axis(axis: &Expr, d: usize, rank: usize) -> Expr {
+    or(eq(axis.clone(), int(d as i64)), eq(axis.clone(), int(d as i64 - rank as i64)))
+}
+
 /// True if the axes in `b` (negative ones count from `rank`) are equal to `set`, which has the same length.
 fn names_set(k: &KernelBuilder, b: Buf, set: &[usize], rank: usize) -> Expr {
     let mut all = Expr::bool(true);
     for d in set {
         let mut hit = Expr::bool(false);
         for j in 0..set.len() {
-            let v = value(k, b, j);
-            hit = or(hit, or(eq(v.clone(), int(*d as i64)), eq(v, int(*d as i64 - rank as i64))));
+            hit = or(hit, is_axis(&value(k, b, j), *d, rank));
         }
         all = all.and(hit);
     }
@@ -140,9 +144,8 @@ pub fn axis_flags(k: &mut KernelBuilder, list: Buf, rank: usize) -> Vec<Expr> {
     let v = values(k, list);
     let mut found = int(0);
     let mut out = vec![];
-    for d in 0..rank as i64 {
-        let hit = |x: &Expr| or(eq(x.clone(), int(d)), eq(x.clone(), int(d - rank as i64)));
-        let any = v.iter().map(hit).reduce(or).unwrap_or(Expr::bool(false));
+    for d in 0..rank {
+        let any = v.iter().map(|x| is_axis(x, d, rank)).reduce(or).unwrap_or(Expr::bool(false));
         let flag = k.let_(one_if(any));
         found = k.let_(found + flag.clone());
         out.push(flag);
