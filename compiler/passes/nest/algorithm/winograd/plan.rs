@@ -78,77 +78,64 @@ pub(super) fn fresh(l: &Layer) -> Option<(i64, i64)> {
     (l.k.1 % PANEL == 0 && (waits || bytes(l) > MOST_WEIGHTS)).then_some((PANEL, block))
 }
 
-/// The plan if weights are transformed for each group: groups are large, and contain several images if these
-/// are small.
-fn fresh_plan(l: &Layer, (width, block): (i64, i64)) -> Plan {
+pub(super) fn plan(l: &Layer) -> Plan {
     let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
-    // Parts of equal size, none above `most`.
-    let share = |n: i64, most: i64| {
-        let parts = ((n + most - 1) / most).max(1);
-        ((n + parts - 1) / parts).max(1)
-    };
-    let (size, whole, groups) = match tiles.as_const() {
-        Some(t) if 2 * t <= FRESH_TILES => {
-            let most = FRESH_TILES / t;
-            let whole = images.as_const().map_or(most, |n| share(n, most));
-            (whole * t, Some(whole), images.ceil_div(whole))
+    let fresh = fresh(l);
+    let (size, whole, slices) = match fresh {
+        Some((width, _)) => {
+            let (size, whole) = large_groups(tiles, images);
+            (size, whole, l.k.1 / width)
         }
-        t => {
-            let size = t.map_or(FRESH_TILES / 2, |t| share(t, FRESH_TILES));
-            (size, None, tiles.ceil_div(size))
+        None => {
+            let (size, slices) = near_groups(l, tiles);
+            (size, None, slices)
         }
     };
-    let total = if whole.is_some() { groups } else { images * groups };
+    let groups = whole.map_or_else(|| tiles.ceil_div(size), |n| images.ceil_div(n));
     Plan {
         tiles: size,
         size: shares(tiles, groups, size),
         whole,
         groups,
-        total,
-        slices: l.k.1 / width,
-        block,
-        fresh: true,
+        total: if whole.is_some() { groups } else { images * groups },
+        slices,
+        block: fresh.map_or(l.c.1, |(_, block)| block),
+        fresh: fresh.is_some(),
         images,
     }
 }
 
-pub(super) fn plan(l: &Layer) -> Plan {
-    if let Some(cut) = fresh(l) {
-        return fresh_plan(l, cut);
-    }
-    let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
-    // V and M of a group in a second-level cache.
-    let most = ((512 << 10) / l.near(64)).clamp(16, if l.halves { 98 } else { 49 });
-    let size = match tiles.as_const() {
-        None => most.min(UNKNOWN_TILES) / MULTIPLE * MULTIPLE,
-        Some(t) => {
-            let groups = (t + most - 1) / most;
-            (t + groups - 1) / groups
+/// Tiles of a group, and its images if these are small, where weights are transformed for each group.
+fn large_groups(tiles: Dim, images: Dim) -> (i64, Option<i64>) {
+    // Parts of equal size, none above `most`.
+    let share = |n: i64, most: i64| {
+        let parts = ((n + most - 1) / most).max(1);
+        ((n + parts - 1) / parts).max(1)
+    };
+    match tiles.as_const() {
+        Some(t) if 2 * t <= FRESH_TILES => {
+            let most = FRESH_TILES / t;
+            let whole = images.as_const().map_or(most, |n| share(n, most));
+            (whole * t, Some(whole))
         }
-    };
-    // U of a slice is read once per group; if there are few groups, threads share the work by slices.
-    let few = tiles.as_const().is_some_and(|t| (t + size - 1) / size < 8);
-    let narrow = |widths: &[i64]| widths.iter().find(|w| l.k.1 % **w == 0).map_or(1, |w| l.k.1 / w);
-    let slices = match tiles.as_const() {
-        // Products of any number of rows read U in place in slices of two vectors.
-        None => narrow(&[PANEL]),
-        _ if few || l.c.1 * l.k.1 > 64 * 64 => narrow(&[64, PANEL]),
-        _ => 1,
-    };
-    let (size, slices) =
-        tiles.as_const().and_then(|t| even(l, t, size)).filter(|_| few).unwrap_or((size, slices));
-    let groups = tiles.ceil_div(size);
-    Plan {
-        tiles: size,
-        size: shares(tiles, groups, size),
-        whole: None,
-        groups,
-        total: images * groups,
-        slices,
-        block: l.c.1,
-        fresh: false,
-        images,
+        t => (t.map_or(FRESH_TILES / 2, |t| share(t, FRESH_TILES)), None),
     }
+}
+
+/// Tiles of a group whose V and M stay in a second-level cache, and slices.
+fn near_groups(l: &Layer, tiles: Dim) -> (i64, i64) {
+    let most = ((512 << 10) / l.near(64)).clamp(16, if l.halves { 98 } else { 49 });
+    let narrow = |widths: &[i64]| widths.iter().find(|w| l.k.1 % **w == 0).map_or(1, |w| l.k.1 / w);
+    let Some(t) = tiles.as_const() else {
+        // Products of any number of rows read U in place in slices of two vectors.
+        return (most.min(UNKNOWN_TILES) / MULTIPLE * MULTIPLE, narrow(&[PANEL]));
+    };
+    let groups = (t + most - 1) / most;
+    let size = (t + groups - 1) / groups;
+    // U of a slice is read once per group; if there are few groups, threads share the work by slices.
+    let few = (t + size - 1) / size < 8;
+    let slices = if few || l.c.1 * l.k.1 > 64 * 64 { narrow(&[64, PANEL]) } else { 1 };
+    even(l, t, size).filter(|_| few).unwrap_or((size, slices))
 }
 
 /// Tiles of a group, at most `most`: groups of an image of run-time size are similar, so that threads have
