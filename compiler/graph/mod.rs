@@ -221,17 +221,6 @@ impl Graph {
             n.subgraphs.iter_mut().for_each(|(_, g)| g.each_constant(f));
         }
     }
-    /// Makes every use of `old` (inputs, outputs, captures of subgraphs) a use of `new`.
-    pub fn replace_uses(&mut self, old: Value, new: Value) {
-        for &n in &self.order {
-            let node = &mut self.nodes[n];
-            node.inputs.iter_mut().flatten().filter(|v| **v == old).for_each(|v| *v = new);
-            for (_, g) in &mut node.subgraphs {
-                g.captures.iter_mut().filter(|(o, _)| *o == old).for_each(|(o, _)| *o = new);
-            }
-        }
-        self.outputs.iter_mut().filter(|v| **v == old).for_each(|v| *v = new);
-    }
     /// How often each value is used (inputs of live nodes, outputs, captures).
     pub fn use_counts(&self) -> cranelift_entity::SecondaryMap<Value, u32> {
         let mut uses = cranelift_entity::SecondaryMap::new();

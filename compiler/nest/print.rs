@@ -68,13 +68,6 @@ pub fn lines(m: &Module, behind: u32) -> (Lines, u32) {
     (p.lines.unwrap_or_default(), p.row)
 }
 
-/// One kernel with the buffers it touches.
-pub fn print_kernel(m: &Module, k: Kernel) -> String {
-    let mut p = Printer::new(m);
-    p.kernel(k);
-    p.out
-}
-
 /// First lines of statements, by address: what a fault is about, with the numbers that the whole body prints
 /// with.
 pub(super) fn heads(m: &Module, body: &[Stmt]) -> HashMap<usize, String> {
