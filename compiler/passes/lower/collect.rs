@@ -57,8 +57,8 @@ impl<'a> Lower<'a> {
         let all = std::iter::once(Dim::from(it) + 1).chain(dims).collect();
         Next::Appended(Appended { old, dims: all, pieces: vec![Piece::Elements(old, slice)] })
     }
-    /// Chooses the buffer for slices, if possible `to`. `count`: the number of iterations, if it is known before
-    /// the loop.
+    /// Chooses the buffer for slices, if possible `to`. `count`: the number of iterations, if it is known
+    /// before the loop.
     pub(super) fn collector(
         &mut self,
         to: Option<Buf>,

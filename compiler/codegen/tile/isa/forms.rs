@@ -39,8 +39,8 @@ fn assembled(target: &[&str], lines: &[&str]) -> Option<Vec<u32>> {
     Some(encodings.map(|(_, bytes)| word(bytes)).collect())
 }
 
-/// Compares recorded forms with what an assembler makes of them, if there is one; with `ONNXC_UPDATE=1`, writes
-/// them anew instead. False if the assembler does not know all forms.
+/// Compares recorded forms with what an assembler makes of them, if there is one; with `ONNXC_UPDATE=1`,
+/// writes them anew instead. False if the assembler does not know all forms.
 pub(super) fn check_assembler(ours: &Encoded, forms: &str, target: &[&str], folder: &str) -> bool {
     let mut lines: Vec<&str> = ours.iter().map(|o| o.0.as_str()).collect();
     lines.sort_unstable();

@@ -1,9 +1,9 @@
 //! Displacements that differ between the users of a function.
 //!
 //! Accesses of a block to the same pointer are at a displacement of the form
-//! `origin + row * distance + rest`, where users differ in the origin and in the distance. Both are registers,
-//! loaded from literals before the innermost loop; a pointer and three multiples of the distance reach most
-//! rows:
+//! `origin + row * distance + rest`, where users differ in the origin and in the distance. Both are
+//! registers, loaded from literals before the innermost loop; a pointer and three multiples of the distance
+//! reach most rows:
 //!
 //! ```text
 //! row   0     1      2        3         4        5         6           7         8        9 ..

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! par s { private q of s { seq i in planes of s {
-//!     rows[q, y, j] = max over k of x[i, Y y + k - p, j]    whole vectors of neighbours, and no condition:
-//!     out[i, y, x]  = max over k of rows[q, y, X x + k]     windows at the upper and lower edge are told apart
+//!     rows[q, y, j] = max over k of x[i, Y y + k - p, j]  whole vectors of neighbours, and no condition:
+//!     out[i, y, x]  = max over k of rows[q, y, X x + k]   windows at the upper and lower edge are told apart
 //! } } }
 //! ```
 //!
@@ -425,8 +425,8 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     inside
 }
 
-/// `count` rows of results, beginning at one of them, for the columns of the scratch that are not padding; at an
-/// edge, only the taps inside the image.
+/// `count` rows of results, beginning at one of them, for the columns of the scratch that are not padding; at
+/// an edge, only the taps inside the image.
 fn of_rows(m: &mut Module, p: &Pool, plane: &Plane, (first, count): (Dim, Dim), edge: bool) -> Vec<Stmt> {
     let (zero, y) = (Dim::constant(0), &p.y);
     let (rows, (lo, hi)) = (plane.scratch, plane.scratch.inside[1]);

@@ -305,8 +305,8 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     })
 }
 
-/// The kernels that use the padded buffer in place of image `t`, of which kernel `c` stores a padded copy; none
-/// if the image is copied. `None` where kernel `c` stays as it is.
+/// The kernels that use the padded buffer in place of image `t`, of which kernel `c` stores a padded copy;
+/// none if the image is copied. `None` where kernel `c` stays as it is.
 fn users(m: &Module, uses: &Uses, c: Kernel, (t, padded): (Buf, Buf)) -> Option<Vec<Kernel>> {
     let rank = m.bufs[t].dims.len();
     let alone = |p: Kernel| p != c && uses.readers(t) == [c] && !uses.pinned(t) && uses.may_move(m, p, c);

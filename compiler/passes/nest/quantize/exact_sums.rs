@@ -281,8 +281,8 @@ impl Product {
     }
 }
 
-/// A kernel before `k` that computes a partial sum of `size` terms from `from` on; returns its buffer, and the position
-/// of each result there.
+/// A kernel before `k` that computes a partial sum of `size` terms from `from` on; returns its buffer, and
+/// the position of each result there.
 fn partial(
     m: &mut Module,
     k: Kernel,

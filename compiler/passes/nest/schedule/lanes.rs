@@ -287,8 +287,8 @@ struct LoadsAlong<'a> {
 }
 
 impl LoadsAlong<'_> {
-    /// The benefit of a load: 1 for whole vectors, -1 for lane-by-lane loads; 0 for a gather or a strided load,
-    /// which cost the same as scalar loads.
+    /// The benefit of a load: 1 for whole vectors, -1 for lane-by-lane loads; 0 for a gather or a strided
+    /// load, which cost the same as scalar loads.
     fn gain(&self, buf: Buf, at: &[Dim]) -> i64 {
         if self.is_whole(buf, at) {
             1

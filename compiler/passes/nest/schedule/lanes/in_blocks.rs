@@ -38,8 +38,8 @@ impl InBlocks {
         let body = short_rows(body);
         if self.side == 1 { body.into_iter().map(short_taps).collect() } else { body }
     }
-    /// The row: whole blocks, and the remainder. This is one block if the length is known, otherwise a block of
-    /// few vectors and those that `last` says.
+    /// The row: whole blocks, and the remainder. This is one block if the length is known, otherwise a block
+    /// of few vectors and those that `last` says.
     pub fn apply(&self, m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
         let (lanes, side) = (self.lanes, self.side);
         let body = lets_as_accs(m, body);

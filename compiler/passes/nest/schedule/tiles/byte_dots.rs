@@ -55,8 +55,8 @@ impl Bytes {
     }
 }
 
-/// All rows: the wide tiles `few` that read weights once for few of them, tall ones that use each word for many. The
-/// choice may be made at run time.
+/// All rows: the wide tiles `few` that read weights once for few of them, tall ones that use each word for
+/// many. The choice may be made at run time.
 pub(super) fn rows(
     m: &mut Module,
     few: Tiles,
