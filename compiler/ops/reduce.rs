@@ -311,10 +311,7 @@ impl Reduce {
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
                 let load = |k: &KernelBuilder, r: Dim| k.load(x, &join(reduced, keep, at, &[r]));
-                let pos = match row && word == ElemType::I32 {
-                    true => arg.of_row(k, (ty, word), from[axis], &load),
-                    false => arg.of_column(k, (ty, word), from[axis], &load),
-                };
+                let pos = arg.find(k, (ty, word), (from[axis], row), &load);
                 k.store(found, at, pos);
             });
         });

@@ -29,19 +29,29 @@ pub fn has_positions(syms: &SymTable, ty: ElemType, n: Dim) -> bool {
     ty.bits() <= 32 && syms.range(n).hi.is_some_and(|n| n <= i64::from(i32::MAX))
 }
 
+/// Rows of as many elements have vectors.
+const LEAST: i64 = 8;
+
 /// Loads an element of a row or column.
 type Element<'a> = &'a dyn Fn(&KernelBuilder, Dim) -> Expr;
 
 impl Arg {
-    /// The position, of type `word`, of the value that a reduction finds: both loops have vectors if the
-    /// elements are contiguous, and have as many bits as a `word`.
-    pub fn of_row(
+    /// The position of type `word` among `n` elements of type `ty`. `contiguous`: these are a row in memory.
+    pub fn find(
         self,
         k: &mut KernelBuilder,
         (ty, word): (ElemType, ElemType),
-        n: Dim,
+        (n, contiguous): (Dim, bool),
         load: Element,
     ) -> Expr {
+        let long = n.as_const().is_none_or(|n| n >= LEAST);
+        match contiguous && long && word == ElemType::I32 {
+            true => self.of_row(k, (ty, word), n, load),
+            false => self.of_column(k, (ty, word), n, load),
+        }
+    }
+    /// The position of the value that a reduction finds: both loops have vectors.
+    fn of_row(self, k: &mut KernelBuilder, (ty, word): (ElemType, ElemType), n: Dim, load: Element) -> Expr {
         let (op, least) = match self.max {
             true => (BinOp::Max, Scalar::lowest(ty)),
             false => (BinOp::Min, Scalar::highest(ty)),
@@ -83,9 +93,9 @@ impl Arg {
             }
         }
     }
-    /// Value and position from one element to the next, for elements that are not contiguous: each is read
-    /// once. NaN is first.
-    pub fn of_column(
+    /// Value and position from one element to the next. Each is read once, and vectors may run along other
+    /// loops.
+    fn of_column(
         self,
         k: &mut KernelBuilder,
         (ty, word): (ElemType, ElemType),
@@ -104,19 +114,20 @@ impl Arg {
         let pos = k.acc(Expr::int(word, 0));
         k.nest(LoopKind::Seq, &[n], |k, r| {
             let v = k.let_(load(k, r[0]));
-            // NaN replaces numbers, and the last one also NaN; comparisons with NaN are false.
-            let better = match self.last {
-                _ if !ty.is_float() => Expr::bin(op, v.clone(), Expr::acc(best)),
-                true => Expr::bin(
-                    BinOp::Or,
-                    Expr::bin(op, v.clone(), Expr::acc(best)),
-                    Expr::bin(BinOp::Ne, v.clone(), v.clone()),
-                ),
-                false => Expr::un(UnOp::Not, Expr::bin(not, v.clone(), Expr::acc(best))).and(Expr::bin(
-                    BinOp::Eq,
-                    Expr::acc(best),
-                    Expr::acc(best),
-                )),
+            let best_so_far = Expr::acc(best);
+            let is_nan = |e: &Expr| Expr::bin(BinOp::Ne, e.clone(), e.clone());
+            let is_number = |e: &Expr| Expr::bin(BinOp::Eq, e.clone(), e.clone());
+            let better = Expr::bin(op, v.clone(), best_so_far.clone());
+            // Comparisons with NaN are false.
+            let better = match (self.nan, self.last) {
+                _ if !ty.is_float() => better,
+                (Nan::First, true) => Expr::bin(BinOp::Or, better, is_nan(&v)),
+                (Nan::First, false) => {
+                    let not = Expr::bin(not, v.clone(), best_so_far.clone());
+                    Expr::un(UnOp::Not, not).and(is_number(&best_so_far))
+                }
+                (Nan::Last, true) => Expr::bin(BinOp::Or, better, is_nan(&best_so_far)),
+                (Nan::Last, false) => Expr::bin(BinOp::Or, better, is_nan(&best_so_far).and(is_number(&v))),
             };
             let better = k.let_(better);
             k.set(pos, Expr::select(better.clone(), index(word, r[0]), Expr::acc(pos)));

@@ -29,7 +29,7 @@ impl TopK {
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &dims, |k, at| {
                 let load = |k: &KernelBuilder, i: Dim| k.load(row.x, &in_row(at, i));
-                let pos = arg.of_row(k, (row.ty, ElemType::I32), row.n, &load);
+                let pos = arg.find(k, (row.ty, ElemType::I32), (row.n, true), &load);
                 k.store(found, at, pos);
             });
         });
