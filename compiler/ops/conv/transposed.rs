@@ -87,8 +87,7 @@ impl Conv {
     /// True if vectors along the result's channels would be mostly empty, but not if the phases are channels
     /// as well.
     fn has_few_channels(&self, dw: &[Dim], axes: &[Phases]) -> bool {
-        let strides: i64 = axes.iter().map(|a| a.stride).product();
-        self.has_channels(dw, axes, LANES - 1) && strides > 1
+        self.has_channels(dw, axes, LANES - 1) && strides(axes) > 1
     }
     /// True if the weights have the rank of the image, no groups, and at most this number of result channels.
     fn has_channels(&self, dw: &[Dim], axes: &[Phases], most: i64) -> bool {
@@ -111,12 +110,11 @@ impl Conv {
         if !plain || depth < LANES || !self.has_channels(dw, split, LANES - 1) {
             return false;
         }
-        let strides: i64 = split.iter().map(|p| p.stride).product();
+        let strides = strides(split);
         if strides == 1 {
             return depth * (LANES - channels) > EMPTY;
         }
-        let taps: i64 = split.iter().map(|p| p.taps * p.stride).product();
-        let own: i64 = axes.iter().map(|a| a.kernel).product();
+        let (own, taps) = taps(axes, split);
         let lanes = channels * strides;
         let price = (WHOLE * ((lanes + LANES - 1) / LANES * LANES) / lanes).min(MOST);
         depth * taps * price > (depth + ADD) * own * 100
@@ -126,8 +124,7 @@ impl Conv {
         let (ds, dw, y) = (cx.dims(src), cx.dims(w), cx.output(0));
         let (dy, elem) = (cx.dims(y), cx.elem(y));
         let (ty, bias, n) = (elem.compute(), cx.input_opt(2), axes.len());
-        let strides: i64 = axes.iter().map(|a| a.stride).product();
-        let channels = dw[1] * strides;
+        let channels = dw[1] * strides(axes);
         // Weights `[channel and phase][input channel][taps ..]`, 0 beyond the kernel.
         let taps: Vec<Dim> = axes.iter().map(|a| Dim::constant(a.taps)).collect();
         let own = cx.temp(
@@ -280,11 +277,20 @@ impl Conv {
     }
 }
 
+/// The taps of the kernel, and those of all phases with equal numbers of taps.
+fn taps(axes: &[Axis], split: &[Phases]) -> (i64, i64) {
+    (axes.iter().map(|a| a.kernel).product(), split.iter().map(|p| p.taps * p.stride).product())
+}
+
+/// The number of phases.
+fn strides(split: &[Phases]) -> i64 {
+    split.iter().map(|p| p.stride).product()
+}
+
 /// True if phases with equal numbers of taps would have many more taps than the kernel.
 fn wastes(axes: &[Axis], split: &[Phases]) -> bool {
     const PART: (i64, i64) = (4, 5);
-    let whole: i64 = split.iter().map(|p| p.taps * p.stride).product();
-    let own: i64 = axes.iter().map(|a| a.kernel).product();
+    let (own, whole) = taps(axes, split);
     own * PART.1 <= whole * PART.0 && split.iter().all(|p| p.dilation == 1)
 }
 
@@ -340,9 +346,8 @@ struct Part {
 fn ragged(dw: &[Dim], axes: &[Axis], split: &[Phases]) -> Option<Vec<Vec<Part>>> {
     // Most kernels.
     const MOST: i64 = 9;
-    let strides: i64 = split.iter().map(|p| p.stride).product();
     let each = split.iter().zip(axes).all(|(p, a)| a.kernel >= p.stride);
-    if !(2..=MOST).contains(&strides)
+    if !(2..=MOST).contains(&strides(split))
         || !wastes(axes, split)
         || !each
         || dw.len() != axes.len() + 1

@@ -1,5 +1,6 @@
 //! Positions of the largest or smallest element: ArgMax, ArgMin, TopK of one result.
 
+use super::runtime::{eq, or};
 use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::sym::{Dim, SymTable};
 use crate::tensor::ElemType;
@@ -57,14 +58,13 @@ impl Arg {
             false => (BinOp::Min, Scalar::highest(ty)),
         };
         let least = Expr::from(least);
-        let is_nan = |v: &Expr| Expr::bin(BinOp::Ne, v.clone(), v.clone());
         let best = k.acc(least.clone());
         k.nest(LoopKind::Seq, &[n], |k, r| {
             let mut v = load(k, r[0]);
             // The operations return NaN if either operand is.
             if ty.is_float() && self.nan == Nan::Last {
                 let own = k.let_(v);
-                v = Expr::select(is_nan(&own), least, own);
+                v = Expr::select(is_nan(own.clone()), least, own);
             }
             k.update(op, best, v);
         });
@@ -77,9 +77,9 @@ impl Arg {
         let pos = k.acc(none.clone());
         k.nest(LoopKind::Seq, &[n], |k, r| {
             let v = k.let_(load(k, r[0]));
-            let mut here = Expr::bin(BinOp::Eq, v.clone(), best.clone());
+            let mut here = eq(v.clone(), best.clone());
             if ty.is_float() && self.nan == Nan::First {
-                here = Expr::bin(BinOp::Or, here, is_nan(&v));
+                here = or(here, is_nan(v));
             }
             k.update(op, pos, Expr::select(here, index(word, r[0]), none.clone()));
         });
@@ -88,7 +88,7 @@ impl Arg {
             Nan::Last => {
                 // No element equals the value if all are NaN.
                 let end = if self.last { n - 1 } else { Dim::constant(0) };
-                let missing = Expr::bin(BinOp::Eq, Expr::acc(pos), none);
+                let missing = eq(Expr::acc(pos), none);
                 Expr::select(missing, index(word, end), Expr::acc(pos))
             }
         }
@@ -115,19 +115,18 @@ impl Arg {
         k.nest(LoopKind::Seq, &[n], |k, r| {
             let v = k.let_(load(k, r[0]));
             let best_so_far = Expr::acc(best);
-            let is_nan = |e: &Expr| Expr::bin(BinOp::Ne, e.clone(), e.clone());
-            let is_number = |e: &Expr| Expr::bin(BinOp::Eq, e.clone(), e.clone());
+            let is_number = |e: &Expr| eq(e.clone(), e.clone());
             let better = Expr::bin(op, v.clone(), best_so_far.clone());
             // Comparisons with NaN are false.
             let better = match (self.nan, self.last) {
                 _ if !ty.is_float() => better,
-                (Nan::First, true) => Expr::bin(BinOp::Or, better, is_nan(&v)),
+                (Nan::First, true) => or(better, is_nan(v.clone())),
                 (Nan::First, false) => {
                     let not = Expr::bin(not, v.clone(), best_so_far.clone());
                     Expr::un(UnOp::Not, not).and(is_number(&best_so_far))
                 }
-                (Nan::Last, true) => Expr::bin(BinOp::Or, better, is_nan(&best_so_far)),
-                (Nan::Last, false) => Expr::bin(BinOp::Or, better, is_nan(&best_so_far).and(is_number(&v))),
+                (Nan::Last, true) => or(better, is_nan(best_so_far)),
+                (Nan::Last, false) => or(better, is_nan(best_so_far).and(is_number(&v))),
             };
             let better = k.let_(better);
             k.set(pos, Expr::select(better.clone(), index(word, r[0]), Expr::acc(pos)));
@@ -135,6 +134,10 @@ impl Arg {
         });
         Expr::acc(pos)
     }
+}
+
+fn is_nan(e: Expr) -> Expr {
+    Expr::un(UnOp::IsNan, e)
 }
 
 /// A position as a number.
