@@ -1,7 +1,8 @@
 //! widen_integers: arithmetic of 8-bit and 16-bit integers in 32 bits, since vectors have lanes of 32 bits.
 //!
-//! Moves, selects and comparisons have the same result in any width. Operations that can
-//! wrap are computed in the short type and extended. Stores truncate: `store u8(x)`.
+//! Moves, selects and comparisons have the same result in any width. The results of operations that can
+//! wrap are reduced to the short type, `i32(u8(x + y))`, unless only their low bits are used, as by another
+//! such operation or a store: `store u8(x + y)`.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, Kernel, Module, Reg, Scalar, Stmt, UnOp, visit};
@@ -35,6 +36,13 @@ pub fn run(m: &mut Module) -> Result<()> {
             if let Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } = s {
                 found.push(*reg);
             }
+            if let Some(e) = s.expr() {
+                e.walk(&mut |e| {
+                    if let Expr::Let { reg, .. } = e {
+                        found.push(*reg);
+                    }
+                });
+            }
         });
         for r in found.into_iter().filter(|r| is_short(m.regs[*r].ty)).collect::<Vec<_>>() {
             let wide = m.reg(ElemType::I32);
@@ -46,6 +54,29 @@ pub fn run(m: &mut Module) -> Result<()> {
         m.kernels[k].body = body;
     }
     Ok(())
+}
+
+/// True if the low bits of a result depend on the low bits of the operands only.
+fn wraps_bits(op: BinOp) -> bool {
+    matches!(op, BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor)
+}
+
+/// True if the result for operands in the range of a short type is in it, too.
+fn keeps_range(op: BinOp, t: ElemType) -> bool {
+    match op {
+        BinOp::Min | BinOp::Max | BinOp::And | BinOp::Or | BinOp::Xor | BinOp::Rem | BinOp::Mod => true,
+        BinOp::Div => !t.is_signed_int(),
+        _ => false,
+    }
+}
+
+/// True if an operation on short integers may leave their range.
+fn wraps(e: &Expr) -> bool {
+    match e {
+        Expr::Bin(op, ..) => wraps_bits(*op) || matches!(op, BinOp::Shl | BinOp::Div),
+        Expr::Un(op, _) => matches!(op, UnOp::Neg | UnOp::BitNot | UnOp::Abs),
+        _ => false,
+    }
 }
 
 struct Widen<'a> {
@@ -74,7 +105,7 @@ impl Widen<'_> {
             Stmt::Store { buf, at, value } => {
                 let t = self.m.type_of(&value);
                 let value = if is_short(t) && !matches!(value, Expr::Load { .. } | Expr::Const(_)) {
-                    Expr::Cast(t, Box::new(self.wide(value)))
+                    Expr::Cast(t, Box::new(self.low_bits(value)))
                 } else {
                     self.expr(value)
                 };
@@ -104,7 +135,7 @@ impl Widen<'_> {
             Expr::Fma(x, y, z) => Expr::Fma(b(x), b(y), b(z)),
             Expr::Dot(g, x, y, z) => Expr::Dot(g, b(x), b(y), b(z)),
             Expr::Select(x, y, z) => Expr::Select(b(x), b(y), b(z)),
-            Expr::Let { reg, value, body } => Expr::Let { reg, value: b(value), body: b(body) },
+            Expr::Let { reg, value, body } => self.binding(reg, *value, b(body)),
             Expr::With { sym, value, extent, body } => {
                 Expr::With { sym, value: b(value), extent, body: b(body) }
             }
@@ -129,16 +160,43 @@ impl Widen<'_> {
             Expr::Horizontal { op, reg, at } if self.regs.contains_key(&reg) => {
                 Expr::Horizontal { op, reg: self.regs[&reg], at }
             }
-            Expr::Bin(op @ (BinOp::Min | BinOp::Max), x, y) => Expr::Bin(op, b(x), b(y)),
+            Expr::Bin(op, x, y) if keeps_range(op, self.m.type_of(&x)) => Expr::Bin(op, b(x), b(y)),
+            Expr::Un(UnOp::Sign, x) => Expr::Un(UnOp::Sign, b(x)),
             Expr::Select(c, x, y) => Expr::Select(Box::new(self.expr(*c)), b(x), b(y)),
             Expr::With { sym, value, extent, body } => {
                 Expr::With { sym, value: Box::new(self.expr(*value)), extent, body: b(body) }
             }
+            Expr::Let { reg, value, body } => self.binding(reg, *value, b(body)),
             Expr::Cast(t, x) if self.fits(&x, t) => {
                 Expr::cast(self.m.type_of(&x), ElemType::I32, self.expr(*x))
             }
             Expr::Cast(t, x) => Expr::Cast(ElemType::I32, Box::new(Expr::Cast(t, Box::new(self.expr(*x))))),
+            e if wraps(&e) => {
+                let t = self.m.type_of(&e);
+                Expr::Cast(ElemType::I32, Box::new(Expr::Cast(t, Box::new(self.low_bits(e)))))
+            }
             e => Expr::Cast(ElemType::I32, Box::new(self.expr(e))),
+        }
+    }
+    fn binding(&self, r: Reg, value: Expr, body: Box<Expr>) -> Expr {
+        let reg = *self.regs.get(&r).unwrap_or(&r);
+        Expr::Let { reg, value: Box::new(self.of_reg(r, value)), body }
+    }
+    /// An i32 with the low bits of a short expression; the others are arbitrary.
+    fn low_bits(&self, e: Expr) -> Expr {
+        let low = |e: Box<Expr>| Box::new(self.low_bits(*e));
+        match e {
+            Expr::Bin(BinOp::Shl, x, n) => {
+                // Counts are taken modulo the width of the short type.
+                let most = Scalar::int(ElemType::I32, self.m.type_of(&x).bits() as i64 - 1);
+                Expr::Bin(BinOp::Shl, low(x), Box::new(Expr::bin(BinOp::And, self.wide(*n), most.into())))
+            }
+            Expr::Bin(BinOp::Div, x, y) => Expr::bin(BinOp::Div, self.wide(*x), self.wide(*y)),
+            Expr::Bin(op, x, y) if wraps_bits(op) => Expr::Bin(op, low(x), low(y)),
+            Expr::Un(op @ (UnOp::Neg | UnOp::BitNot), x) => Expr::Un(op, low(x)),
+            Expr::Un(UnOp::Abs, x) => Expr::Un(UnOp::Abs, Box::new(self.wide(*x))),
+            Expr::Let { reg, value, body } => self.binding(reg, *value, low(body)),
+            e => self.wide(e),
         }
     }
     /// True if a value is in the range of a type: clamped to it, or a byte stored with 128 added.
