@@ -1,7 +1,7 @@
 //! Loads and stores of tiles. A load is shared by all of its readers until a store may have changed it.
 
 use super::access::Access;
-use super::expr::{bits_of, is_long};
+use super::expr::is_long;
 use super::{Fit, Misfit, NEAR, Place, Translate, Val, Waiting};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Un, Value, Width};
@@ -253,11 +253,10 @@ impl Translate<'_> {
         }
         let ty = self.m.bufs[buf].ty;
         if a.lane == Some(0) {
-            let word = matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32);
-            if self.lane.is_some() || !(word || is_long(ty) && self.b.is_long()) {
+            if self.lane.is_some() || is_long(ty) != self.b.is_long() {
                 return Err("a store of one element in lanes");
             }
-            self.b.store_scalar(mem, v.v, bits_of(ty));
+            self.store_one(ty, mem, v)?;
             self.stored(a.storage);
             return Ok(());
         }
@@ -285,6 +284,20 @@ impl Translate<'_> {
             }
         }
         self.stored(a.storage);
+        Ok(())
+    }
+    /// Stores the first lane.
+    fn store_one(&mut self, ty: ElemType, mem: Mem, v: Val) -> Fit<()> {
+        let (form, v) = match ty {
+            ElemType::F16 if self.b.has(Op::Un(Un::Half, Bits::B32)) => (Form::U16, self.b.un(Un::Half, v.v)),
+            ElemType::F16 => (Form::U16, self.float_to_half(v.v)),
+            ty => self.to_storage(ty, v)?,
+        };
+        match form {
+            Form::B32 | Form::B64 => self.b.store_scalar(mem, v, form.lane()),
+            _ if self.b.store_lanes(form, mem, v, 1, 0) => {}
+            _ => return Err("a store of one element at a distance beyond 32 bits"),
+        }
         Ok(())
     }
     /// True if an instruction stores active lanes contiguously.

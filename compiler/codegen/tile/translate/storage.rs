@@ -90,7 +90,7 @@ impl Translate<'_> {
         self.b.bin(Bin::Or, v, sign)
     }
     /// Rounds to the bits of an f16, ties to even; NaN stays NaN.
-    fn float_to_half(&mut self, x: Value) -> Value {
+    pub(super) fn float_to_half(&mut self, x: Value) -> Value {
         let (sign, top) = (self.b.un(Un::Shr(16), x), self.b.bits(0x8000));
         let (sign, rest) = (self.b.bin(Bin::And, sign, top), self.b.bits(0x7fff_ffff));
         let a = self.b.bin(Bin::And, x, rest);
