@@ -13,7 +13,7 @@
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
-use crate::sym::Dim;
+use crate::sym::{Dim, SymTable};
 use crate::tensor::ElemType;
 
 /// The interpolation.
@@ -84,6 +84,9 @@ impl Operator for GridSample {
                 .help("use mode \"nearest\", or cast the input to a floating-point type")
                 .fail();
         }
+        for d in x.dims[2..].iter().filter(|d| d.as_const().is_none()) {
+            cx.syms.require_at_most(*d, Dim::constant(MOST));
+        }
         let dims: Vec<Dim> = x.dims[..2].iter().chain(&grid.dims[1..x.rank() - 1]).copied().collect();
         cx.set(0, x.elem, dims);
         Ok(())
@@ -102,8 +105,7 @@ impl Operator for GridSample {
                 (from, to) => Expr::cast(from, to, v),
             }
         };
-        let short =
-            gty == ElemType::F32 && dims[2..].iter().all(|d| d.as_const().is_some_and(|d| d <= SHORT));
+        let short = gty == ElemType::F32 && dims[2..].iter().all(|d| is_short(&cx.m.syms, *d));
         if short && dims[1].as_const() != Some(1) && own != ElemType::F64 {
             // Indices and weights of the taps are the same in all channels.
             let taps = self.sampling.tables(cx, grid, &dims);
@@ -185,8 +187,8 @@ impl Sampling {
                             _ => p,
                         };
                         let p = k.let_(p);
-                        let (zero, last) = (Expr::num(ty, 0.0), number(size - 1, ty));
-                        let near = index(p.clone(), size, ty);
+                        let (zero, last) = (Expr::num(ty, 0.0), last_of(size, ty));
+                        let near = index(k, p.clone(), size, ty);
                         let inside = Expr::bin(BinOp::Ge, p.clone(), zero).and(Expr::bin(BinOp::Le, p, last));
                         let i = if self.padding == Padding::Zeros {
                             Expr::select(inside, near, Expr::int(ElemType::I32, -1))
@@ -325,11 +327,8 @@ impl Reader<'_> {
         };
         k.shared(p, |k, p| {
             let zero = Expr::num(ty, 0.0);
-            let last = match size.as_const() {
-                Some(_) => number(size - 1, ty),
-                None => number(size, ty) - Expr::num(ty, 1.0),
-            };
-            let i = index(p.clone(), size, ty);
+            let last = last_of(size, ty);
+            let i = index(k, p.clone(), size, ty);
             let v = k.with_index(i, size, |k, i| {
                 at.push(i);
                 let v = self.axis(k, at, rest);
@@ -409,27 +408,45 @@ struct Tap {
 
 /// Converts a position to an index clamped to the dimension. Float lanes are converted to integers of their
 /// size.
-fn index(p: Expr, size: Dim, ty: ElemType) -> Expr {
-    let clamped = |last: Expr| p.max(Expr::num(ty, 0.0)).min(last);
-    match size.as_const() {
-        Some(n) if n <= SHORT && ty == ElemType::F32 => {
-            Expr::cast(ty, ElemType::I32, clamped(Expr::num(ty, (n - 1) as f64)))
-                .max(Expr::int(ElemType::I32, 0))
-                .min(Expr::int(ElemType::I32, n - 1))
-        }
-        _ => Expr::cast(ty, ElemType::I64, clamped(number(size, ty) - Expr::num(ty, 1.0)))
+fn index(k: &KernelBuilder, p: Expr, size: Dim, ty: ElemType) -> Expr {
+    let clamped = p.max(Expr::num(ty, 0.0)).min(last_of(size, ty));
+    if ty != ElemType::F32 || !is_short(&k.m.syms, size) {
+        return Expr::cast(ty, ElemType::I64, clamped)
             .max(Expr::int(ElemType::I64, 0))
-            .min(Expr::index(size - 1)),
+            .min(Expr::index(size - 1));
     }
+    let last = match size.as_const() {
+        Some(n) => Expr::int(ElemType::I32, n - 1),
+        None => Expr::cast(ElemType::I64, ElemType::I32, Expr::index(size - 1)),
+    };
+    Expr::cast(ty, ElemType::I32, clamped).max(Expr::int(ElemType::I32, 0)).min(last)
 }
 
-/// Largest size whose positions are computed in f32 with certainty.
+/// Largest known size whose positions are computed in f32 with certainty.
 const SHORT: i64 = 1 << 16;
+/// Largest size that run time may give: distances in bytes fit in 32 bits.
+const MOST: i64 = 1 << 28;
+
+/// True if the indices of a dimension have 32 bits.
+fn is_short(syms: &SymTable, size: Dim) -> bool {
+    match size.as_const() {
+        Some(n) => n <= SHORT,
+        None => syms.range(size).hi.is_some_and(|n| n <= MOST),
+    }
+}
 
 /// A size as a float.
 fn number(d: Dim, ty: ElemType) -> Expr {
     match d.as_const() {
         Some(d) => Expr::num(ty, d as f64),
         None => Expr::cast(ElemType::I64, ty, Expr::index(d)),
+    }
+}
+
+/// The last position as a float.
+fn last_of(size: Dim, ty: ElemType) -> Expr {
+    match size.as_const() {
+        Some(_) => number(size - 1, ty),
+        None => number(size, ty) - Expr::num(ty, 1.0),
     }
 }

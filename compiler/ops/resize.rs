@@ -34,8 +34,10 @@ use std::ops::Range;
 const CHANNELS: i64 = 8;
 /// The same where several elements are added up.
 const SUMMED: i64 = 64;
-/// Most taps that one expression adds up.
+/// Most taps of all axes that one expression adds up.
 const UNROLLED: i64 = 8;
+/// The same where each axis has an expression of its own.
+const ALONG_AXIS: i64 = 24;
 
 /// `nearest_mode`.
 const ROUNDINGS: [(&str, Nearest); 4] = [
@@ -172,6 +174,12 @@ impl Operator for Resize {
         } else if let Scales::Input(i) = self.scales {
             asked.push((i, axes.len(), scales.is_some(), "scales"));
         }
+        if sizes {
+            // Sources may be computed at run time.
+            for d in axes.iter().map(|a| x.dims[*a]).filter(|d| d.as_const().is_none()) {
+                cx.syms.require_at_most(d, Dim::constant(plan::MOST));
+            }
+        }
         let mut late = false;
         for (i, n, known, what) in asked {
             if !cx.has(i) {
@@ -242,19 +250,25 @@ impl Operator for Resize {
             .map(|p| p.taps.as_const())
             .try_fold(1i64, |n, t| n.checked_mul(t?))
             .is_some_and(|n| n <= UNROLLED);
-        // If sources are known only at run time, lanes gather their elements. There are fewest of them before
-        // rows are multiplied, unless all channels of a pixel are contiguous. Axis by axis, a sum of taps
-        // also takes fewer multiplications, but what is between the axes is stored and read again. Where it
-        // is in any case, the order is the same if no axis shrinks.
+        // If sources are known only at run time, lanes gather their elements, unless all channels of a pixel
+        // are contiguous. There are fewest of them before the number of rows grows, or after it shrank: an
+        // image of any size that gets a known one is taken for one that is reduced to the size of a network,
+        // any other for one that grows. Axis by axis, a sum of taps also takes fewer multiplications, but
+        // what is between the axes is stored and read again.
         let sums = plans.iter().any(|p| p.weights.is_some());
         let most = if sums { SUMMED } else { CHANNELS };
         let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < most);
-        let grows = |p: &Plan| cx.m.syms.le(from[p.axis], to[p.axis]) == Answer::Yes;
-        let pays = if whole { few } else { plans.iter().all(grows) };
-        let groups: Vec<Vec<Plan>> = match plans.last() {
-            Some(rows) if rows.is_computed() && pays => plans.into_iter().rev().map(|p| vec![p]).collect(),
-            Some(_) if !whole => plans.into_iter().map(|p| vec![p]).collect(),
-            _ => vec![plans],
+        let grows = |p: &Plan| match cx.m.syms.le(from[p.axis], to[p.axis]) {
+            Answer::Unknown => to[p.axis].as_const().is_none(),
+            known => known == Answer::Yes,
+        };
+        let grow = plans.iter().all(grows);
+        let computed = plans.last().is_some_and(Plan::is_computed);
+        let groups: Vec<Vec<Plan>> = match (computed, whole) {
+            (true, true) if !few => vec![plans],
+            (true, _) if grow => plans.into_iter().rev().map(|p| vec![p]).collect(),
+            (true, _) | (_, false) => plans.into_iter().map(|p| vec![p]).collect(),
+            (false, true) => vec![plans],
         };
         let outside: Vec<(usize, Buf)> =
             groups.iter().flatten().filter_map(|p| Some((p.axis, p.outside?))).collect();
@@ -268,7 +282,7 @@ impl Operator for Resize {
                 if last { self.finish(k, at, v, &outside, ty, elem.compute()) } else { v }
             };
             match &plans[..] {
-                [p] if p.taps.as_const().is_none_or(|t| t > UNROLLED) => long(cx, src, dst, p, ty, finish),
+                [p] if p.taps.as_const().is_none_or(|t| t > ALONG_AXIS) => long(cx, src, dst, p, ty, finish),
                 _ => {
                     cx.map(dst, |k, at| {
                         let v = sum(k, src, ty, &plans, at, &mut at.to_vec());

@@ -8,6 +8,7 @@ import numpy as np
 
 from hunt_builder import B, D, F, H, I32, I64, U8, Builder, Size, TooLarge, image, number
 from hunt_language import decoder, low_bits
+from hunt_operators import operators, sampling
 from hunt_types import other_floats, quantized
 
 
@@ -436,7 +437,8 @@ def integers(b):
 
 
 FAMILIES = {f.__name__: f for f in (conv2d, conv1d, conv3d, depthwise, convnext, mobile, residual, conv_transpose, resize, pool, attention, feed_forward,
-                                    matmul, rows, moves, scatters, sorts, recurrent, elementwise, integers, quantized, other_floats, low_bits, decoder)}
+                                    matmul, rows, moves, scatters, sorts, recurrent, elementwise, integers, quantized, other_floats, low_bits, decoder,
+                                    operators, sampling)}
 
 
 def draw(family, seed, index):

@@ -2,7 +2,7 @@
 //! kernels.
 
 use super::coords::{self, Filter, Rule, Sizes, Transform};
-use super::{Aspect, Resize};
+use super::{Aspect, Resize, ALONG_AXIS};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt, UnOp};
 use crate::ops::LowerCx;
@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// The longest axis with a table computed at compile time.
 const TABLE: i64 = 1 << 16;
+
+/// The longest axis whose sources are computed at run time: distances in bytes fit in 32 bits.
+pub const MOST: i64 = 1 << 28;
 
 /// The plan of one axis.
 pub struct Plan {
@@ -41,7 +44,7 @@ impl Plan {
 enum First {
     /// The first one: floor((a * o + b) / c)
     Line(i64, i64, i64),
-    /// The first one, in a constant vector of integers.
+    /// The first one, in a constant vector of integers of 32 or 64 bits.
     Table(Buf),
     /// All of them, clamped to the input: 32-bit integers of shape [taps, size].
     Computed(Buf),
@@ -239,9 +242,10 @@ impl Resize {
                     _ => coords::line(&t.first),
                 };
                 let known = out.as_const() == Some(rows);
-                if let Some(first) = line.map(|(a, b, c)| First::Line(a, b, c)).or_else(|| {
-                    known.then(|| First::Table(constant(cx, "sources", ConstData::from_i64s(&t.first))))
-                }) {
+                if let Some(first) = line
+                    .map(|(a, b, c)| First::Line(a, b, c))
+                    .or_else(|| known.then(|| First::Table(self.table(cx, &t.first, n, taps))))
+                {
                     let weights = (!nearest).then(|| {
                         let w = t.weights[..(rows * taps) as usize].iter();
                         let c = match weight_type(cx) {
@@ -281,6 +285,15 @@ impl Resize {
         self.plan_at_run_time(cx, task)
     }
 
+    /// The first sources of all elements. Where a loop counts the sources, vectors of elements have as many
+    /// lanes as vectors of positions.
+    fn table(&self, cx: &mut LowerCx, first: &[i64], n: Dim, taps: i64) -> Buf {
+        let short = taps > ALONG_AXIS && n.as_const().is_some_and(|n| n <= MOST);
+        let words = first.iter().flat_map(|i| (*i as i32).to_le_bytes()).collect::<Vec<_>>();
+        let c = short.then(|| ConstData::new(ElemType::I32, vec![first.len() as i64], words)).flatten();
+        constant(cx, "sources", c.unwrap_or_else(|| ConstData::from_i64s(first)))
+    }
+
     /// Emits small kernels that compute coordinates, sources and weights.
     fn plan_at_run_time(&self, cx: &mut LowerCx, task: Task) -> Plan {
         let (axis, n, out, transform, scale) =
@@ -314,8 +327,8 @@ impl Resize {
             });
         });
         // Vectors of elements have as many lanes as vectors of their sources.
-        let near = Expr::cmp_index(BinOp::Le, n, i64::from(i32::MAX));
-        if cx.m.syms.range(n).hi.is_none_or(|n| n > i64::from(i32::MAX)) {
+        let near = Expr::cmp_index(BinOp::Le, n, MOST);
+        if cx.m.syms.range(n).hi.is_none_or(|n| n > MOST) {
             cx.m.driver.push(Stmt::Check { cond: near, status: Status::Dim });
         }
         let sources = cx.temp("sources", ElemType::I32, vec![taps, out]);
@@ -422,8 +435,9 @@ pub fn source(
             body(k, i)
         }
         First::Table(b) => {
-            let i = k.load(b, &[o]) + Expr::index(t);
-            let i = i.max(Expr::int(ElemType::I64, 0)).min(Expr::index(n - 1));
+            let ty = k.m.bufs[b].ty;
+            let number = |d: Dim| Expr::cast(ElemType::I64, ty, Expr::index(d));
+            let i = (k.load(b, &[o]) + number(t)).max(Expr::int(ty, 0)).min(number(n - 1));
             k.with_index(i, n, body)
         }
         First::Computed(b) => {

@@ -154,11 +154,21 @@ impl Translate<'_> {
             return Err("a distance beyond 32 bits");
         }
         let index = self.index_of(a, lane)?;
+        match self.gathered_near(a, form, (index, mem))? {
+            Some(v) => Ok(v),
+            None => {
+                let total = self.elements(a.storage) * i64::from(form.bytes());
+                if form.bytes() < 4 && !self.m.syms.is_nonneg(total - 4) {
+                    return Err("a gather from what may be shorter than a word");
+                }
+                self.far_gather(a, form, (index, mem))
+            }
+        }
+    }
+    /// The elements at any distance, of a buffer with at least four bytes.
+    pub(super) fn far_gather(&mut self, a: &Access, form: Form, (index, mem): (Value, Mem)) -> Fit<Value> {
         if form.bytes() < 4 {
             return self.short_gather(a, form, index, mem);
-        }
-        if let Some(v) = self.gathered_near(a, form, (index, mem))? {
-            return Ok(v);
         }
         Ok(self.b.gather(form, index, mem, self.mask))
     }
@@ -168,19 +178,29 @@ impl Translate<'_> {
         let mut base = self.b.address(mem);
         for (s, c) in &a.bound {
             let Some(first) = self.bound.get(s).and_then(|b| b.first) else { return Err(NO_INDEX) };
-            let step = c.as_const().and_then(|c| c.checked_mul(size)).and_then(|c| i32::try_from(c).ok());
-            let Some(step) = step else { return Err(NO_STRIDE) };
-            let step = self.b.mul_imm(first, step);
-            base = self.b.add(base, step);
+            let apart = match self.count(*c * size)? {
+                Count::Fixed(step) => match i32::try_from(step) {
+                    Ok(step) => self.b.mul_imm(first, step),
+                    Err(_) => return Err("a stride beyond 32 bits"),
+                },
+                Count::Run(step) => self.b.mul(first, step),
+            };
+            base = self.b.add(base, apart);
         }
         self.load_at(a, form, Mem::at(base, 0))
     }
     /// True if positions in the buffer fit into the lanes of an index. If only lanes have a stride, it is
-    /// constant. An index alone is below its bound, which is limited to 32 bits.
+    /// constant. An index alone is below its bound, which is limited to 32 bits. Short elements are at
+    /// distances in bytes.
     fn fits_index(&self, a: &Access, form: Form, lane: i64) -> bool {
+        let bytes =
+            |s: &Sym| self.m.syms.range(Dim::sym(*s)).hi.map(|n| n.saturating_mul(form.bytes().into()));
         let near = match &a.bound[..] {
             [] => i32::try_from(lane.saturating_mul(16)).is_ok(),
-            [(_, step)] => form.bytes() >= 4 && lane == 0 && step.as_const() == Some(1),
+            [(s, step)] => {
+                let short = form.bytes() >= 4 || bytes(s).is_some_and(|n| i32::try_from(n).is_ok());
+                short && lane == 0 && step.as_const() == Some(1)
+            }
             _ => false,
         };
         let most = || self.m.syms.range(self.m.bufs[a.storage].count()).hi;
@@ -213,14 +233,10 @@ impl Translate<'_> {
         index.ok_or(NO_INDEX)
     }
     /// Elements of 8 and 16 bits. Each lane loads four bytes: those beginning at its element, or the last
-    /// four of the buffer if these begin earlier. Nothing is read after the end of a buffer, nor before the
-    /// beginning of one with at least four bytes.
+    /// four of the buffer if these begin earlier. Nothing is read outside a buffer with at least four bytes.
     fn short_gather(&mut self, a: &Access, form: Form, index: Value, mem: Mem) -> Fit<Value> {
         let total = self.elements(a.storage);
         let size = self.m.bufs[a.storage].ty.bytes().ok_or("elements smaller than a byte")?;
-        if !self.m.syms.is_nonneg(total * i64::from(size) - 4) {
-            return Err("a gather from what may be shorter than a word");
-        }
         let end = self.arg(Arg::Pointer { buf: a.storage, linear: total, size })?;
         let base = self.b.address(mem);
         // Distance in bytes from the base of the lanes to the last word.
