@@ -87,6 +87,10 @@ impl Operator for GridSample {
         for d in x.dims[2..].iter().filter(|d| d.as_const().is_none()) {
             cx.syms.require_at_most(*d, Dim::constant(MOST));
         }
+        let plane = x.dims[2..].iter().fold(Dim::constant(1), |a, b| a * *b);
+        if plane.as_const().is_none() {
+            cx.syms.require_at_most(plane, Dim::constant(MOST));
+        }
         let dims: Vec<Dim> = x.dims[..2].iter().chain(&grid.dims[1..x.rank() - 1]).copied().collect();
         cx.set(0, x.elem, dims);
         Ok(())
@@ -424,7 +428,8 @@ fn index(k: &KernelBuilder, p: Expr, size: Dim, ty: ElemType) -> Expr {
 
 /// Largest known size whose positions are computed in f32 with certainty.
 const SHORT: i64 = 1 << 16;
-/// Largest size that run time may give: distances in bytes fit in 32 bits.
+/// Most elements of an image, and of its dimensions, that run time may give: distances in bytes fit in 32
+/// bits.
 const MOST: i64 = 1 << 28;
 
 /// True if the indices of a dimension have 32 bits.

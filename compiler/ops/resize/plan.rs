@@ -2,7 +2,7 @@
 //! kernels.
 
 use super::coords::{self, Filter, Rule, Sizes, Transform};
-use super::{Aspect, Resize, ALONG_AXIS};
+use super::{ALONG_AXIS, Aspect, Resize};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt, UnOp};
 use crate::ops::LowerCx;

@@ -9,7 +9,7 @@ use super::{Arg, Fit, Translate, Val};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Un, Value};
 use crate::nest::{BinOp, Expr, Reg};
-use crate::sym::{Dim, Sym};
+use crate::sym::{Answer, Dim, Sym};
 use crate::tensor::ElemType;
 
 /// An index loaded from memory.
@@ -17,6 +17,8 @@ use crate::tensor::ElemType;
 pub(super) struct Bound {
     /// Its value in lanes.
     pub(super) value: Value,
+    /// Its bound.
+    extent: Dim,
     /// Its value as an integer, if it is uniform.
     first: Option<Value>,
     /// Whether lanes may read close to each other.
@@ -73,7 +75,7 @@ impl Translate<'_> {
         if let Some(near) = &mut near {
             near.mask = self.mask;
         }
-        self.bound.insert(sym, Bound { value, first, near });
+        self.bound.insert(sym, Bound { value, extent: raw, first, near });
         let r = self.value(body);
         self.mask = outer;
         self.loaded = before;
@@ -157,13 +159,49 @@ impl Translate<'_> {
         match self.gathered_near(a, form, (index, mem))? {
             Some(v) => Ok(v),
             None => {
-                let total = self.elements(a.storage) * i64::from(form.bytes());
-                if form.bytes() < 4 && !self.m.syms.is_nonneg(total - 4) {
-                    return Err("a gather from what may be shorter than a word");
+                let bytes = self.elements(a.storage) * i64::from(form.bytes());
+                if form.bytes() < 4 && !self.m.syms.is_nonneg(bytes - 4) {
+                    return self.gather_of_any_length(a, form, (index, mem), bytes);
                 }
                 self.far_gather(a, form, (index, mem))
             }
         }
+    }
+    /// The elements of a buffer that may have fewer than four bytes.
+    fn gather_of_any_length(
+        &mut self,
+        a: &Access,
+        form: Form,
+        (index, mem): (Value, Mem),
+        bytes: Dim,
+    ) -> Fit<Value> {
+        if self.b.is_long() || !self.b.has(Op::Broadcast(form)) {
+            return Err("a gather from what may be shorter than a word");
+        }
+        let Count::Run(bytes) = self.count(bytes)? else { return self.far_gather(a, form, (index, mem)) };
+        let (enough, none) = (self.b.add_imm(bytes, -3), self.b.bits(0));
+        let opened = self.b.open_if_positive(enough);
+        let v = self.far_gather(a, form, (index, mem))?;
+        let v = self.b.close_if(opened, &[none], &[v]).first().copied().unwrap_or(v);
+        // One to three bytes.
+        let minus = self.b.mul_imm(bytes, -1);
+        let lacking = self.b.add_imm(minus, 4);
+        let few = self.b.lesser(bytes, lacking);
+        let opened = self.b.open_if_positive(few);
+        let size = form.bytes() as i32;
+        let base = self.b.address(mem);
+        let room = self.bytes_behind(a, base)?;
+        let last = self.b.add_imm(room, -i64::from(size));
+        let mut all = self.b.broadcast(form, Mem::at(base, 0));
+        for i in 1..3 / size {
+            let (at, place) = (self.b.int((i * size).into()), self.b.bits(i as u32));
+            let at = self.b.lesser(at, last);
+            let at = self.b.add(base, at);
+            let one = self.b.broadcast(form, Mem::at(at, 0));
+            let here = self.b.icmp(Pred::Eq, index, place, Bits::B32);
+            all = self.b.select(here, one, all, Bits::B32);
+        }
+        Ok(self.b.close_if(opened, &[v], &[all]).first().copied().unwrap_or(all))
     }
     /// The elements at any distance, of a buffer with at least four bytes.
     pub(super) fn far_gather(&mut self, a: &Access, form: Form, (index, mem): (Value, Mem)) -> Fit<Value> {
@@ -189,23 +227,31 @@ impl Translate<'_> {
         }
         self.load_at(a, form, Mem::at(base, 0))
     }
-    /// True if positions in the buffer fit into the lanes of an index. If only lanes have a stride, it is
-    /// constant. An index alone is below its bound, which is limited to 32 bits. Short elements are at
-    /// distances in bytes.
+    /// True if positions fit into the lanes of an index; those of short elements are in bytes. If only lanes
+    /// have a stride, it is constant. An index alone is below its bound, which is limited to 32 bits.
     fn fits_index(&self, a: &Access, form: Form, lane: i64) -> bool {
-        let bytes =
-            |s: &Sym| self.m.syms.range(Dim::sym(*s)).hi.map(|n| n.saturating_mul(form.bytes().into()));
+        let short = form.bytes() < 4;
         let near = match &a.bound[..] {
             [] => i32::try_from(lane.saturating_mul(16)).is_ok(),
-            [(s, step)] => {
-                let short = form.bytes() >= 4 || bytes(s).is_some_and(|n| i32::try_from(n).is_ok());
-                short && lane == 0 && step.as_const() == Some(1)
-            }
+            [(_, step)] if !short && lane == 0 => step.as_const() == Some(1),
             _ => false,
         };
         let most = || self.m.syms.range(self.m.bufs[a.storage].count()).hi;
-        let short = |n: i64| i32::try_from(n.saturating_mul(2)).is_ok();
-        near || self.b.index_bits() != Bits::B32 || most().is_some_and(short)
+        let fits = |n: i64| i32::try_from(n.saturating_mul(2)).is_ok();
+        near || self.b.index_bits() != Bits::B32
+            || most().is_some_and(fits)
+            || self.is_near_base(a, form, lane)
+    }
+    /// True if the farthest position of an access from its base is proven to fit.
+    fn is_near_base(&self, a: &Access, form: Form, lane: i64) -> bool {
+        let mut far = Dim::constant(lane.max(0).saturating_mul(self.b.lanes().into()));
+        for (s, step) in &a.bound {
+            let Some(b) = self.bound.get(s).filter(|_| self.m.syms.is_nonneg(*step)) else { return false };
+            far = far + (b.extent - 1) * *step;
+        }
+        let bytes = if form.bytes() < 4 { i64::from(form.bytes()) } else { 1 };
+        let most = self.m.syms.le(far * bytes, Dim::constant(i32::MAX.into()));
+        lane >= 0 && most == Answer::Yes
     }
     /// The sum of the loaded indices of an access and of the numbers of lanes, each times its stride.
     fn index_of(&mut self, a: &Access, lane: i64) -> Fit<Value> {
@@ -221,7 +267,11 @@ impl Translate<'_> {
             let Some(b) = self.bound.get(s).copied() else { return Err(NO_INDEX) };
             let step = match self.count(*c)? {
                 Count::Fixed(c) => self.index_number(c),
-                Count::Run(_) if self.b.index_bits() == Bits::B32 => return Err(NO_STRIDE),
+                // Positions fit, so that this changes no stride of a row that exists.
+                Count::Run(v) if self.b.index_bits() == Bits::B32 => {
+                    let v = self.b.limited(v, 0, i32::MAX.into());
+                    self.b.splat(v)
+                }
                 Count::Run(v) => self.b.splat(v),
             };
             add(self, b.value, step, c.as_const() == Some(1));
@@ -232,16 +282,19 @@ impl Translate<'_> {
         }
         index.ok_or(NO_INDEX)
     }
+    /// The number of bytes from an address to the end of a buffer.
+    fn bytes_behind(&mut self, a: &Access, base: Value) -> Fit<Value> {
+        let size = self.m.bufs[a.storage].ty.bytes().ok_or("elements smaller than a byte")?;
+        let end = self.arg(Arg::Pointer { buf: a.storage, linear: self.elements(a.storage), size })?;
+        let minus = self.b.mul_imm(base, -1);
+        Ok(self.b.add(self.params[end], minus))
+    }
     /// Elements of 8 and 16 bits. Each lane loads four bytes: those beginning at its element, or the last
     /// four of the buffer if these begin earlier. Nothing is read outside a buffer with at least four bytes.
     fn short_gather(&mut self, a: &Access, form: Form, index: Value, mem: Mem) -> Fit<Value> {
-        let total = self.elements(a.storage);
-        let size = self.m.bufs[a.storage].ty.bytes().ok_or("elements smaller than a byte")?;
-        let end = self.arg(Arg::Pointer { buf: a.storage, linear: total, size })?;
         let base = self.b.address(mem);
         // Distance in bytes from the base of the lanes to the last word.
-        let minus = self.b.mul_imm(base, -1);
-        let room = self.b.add(self.params[end], minus);
+        let room = self.bytes_behind(a, base)?;
         let room = self.b.add_imm(room, -4);
         let long = self.b.is_long();
         let room = if long { room } else { self.b.limited(room, i32::MIN.into(), i32::MAX.into()) };

@@ -378,7 +378,7 @@ fn sampled<'a>(m: &Module, body: &'a Body) -> Option<&'a Sampled> {
     ((3..=5).contains(&from.dims.len())
         && matches!(from.place, Place::Input(_) | Place::Temp)
         && m.storage(s.stored) != s.image
-        && from.dims[1].as_const().is_some_and(|c| c >= LEAST)
+        && from.dims[1].as_const().is_some_and(|c| c > FEW)
         && (is_image(m, s) || s.runs && to.layout == Layout::RowMajor))
         .then_some(s)
 }

@@ -11,6 +11,7 @@ use super::rows_abreast::{self, Indices, Rows, RowsInside};
 use super::{Vectors, fused, indexed};
 use crate::nest::form::{Stored, stored};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Optimize, Stmt, visit};
+use crate::passes::nest::analysis::lanes64;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, in_one, loop_like, parallel};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::clamps::Inside;
@@ -444,7 +445,12 @@ impl Interleaved {
             Expr::Index(d) if all.as_const().is_none() && *d == Dim::sym(var) && inner <= VECTORS => {
                 linear.push(m.syms.simplify(put(*d)));
             }
-            Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !moves(d),
+            Expr::With { value, extent, .. } => {
+                // An index that lanes share stays one.
+                let shared = lanes64::depends(value, outer) && !lanes64::depends(value, var);
+                fits &= !shared && !moves(extent);
+            }
+            Expr::Index(d) => fits &= !moves(d),
             _ => {}
         });
         if !fits || !self.has_loads(m, &linear, (v, all), vectors) {
