@@ -10,6 +10,8 @@
 //! Mod of floats requires `fmod = 1` before 28. BitShift 28 accepts signed types. The slope of PRelu before 7
 //! holds one value, or one per channel.
 
+mod power;
+
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, patterns};
@@ -141,6 +143,12 @@ impl Operator for Binary {
         let types: Vec<ElemType> = inputs.iter().map(|b| cx.elem(*b).compute()).collect();
         let ty = types[0];
         let fun = self.fun;
+        // A single number is loaded as a constant.
+        let one = cx.constant(1).is_some_and(|c| c.count() == 1);
+        if fun == Fun::Plain(BinOp::Pow) && types.iter().all(|t| t.is_int()) && !one {
+            power::elementwise(cx, inputs[0], inputs[1]);
+            return Ok(());
+        }
         cx.map(out, |k, at| {
             let mut v: Vec<Expr> = inputs.iter().map(|b| k.load_broadcast(*b, at)).collect();
             match fun {
@@ -208,7 +216,8 @@ fn float_mod(k: &mut KernelBuilder, ty: ElemType, a: Expr, b: Expr) -> Expr {
     })
 }
 
-/// The exponent may have another type. The power is computed in the base's type, or in f64 for integer bases.
+/// The exponent may have another type. The power is computed in the base's type, or in f64 if only the
+/// exponent is a float.
 fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> Expr {
     if let (Expr::Const(c), true) = (&y, tx.is_float()) {
         match c.to_f64() {
@@ -241,8 +250,8 @@ fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> E
         }
     }
     match (tx.is_float(), ty.is_float()) {
-        (true, _) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
-        (false, false) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
+        (false, false) if let Expr::Const(n) = y => power::constant(k, tx, x, n),
+        (true, _) | (false, false) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
         (false, true) => Expr::cast(
             ElemType::F64,
             tx,
