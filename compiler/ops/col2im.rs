@@ -6,7 +6,7 @@
 use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -86,7 +86,8 @@ impl Operator for Col2Im {
             Dim::constant(0),
             "the second dimension is not a multiple of the block's size",
         );
-        let blocks = Dim::product((0..n).map(|i| self.blocks(i, n, image[i], block[i])));
+        let counts = self.counts(cx, &image, &block)?;
+        let blocks = Dim::product(counts);
         cx.require_eq(x.dims[2], blocks, "the third dimension is not the number of blocks");
         for d in &image {
             cx.syms.require_at_most(Dim::constant(0), *d);
@@ -121,6 +122,10 @@ impl Operator for Col2Im {
                 runtime::check_total(k, &all, dims[1]);
                 std::iter::once(channels).chain(image).collect()
             });
+        }
+        if let (true, Some(sizes)) = (known, &sizes) {
+            self.sum_taps(cx, sizes);
+            return Ok(());
         }
         cx.kernel(|k| {
             let block: Vec<Expr> = match &sizes {
@@ -178,6 +183,18 @@ impl Col2Im {
     fn pads(&self, i: usize) -> i64 {
         self.pads.as_ref().map_or(0, |v| v[i])
     }
+    /// Numbers of blocks, which must not be negative.
+    fn counts(&self, cx: &mut InferCx, image: &[Dim], block: &[i64]) -> Result<Vec<Dim>> {
+        let n = block.len();
+        let counts: Vec<Dim> = (0..n).map(|i| self.blocks(i, n, image[i], block[i])).collect();
+        cx.require(
+            counts.iter().all(|c| c.as_const().is_none_or(|c| c >= 0)),
+            codes::OP_SHAPE,
+            "the block is larger than the padded image",
+        )?;
+        counts.iter().for_each(|c| cx.syms.require_at_most(Dim::constant(0), *c));
+        Ok(counts)
+    }
     /// Number of blocks along dimension `i` of `n`.
     fn blocks(&self, i: usize, n: usize, image: Dim, block: i64) -> Dim {
         (image + self.pads(i) + self.pads(n + i) - self.dilation(i) * (block - 1) - 1)
@@ -215,4 +232,123 @@ impl Col2Im {
         let ty = k.m.type_of(&v);
         Expr::select(inside, v, Expr::num(ty, 0.0))
     }
+}
+
+/// The blocks that cover elements of the image, along one dimension.
+///
+/// With a stride, element `o` is element `phase` of stride `q`, and only every stride-th element of a block
+/// can be there. Strides begin at the first block.
+struct Covering {
+    /// Number of steps, each for at most one block.
+    steps: i64,
+    /// Size of a block.
+    taps: i64,
+    stride: i64,
+    dilation: i64,
+    before: i64,
+    /// Number of blocks.
+    blocks: Dim,
+    /// Elements of a stride: 1 if elements are visited one by one.
+    phases: i64,
+    /// Strides, or elements.
+    size: Dim,
+}
+
+impl Covering {
+    /// The element in the block and the block of step `j`, and the condition under which they exist.
+    fn step(&self, k: &KernelBuilder, (phase, q, j): (Dim, Dim, Dim)) -> (Dim, Dim, Option<Expr>) {
+        let mut all = vec![];
+        let (tap, block) = if self.phases > 1 {
+            let tap = phase + j * self.stride;
+            if self.steps * self.stride > self.taps {
+                all.push(Expr::cmp_index(BinOp::Lt, tap, self.taps));
+            }
+            (tap, q - j)
+        } else {
+            let from = q + self.before - j * self.dilation;
+            if self.stride > 1 {
+                all.push(Expr::cmp_index(BinOp::Eq, from.modulo(self.stride), 0));
+            }
+            (j, from.floor_div(self.stride))
+        };
+        if !k.m.syms.is_nonneg(block) {
+            all.push(Expr::cmp_index(BinOp::Ge, block, 0));
+        }
+        if !k.m.syms.is_nonneg(self.blocks - 1 - block) {
+            all.push(Expr::cmp_index(BinOp::Lt, block, self.blocks));
+        }
+        (tap, block, all.into_iter().reduce(Expr::and))
+    }
+    /// Phase and stride of an element of the image.
+    fn place(&self, o: Dim) -> (Dim, Dim) {
+        match self.phases {
+            1 => (Dim::constant(0), o),
+            s => ((o + self.before).modulo(s), (o + self.before).floor_div(s)),
+        }
+    }
+}
+
+impl Col2Im {
+    /// Adds up the elements of the blocks at each element of the image, for blocks of known size. The phases
+    /// of strides are computed one after the other, so that vectors run along blocks, and then interleaved.
+    fn sum_taps(&self, cx: &mut LowerCx, block: &[i64]) {
+        let y = cx.output(0);
+        let out = cx.dims(y);
+        let n = block.len();
+        let axes: Vec<Covering> = (0..n).map(|i| self.along(i, n, out[2 + i], block[i])).collect();
+        if axes.iter().all(|a| a.phases == 1) {
+            return sums(cx, &axes, y);
+        }
+        let phases = axes.iter().map(|a| Dim::constant(a.phases));
+        let shape: Vec<Dim> =
+            out[..2].iter().copied().chain(phases).chain(axes.iter().map(|a| a.size)).collect();
+        let apart = cx.temp("phases", cx.elem(y).compute(), shape);
+        sums(cx, &axes, apart);
+        cx.map(y, |k, at| {
+            let (phases, strides): (Vec<Dim>, Vec<Dim>) =
+                axes.iter().zip(&at[2..]).map(|(a, o)| a.place(*o)).unzip();
+            k.load(apart, &[&at[..2], &phases, &strides].concat())
+        });
+    }
+    fn along(&self, i: usize, n: usize, image: Dim, taps: i64) -> Covering {
+        let (stride, dilation, before) = (self.stride(i), self.dilation(i), self.pads(i));
+        let blocks = self.blocks(i, n, image, taps);
+        let (phases, steps, size) = match stride > 1 && dilation == 1 {
+            true => (stride, (taps + stride - 1) / stride, (image + before - 1).floor_div(stride) + 1),
+            false => (1, taps, image),
+        };
+        Covering { steps, taps, stride, dilation, before, blocks, phases, size }
+    }
+}
+
+/// Stores the sums of the blocks, by phase and stride, or by element where no dimension has phases.
+fn sums(cx: &mut LowerCx, axes: &[Covering], to: Buf) {
+    let (x, n) = (cx.input(0), axes.len());
+    let (dims, shape, ty) = (cx.dims(x), cx.dims(to), cx.elem(x).compute());
+    let places: Vec<Dim> = axes.iter().map(|a| a.blocks).collect();
+    let columns = cx.m.view(x, [&dims[..2], &places].concat());
+    let steps: Vec<Dim> = axes.iter().map(|a| Dim::constant(a.steps)).collect();
+    let add = if ty == ElemType::Bool { BinOp::Or } else { BinOp::Add };
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &shape, |k, at| {
+            let acc = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &steps, |k, js| {
+                let (mut row, mut from, mut inside) = (at[1], vec![], None);
+                let (phases, strides) = (&at[2..], &at[at.len() - n..]);
+                for (i, a) in axes.iter().enumerate() {
+                    let (tap, block, exists) = a.step(k, (phases[i], strides[i], js[i]));
+                    row = row * a.taps + tap;
+                    from.push(block);
+                    inside = inside.into_iter().chain(exists).reduce(Expr::and);
+                }
+                let v = k.load(columns, &[&[at[0], row], &from[..]].concat());
+                let v = match inside {
+                    Some(c) => Expr::select(c, v, Expr::num(ty, 0.0)),
+                    None => v,
+                };
+                k.update(add, acc, v);
+            });
+            k.store(to, at, Expr::acc(acc));
+        });
+    });
 }
