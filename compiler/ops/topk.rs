@@ -8,13 +8,14 @@
 //!
 //! The first of equal elements comes first. NaN is larger than all numbers. Elements of at most 32 bits have
 //! keys (`topk/keys.rs`): a few of many are found in `topk/columns.rs`, more in `topk/narrow.rs`, those of
-//! short rows in `topk/short.rs`; a single one of contiguous rows is found by its value (`topk/one.rs`). For
-//! others, a few results are found one after the other, each in a pass over the row. For more results, the
-//! positions of the row are sorted in scratch memory, by digits or, if the row may be short, by merging.
+//! short rows in `topk/short.rs`; a single one of contiguous rows is found by its value (`topk/one.rs`). A
+//! few of 64 bits are found in `topk/long.rs`. For more of these, the positions of the row are sorted in
+//! scratch memory, by digits or, if the row may be short, by merging.
 
 mod columns;
 pub mod keys;
 mod limit;
+mod long;
 mod narrow;
 mod one;
 mod short;
@@ -27,7 +28,7 @@ use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Up to this many results are found one by one.
+/// Up to this many results of 64 bits are inserted into a list.
 const FEW: i64 = 16;
 
 /// The operator.
@@ -99,6 +100,9 @@ impl Operator for TopK {
         if let Some(b) = runtime::late_operand(cx, 1) {
             cx.define(row.count, runtime::entry(cx, b, 0));
         }
+        if row.count.as_const() == Some(0) {
+            return Ok(());
+        }
         if one::suits(cx, &row) {
             self.one(cx, &row, any);
             return Ok(());
@@ -130,7 +134,7 @@ impl Operator for TopK {
 /// The method for rows, with its scratch.
 enum Method {
     Count(short::Short),
-    Select,
+    Insert(long::Long),
     Merge(Buf, Buf),
     Digits(i64, radix::Lists),
     Keys(columns::Scratch),
@@ -153,8 +157,8 @@ impl Method {
         if keyed {
             return Method::Keys(columns::scratch(cx, row, outer));
         }
-        if row.count.as_const().is_some_and(|c| c <= FEW) {
-            return Method::Select;
+        if let Some(long) = long::Long::new(cx, row, outer) {
+            return Method::Insert(long);
         }
         let dims: Vec<Dim> = outer.iter().chain([&row.n]).copied().collect();
         Method::Merge(cx.temp("order", ElemType::I64, dims.clone()), cx.temp("merged", ElemType::I64, dims))
@@ -209,32 +213,11 @@ impl TopK {
     fn by(&self, k: &mut KernelBuilder, row: &RowAt, method: &Method) {
         match method {
             Method::Count(short) => self.by_counting(k, row, short),
-            Method::Select => self.select(k, row),
+            Method::Insert(long) => self.by_insertion(k, row, long),
             Method::Merge(order, merged) => self.sort(k, row, (*order, *merged)),
             Method::Digits(digits, lists) => self.by_digits(k, row, *digits, lists),
             Method::Keys(scratch) => self.by_keys(k, row, scratch),
         }
-    }
-    /// Finds each result as the first element in order that comes after the previous result.
-    fn select(&self, k: &mut KernelBuilder, row: &RowAt) {
-        let ty = row.ty;
-        let (last, last_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
-        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
-            let (best, best_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
-            k.range(LoopKind::Seq, "i", 0, row.n, |k, i| {
-                let v = k.load(row.x, &row.at(i));
-                let v = k.let_(v);
-                let after = self.after(k, ty, (v.clone(), i), (last, last_at));
-                let none = Expr::bin(BinOp::Lt, Expr::acc(best_at), runtime::int(0));
-                let before = self.before(ty, v.clone(), Expr::acc(best));
-                let better = k.let_(after.and(runtime::or(none, before)));
-                k.set(best_at, Expr::select(better.clone(), Expr::index(i), Expr::acc(best_at)));
-                k.set(best, Expr::select(better, v, Expr::acc(best)));
-            });
-            k.set(last, Expr::acc(best));
-            k.set(last_at, Expr::acc(best_at));
-            row.store(k, j, Expr::acc(best), Expr::acc(best_at));
-        });
     }
     /// Sorts the positions by digits.
     fn by_digits(&self, k: &mut KernelBuilder, row: &RowAt, digits: i64, lists: &radix::Lists) {
@@ -308,19 +291,5 @@ impl TopK {
         }
         let nan = |e: Expr| Expr::un(UnOp::IsNan, e);
         runtime::or(more, nan(a).and(Expr::un(UnOp::Not, nan(b))))
-    }
-    /// True if the element comes after the previous result, or if there is none.
-    fn after(
-        &self,
-        k: &mut KernelBuilder,
-        ty: ElemType,
-        (v, i): (Expr, Dim),
-        (last, last_at): (Reg, Reg),
-    ) -> Expr {
-        let later = self.before(ty, Expr::acc(last), v.clone());
-        let earlier = self.before(ty, v, Expr::acc(last));
-        let same = Expr::un(UnOp::Not, earlier).and(Expr::bin(BinOp::Gt, Expr::index(i), Expr::acc(last_at)));
-        let first = Expr::bin(BinOp::Lt, Expr::acc(last_at), runtime::int(0));
-        k.let_(runtime::or(first, runtime::or(later, same)))
     }
 }

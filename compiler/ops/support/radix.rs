@@ -34,18 +34,7 @@ pub fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     match ty {
         ElemType::U64 => Expr::un(UnOp::Bits(to), v),
         ElemType::I64 => turned(v),
-        ElemType::F64 => k.shared(v, |k, v| {
-            let zero = Expr::num(ty, 0.0);
-            let bits = Expr::un(
-                UnOp::Bits(to),
-                Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()),
-            );
-            k.shared(bits, |_, b| {
-                let flipped = Expr::bin(BinOp::Xor, b.clone(), int(i64::MAX));
-                let ordered = Expr::select(Expr::bin(BinOp::Lt, b.clone(), int(0)), flipped, b);
-                turned(Expr::select(Expr::un(UnOp::IsNan, v), int(i64::MAX), ordered))
-            })
-        }),
+        ElemType::F64 => turned(keys::ordered_long(k, ty, v)),
         _ => {
             let v = Expr::cast(ElemType::I32, to, keys::ordered(k, ty, v));
             let least = match ty {

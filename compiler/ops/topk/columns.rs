@@ -57,7 +57,7 @@ fn columns(count: i64, n: i64) -> i64 {
 
 /// The number of columns for a row, if that is cheaper than looking at all elements in each step of a
 /// bisection. If the length of the row is known only at run time, several columns per result.
-fn columns_of(row: &Row) -> Option<i64> {
+pub(super) fn columns_of(row: &Row) -> Option<i64> {
     // More results, and more columns, would not fit a near cache together with the row.
     const MOST: i64 = 512;
     const COLUMNS: i64 = 4032;
@@ -86,7 +86,7 @@ pub(super) fn finds_few(row: &Row) -> bool {
 /// Scratch for rows, one per index of `outer`.
 pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
     let Some(columns) = columns_of(row) else { return Scratch::Narrow(Narrow::new(cx, row, outer)) };
-    let tops = Keys::new(cx, "tops", outer, columns.into());
+    let tops = Keys::new(cx, "tops", ElemType::I32, outer, columns.into());
     let list = match row.count.as_const() {
         Some(..=RANKED) => {
             let dims: Vec<Dim> = outer.iter().copied().chain([row.count + 1]).collect();
@@ -134,29 +134,50 @@ impl TopK {
     fn by_rank(&self, k: &mut KernelBuilder, row: &RowAt, tops: &Keys, list: Buf) {
         let lowest = self.tops(k, row, tops);
         let lowest = k.let_(lowest);
-        let columns = tops.n.as_const().unwrap_or(0);
         let by_column = |k: &mut KernelBuilder| {
             self.pick(k, row, list, |k, f| {
-                self.candidates(k, row, (tops, lowest.clone()), &mut |k, new| drop(f(k, new)))
+                self.candidates(k, row, (tops, lowest.clone()), &mut |k, key, i| {
+                    let new = k.let_(packed(key, i));
+                    f(k, new);
+                })
             })
         };
         if tops.n == row.n {
             return by_column(k);
         }
         // If elements are equal, many columns have candidates. Such rows are read sequentially.
-        let reached = reached(k, row.o, tops, &lowest);
-        let many = k.let_(Expr::bin(BinOp::Gt, reached, Expr::int(ElemType::I32, columns / MANY)));
+        let many = many_reached(k, row, tops, &lowest);
         k.if_(many.clone(), |k| {
-            self.pick(k, row, list, |k, f| self.in_turn(k, row, (lowest.clone(), tops.limit), f))
+            self.pick(k, row, list, |k, f| {
+                self.in_turn(k, row, (lowest.clone(), tops.limit), &mut |k, key, i| {
+                    let new = k.let_(packed(key, i));
+                    let last = f(k, new);
+                    let last = k.let_(last);
+                    let more = Expr::bin(BinOp::Shr, last.clone(), int(32)) + int(1);
+                    Expr::select(eq(last, int(i64::MIN)), int(i64::MIN), more)
+                })
+            })
         });
         k.if_(Expr::un(UnOp::Not, many), by_column);
     }
     /// A limit, an i32, that is reached by at least as many column maxima as results are requested, and by
     /// hardly more.
     fn tops(&self, k: &mut KernelBuilder, row: &RowAt, s: &Keys) -> Expr {
+        self.column_tops(k, row, s);
+        if let Some(n @ ..=SUCCESSIVE) = row.count.as_const() {
+            return limit::successive(k, row.o, s, n);
+        }
+        limit::extreme(k, row.o, s, s.count, BinOp::Min, |_, v| v);
+        let lowest = k.acc(limit::wide(k, row.o, s.count));
+        limit::bisect(k, row.o, s, row.count, lowest);
+        Expr::cast(ElemType::I64, ElemType::I32, Expr::acc(lowest))
+    }
+    /// Stores the largest key of each column.
+    pub(super) fn column_tops(&self, k: &mut KernelBuilder, row: &RowAt, s: &Keys) {
+        let [lowest, _] = s.bounds(k);
         let (full, rest) = (row.n.floor_div(s.n), row.n.modulo(s.n));
         k.range(LoopKind::Par, "j", 0, s.n, |k, j| {
-            let top = k.acc(Scalar::lowest(ElemType::I32).into());
+            let top = k.acc(lowest.into());
             k.range(LoopKind::Seq, "r", 0, full, |k, r| {
                 let key = self.key_at(k, row, r * s.n + j);
                 k.update(BinOp::Max, top, key);
@@ -170,13 +191,6 @@ impl TopK {
                 k.store(s.keys, &spot(row.o, j), key.max(top));
             });
         }
-        if let Some(n @ ..=SUCCESSIVE) = row.count.as_const() {
-            return limit::successive(k, row.o, s, n);
-        }
-        limit::extreme(k, row.o, s, s.count, BinOp::Min, |_, v| v);
-        let lowest = k.acc(limit::wide(k, row.o, s.count));
-        limit::bisect(k, row.o, s, row.count, lowest);
-        Expr::cast(ElemType::I64, ElemType::I32, Expr::acc(lowest))
     }
     /// Inserts the keys with which `candidates` calls its function into the list. The function returns the
     /// last entry of the list.
@@ -196,32 +210,26 @@ impl TopK {
         });
         results(k, row, list, 1);
     }
-    /// Calls `f` with packed keys that are not below the limit, in row order. `f` returns the last relevant
-    /// entry, or i64::MIN if the list is not full. Later elements must be larger than it, because the first
-    /// of equal ones comes first. Most blocks therefore have no candidate, which their largest key shows.
-    /// `top` is a word of scratch.
-    fn in_turn(
+    /// Calls `f` with keys that are not below the limit and their positions, in row order. `f` returns the
+    /// least key that is still relevant, an i64: later elements must be larger than the last entry of a full
+    /// list, because the first of equal ones comes first. Most blocks therefore have no candidate, which
+    /// their largest key shows. `top` is a word of scratch.
+    pub(super) fn in_turn(
         &self,
         k: &mut KernelBuilder,
         row: &RowAt,
         (lowest, top): (Expr, Buf),
-        f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr,
+        f: &mut dyn FnMut(&mut KernelBuilder, Expr, Dim) -> Expr,
     ) {
-        let least = k.acc(Expr::cast(ElemType::I32, ElemType::I64, lowest));
-        let reaches =
-            |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key), Expr::acc(least));
+        let ty = k.m.type_of(&lowest);
+        let least = k.acc(Expr::cast(ty, ElemType::I64, lowest));
+        let reaches = |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ty, ElemType::I64, key), Expr::acc(least));
         let mut consider = |k: &mut KernelBuilder, i: Dim| {
             let key = self.key_at(k, row, i);
             let key = k.let_(key);
             k.if_(reaches(key.clone()), |k| {
-                let new = k.let_(packed(key, i));
-                let last = f(k, new);
-                let last = k.let_(last);
-                let more = Expr::bin(BinOp::Shr, last.clone(), int(32)) + int(1);
-                k.set(
-                    least,
-                    Expr::select(eq(last, int(i64::MIN)), Expr::acc(least), more.max(Expr::acc(least))),
-                );
+                let relevant = f(k, key, i);
+                k.update(BinOp::Max, least, relevant);
             });
         };
         let mut block = |k: &mut KernelBuilder, first: Dim, n: Dim| {
@@ -238,8 +246,9 @@ impl TopK {
     /// The largest key of a block. The loop is in a separate statement list, because a list is vectorized
     /// only if all of its statements are.
     fn block_top(&self, k: &mut KernelBuilder, row: &RowAt, (first, n): (Dim, Dim), to: Buf) {
+        let lowest = Scalar::lowest(k.m.bufs[to].ty);
         k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
-            let found = k.acc(Scalar::lowest(ElemType::I32).into());
+            let found = k.acc(lowest.into());
             k.range(LoopKind::Seq, "j", 0, n, |k, j| {
                 let key = self.key_at(k, row, first + j);
                 k.update(BinOp::Max, found, key);
@@ -291,22 +300,19 @@ impl TopK {
             });
         });
     }
-    /// Calls `f` with each packed key that is not below the limit, by column.
-    fn candidates(
+    /// Calls `f` with each key that is not below the limit and its position, by column.
+    pub(super) fn candidates(
         &self,
         k: &mut KernelBuilder,
         row: &RowAt,
         (tops, lowest): (&Keys, Expr),
-        f: &mut dyn FnMut(&mut KernelBuilder, Expr),
+        f: &mut dyn FnMut(&mut KernelBuilder, Expr, Dim),
     ) {
         let (full, rest) = (row.n.floor_div(tops.n), row.n.modulo(tops.n));
         let mut consider = |k: &mut KernelBuilder, i: Dim| {
             let key = self.key_at(k, row, i);
             let key = k.let_(key);
-            k.if_(Expr::bin(BinOp::Ge, key.clone(), lowest.clone()), |k| {
-                let new = k.let_(packed(key, i));
-                f(k, new);
-            });
+            k.if_(Expr::bin(BinOp::Ge, key.clone(), lowest.clone()), |k| f(k, key, i));
         };
         let whole = rest.as_const() == Some(0);
         k.range(LoopKind::Seq, "j", 0, tops.n, |k, j| {
@@ -325,7 +331,15 @@ impl TopK {
     }
 }
 
-/// The number of columns whose largest key is not below the limit, an i32.
+/// True if so many columns have candidates that the row is better read in order.
+pub(super) fn many_reached(k: &mut KernelBuilder, row: &RowAt, tops: &Keys, lowest: &Expr) -> Expr {
+    let columns = tops.n.as_const().unwrap_or(0);
+    let reached = reached(k, row.o, tops, lowest);
+    let limit = Expr::int(k.m.type_of(&reached), columns / MANY);
+    k.let_(Expr::bin(BinOp::Gt, reached, limit))
+}
+
+/// The number of columns whose largest key is not below the limit.
 fn reached(k: &mut KernelBuilder, o: &[Dim], tops: &Keys, lowest: &Expr) -> Expr {
     k.store(tops.limit, &spot(o, 0.into()), lowest.clone());
     limit::reaching(k, o, tops);

@@ -1,6 +1,6 @@
-//! Keys of elements of at most 32 bits. Each element is mapped to an i32 that is larger for elements that
-//! come first. Key and position are packed into a 64-bit integer, so that all comparisons are on integers and
-//! no two are equal.
+//! Keys of elements: each element is mapped to an integer that is larger for elements that come first, an i32
+//! for elements of at most 32 bits. An i32 and a position are packed into a 64-bit integer, so that all
+//! comparisons are on integers and no two are equal.
 
 use super::{Row, RowAt, TopK};
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
@@ -28,9 +28,9 @@ pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
 }
 
 impl TopK {
-    /// An i32 that is larger for elements that come first.
+    /// An i32, or an i64 for elements of 64 bits, that is larger for elements that come first.
     fn key(&self, k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
-        let key = ordered(k, ty, v);
+        let key = if ty.bits() > 32 { ordered_long(k, ty, v) } else { ordered(k, ty, v) };
         if self.largest { key } else { Expr::un(UnOp::BitNot, key) }
     }
     pub(super) fn key_at(&self, k: &mut KernelBuilder, row: &RowAt, i: Dim) -> Expr {
@@ -61,6 +61,27 @@ pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
         }
         ElemType::I32 => v,
         t => Expr::cast(t, to, v),
+    }
+}
+
+/// An i64 with the order of the numbers of a type of 64 bits, as [`ordered`].
+pub fn ordered_long(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
+    let to = ElemType::I64;
+    match ty {
+        ElemType::F64 => k.shared(v, |k, v| {
+            let zero = Expr::num(ty, 0.0);
+            let bits = Expr::un(
+                UnOp::Bits(to),
+                Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()),
+            );
+            k.shared(bits, |_, b| {
+                let flipped = Expr::bin(BinOp::Xor, b.clone(), int(i64::MAX));
+                let ordered = Expr::select(Expr::bin(BinOp::Lt, b.clone(), int(0)), flipped, b);
+                Expr::select(Expr::un(UnOp::IsNan, v), int(i64::MAX), ordered)
+            })
+        }),
+        ElemType::U64 => Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), int(i64::MIN)),
+        _ => v,
     }
 }
 

@@ -21,12 +21,16 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Scratch for `n` keys, one list per index of `outer`.
-    pub fn new(cx: &mut LowerCx, name: &str, outer: &[Dim], n: Dim) -> Keys {
-        let mut buf = |name: &str, n: Dim| {
-            cx.temp(name, ElemType::I32, outer.iter().copied().chain([n]).collect::<Vec<_>>())
-        };
+    /// Scratch for `n` keys of a type, one list per index of `outer`.
+    pub fn new(cx: &mut LowerCx, name: &str, ty: ElemType, outer: &[Dim], n: Dim) -> Keys {
+        let mut buf =
+            |name: &str, n: Dim| cx.temp(name, ty, outer.iter().copied().chain([n]).collect::<Vec<_>>());
         Keys { keys: buf(name, n), n, limit: buf("limit", 1.into()), count: buf("count", 1.into()) }
+    }
+    /// Smallest and largest key.
+    pub fn bounds(&self, k: &KernelBuilder) -> [Scalar; 2] {
+        let ty = k.m.bufs[self.keys].ty;
+        [Scalar::lowest(ty), Scalar::highest(ty)]
     }
 }
 
@@ -72,10 +76,10 @@ pub(super) fn bisect(k: &mut KernelBuilder, o: &[Dim], s: &Keys, wanted: Dim, lo
 pub(super) fn successive(k: &mut KernelBuilder, o: &[Dim], s: &Keys, n: i64) -> Expr {
     let last = spot(o, 0.into());
     extreme(k, o, s, s.limit, BinOp::Max, |_, v| v);
+    let [lowest, _] = s.bounds(k);
     k.range(LoopKind::Seq, "s", 0, n - 1, |k, _| {
-        let lowest = || Expr::from(Scalar::lowest(ElemType::I32));
         extreme(k, o, s, s.limit, BinOp::Max, |k, v| {
-            Expr::select(Expr::bin(BinOp::Lt, v.clone(), k.load(s.limit, &last)), v, lowest())
+            Expr::select(Expr::bin(BinOp::Lt, v.clone(), k.load(s.limit, &last)), v, lowest.into())
         });
     });
     k.load(s.limit, &last)
@@ -91,9 +95,8 @@ pub(super) fn extreme(
     value: impl Fn(&KernelBuilder, Expr) -> Expr,
 ) {
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
-        let first =
-            if op == BinOp::Max { Scalar::lowest(ElemType::I32) } else { Scalar::highest(ElemType::I32) };
-        let found = k.acc(first.into());
+        let [lowest, highest] = s.bounds(k);
+        let found = k.acc(if op == BinOp::Max { lowest } else { highest }.into());
         k.range(LoopKind::Seq, "j", 0, s.n, |k, j| {
             let v = k.load(s.keys, &spot(o, j));
             let v = value(k, v);
@@ -105,7 +108,8 @@ pub(super) fn extreme(
 
 /// Stores the number of keys that are not below the limit.
 pub(super) fn reaching(k: &mut KernelBuilder, o: &[Dim], s: &Keys) {
-    let (zero, one) = (Expr::int(ElemType::I32, 0), Expr::int(ElemType::I32, 1));
+    let ty = k.m.bufs[s.count].ty;
+    let (zero, one) = (Expr::int(ty, 0), Expr::int(ty, 1));
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
         let reached = k.acc(zero.clone());
         k.range(LoopKind::Seq, "j", 0, s.n, |k, j| {

@@ -55,7 +55,7 @@ impl Narrow {
             room,
             entries,
             ranks: Ranks::new(cx, outer, RUN.into()),
-            keys: Keys::new(cx, "keys", outer, row.n),
+            keys: Keys::new(cx, "keys", ElemType::I32, outer, row.n),
         }
     }
     /// Most entries of the list.
