@@ -5,7 +5,7 @@
 use super::support::runtime;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{Expr, LoopKind};
+use crate::nest::{Buf, Expr};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -55,27 +55,51 @@ impl Operator for AffineGrid {
                 cx.define(*d, runtime::entry(cx, b, j));
             }
         }
-        cx.kernel(|k| {
-            k.nest(LoopKind::Par, &dims, |k, at| {
-                let mut v = k.load(theta, &[at[0], at[n + 1], Dim::from(n)]);
-                for j in 0..n {
-                    // Column j corresponds to dimension j counted from the last.
-                    let d = n - j;
-                    let number = |d: Dim| Expr::cast(ElemType::I64, ty, Expr::index(d));
-                    let x = if self.align_corners {
-                        number(at[d] * 2) / number((dims[d] - 1).max(1))
-                    } else {
-                        number(at[d] * 2 + 1) / number(dims[d])
-                    };
-                    v = Expr::fma(
-                        k.load(theta, &[at[0], at[n + 1], Dim::from(j)]),
-                        x - Expr::num(ty, 1.0),
-                        v,
-                    );
-                }
-                k.store(y, at, v);
-            });
+        let lines: Vec<Buf> = (0..n).map(|i| self.line(cx, ty, dims[1 + i])).collect();
+        let [factors, base] = along_rows(cx, theta, lines[n - 1], n as i64);
+        // The coordinates of a row are contiguous.
+        let row = dims[n] * n as i64;
+        let flat = cx.m.view(y, [&dims[..n], &[row]].concat());
+        cx.map(flat, |k, at| {
+            let e = at[n];
+            // Column j corresponds to dimension j counted from the last.
+            (1..n).fold(k.load(base, &[at[0], e]), |v, j| {
+                let factor = k.load(factors, &[at[0], Dim::from(j - 1), e]);
+                Expr::fma(factor, k.load(lines[n - 1 - j], &[at[n - j]]), v)
+            })
         });
         Ok(())
     }
+}
+
+impl AffineGrid {
+    /// The coordinates of `size` elements, from -1 to 1.
+    fn line(&self, cx: &mut LowerCx, ty: ElemType, size: Dim) -> Buf {
+        let line = cx.temp("line", ty, vec![size]);
+        cx.map(line, |_, at| {
+            let number = |d: Dim| Expr::cast(ElemType::I64, ty, Expr::index(d));
+            let x = if self.align_corners {
+                number(at[0] * 2) / number((size - 1).max(1))
+            } else {
+                number(at[0] * 2 + 1) / number(size)
+            };
+            x - Expr::num(ty, 1.0)
+        });
+        line
+    }
+}
+
+/// What all rows of a result share, for the elements of a row: the factors of the other dimensions,
+/// `[batch][dimension from the last but one][element]`, and the rest, which depends on the last dimension.
+fn along_rows(cx: &mut LowerCx, theta: Buf, line: Buf, n: i64) -> [Buf; 2] {
+    let (batch, size, ty) = (cx.dims(theta)[0], cx.dims(line)[0], cx.elem(theta).compute());
+    let factors = cx.temp("factors", ty, vec![batch, Dim::constant(n - 1), size * n]);
+    cx.map(factors, |k, at| k.load(theta, &[at[0], at[2].modulo(n), at[1] + 1]));
+    let base = cx.temp("base", ty, vec![batch, size * n]);
+    cx.map(base, |k, at| {
+        let (e, result) = (at[1].floor_div(n), at[1].modulo(n));
+        let offset = k.load(theta, &[at[0], result, Dim::constant(n)]);
+        Expr::fma(k.load(theta, &[at[0], result, Dim::constant(0)]), k.load(line, &[e]), offset)
+    });
+    [factors, base]
 }
