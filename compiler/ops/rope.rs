@@ -11,7 +11,7 @@
 use super::attention::core::Operand;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{Buf, Expr, KernelBuilder, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
 
 /// The operators.
@@ -186,18 +186,22 @@ pub fn rotate(
 ) {
     let ty = cx.elem(x.buf).compute();
     let number = |k: &KernelBuilder, e: Expr| Expr::cast(k.m.type_of(&e), ty, e);
-    cx.kernel(|k| {
-        k.nest(LoopKind::Par, &[r.batch, r.tokens, r.heads, r.half], |k, at| {
-            let (b, s, h, i) = (at[0], at[1], at[2], at[3]);
-            let (first, second) = if r.interleaved { (i * 2, i * 2 + 1) } else { (i, i + r.half) };
-            let [cos, sin] = angle(k, b, s, i).map(|e| number(k, e));
-            let (cos, sin) = (k.let_(cos), k.let_(sin));
-            let (u, v) = (x.load(k, b, h, s, first), x.load(k, b, h, s, second));
-            let (u, v) = (k.let_(u), k.let_(v));
-            k.store(y.buf, &y.at(b, h, s, first), cos.clone() * u.clone() - sin.clone() * v.clone());
-            k.store(y.buf, &y.at(b, h, s, second), sin * u + cos * v);
+    if r.interleaved {
+        adjacent(cx, r, x, y, &|k, b, s, i| angle(k, b, s, i).map(|e| number(k, e)));
+    } else {
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &[r.batch, r.tokens, r.heads, r.half], |k, at| {
+                let (b, s, h, i) = (at[0], at[1], at[2], at[3]);
+                let (first, second) = (i, i + r.half);
+                let [cos, sin] = angle(k, b, s, i).map(|e| number(k, e));
+                let (cos, sin) = (k.let_(cos), k.let_(sin));
+                let (u, v) = (x.load(k, b, h, s, first), x.load(k, b, h, s, second));
+                let (u, v) = (k.let_(u), k.let_(v));
+                k.store(y.buf, &y.at(b, h, s, first), cos.clone() * u.clone() - sin.clone() * v.clone());
+                k.store(y.buf, &y.at(b, h, s, second), sin * u + cos * v);
+            });
         });
-    });
+    }
     let rest = r.size - r.half * 2;
     if rest.as_const() == Some(0) {
         return;
@@ -207,6 +211,28 @@ pub fn rotate(
             let e = at[3] + r.half * 2;
             let v = x.load(k, at[0], at[2], at[1], e);
             k.store(y.buf, &y.at(at[0], at[2], at[1], e), v);
+        });
+    });
+}
+
+/// Rotates pairs of adjacent elements: one result at a time, so that stores are contiguous.
+fn adjacent(
+    cx: &mut LowerCx,
+    r: &Rotation,
+    x: Operand,
+    y: Operand,
+    angle: &dyn Fn(&mut KernelBuilder, Dim, Dim, Dim) -> [Expr; 2],
+) {
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &[r.batch, r.tokens, r.heads, r.half * 2], |k, at| {
+            let (b, s, h, e) = (at[0], at[1], at[2], at[3]);
+            let (pair, side) = (e.floor_div(2), e.modulo(2));
+            let [cos, sin] = angle(k, b, s, pair);
+            let (own, other) = (x.load(k, b, h, s, e), x.load(k, b, h, s, pair * 2 + 1 - side));
+            let turned = k.let_(sin * other);
+            let first = Expr::cmp_index(BinOp::Eq, side, 0);
+            let v = cos * own + Expr::select(first, -turned.clone(), turned);
+            k.store(y.buf, &y.at(b, h, s, e), v);
         });
     });
 }
