@@ -86,15 +86,13 @@ impl Operator for Windows {
                 cx.define(dims[0], (length.max(runtime::int(-2)) + runtime::int(2)) / runtime::int(2));
             }
         }
-        cx.kernel(|k| {
-            let bank = (self.kind == Kind::Mel).then(|| Bank::new(k, &inputs, dims[1]));
-            k.nest(LoopKind::Par, &dims, |k, at| {
-                let v = match &bank {
-                    Some(b) => b.weight(k, at),
-                    None => self.value(at[0], if self.periodic { dims[0] } else { dims[0] - 1 }),
-                };
-                k.store(y, at, Expr::cast(ElemType::F64, to, v));
-            });
+        if self.kind == Kind::Mel {
+            filters(cx, &inputs);
+            return Ok(());
+        }
+        cx.map(y, |_, at| {
+            let v = self.value(at[0], if self.periodic { dims[0] } else { dims[0] - 1 });
+            Expr::cast(ElemType::F64, to, v)
         });
         Ok(())
     }
@@ -151,21 +149,38 @@ impl Bank {
         let hertz = Expr::un(UnOp::Expm1, mel * number(std::f64::consts::LN_10 / 2595.0)) * number(700.0);
         Expr::un(UnOp::Floor, self.length.clone() * hertz / self.rate.clone())
     }
-    fn weight(&self, k: &mut KernelBuilder, at: &[Dim]) -> Expr {
-        let (j, i) = (wide(at[0]), at[1]);
-        let (left, centre, right) = (self.edge(i), self.edge(i + 1), self.edge(i + 2));
-        let (left, centre, right) = (k.let_(left), k.let_(centre), k.let_(right));
-        let le = |a: &Expr, b: &Expr| Expr::bin(BinOp::Le, a.clone(), b.clone());
-        let lt = |a: &Expr, b: &Expr| Expr::bin(BinOp::Lt, a.clone(), b.clone());
-        let eq = |a: &Expr, b: &Expr| Expr::bin(BinOp::Eq, a.clone(), b.clone());
-        let falling = (right.clone() - j.clone()) / (right.clone() - centre.clone());
-        let rising = (j.clone() - left.clone()) / (centre.clone() - left.clone());
-        let peak = Expr::select(eq(&j, &centre), number(1.0), number(0.0));
-        let before = Expr::select(
-            eq(&left, &centre),
-            peak,
-            Expr::select(le(&left, &j).and(le(&j, &centre)), rising, number(0.0)),
-        );
-        Expr::select(le(&centre, &j).and(lt(&j, &right)), falling, before)
-    }
+}
+
+/// Stores the filters. Their edges are computed once.
+fn filters(cx: &mut LowerCx, inputs: &[Buf]) {
+    let y = cx.output(0);
+    let (dims, to) = (cx.dims(y), cx.elem(y).compute());
+    let edges = cx.temp("edges", ElemType::F64, vec![dims[1] + 2]);
+    cx.kernel(|k| {
+        let bank = Bank::new(k, inputs, dims[1]);
+        k.nest(LoopKind::Par, &[dims[1] + 2], |k, at| k.store(edges, at, bank.edge(at[0])));
+    });
+    cx.map(y, |k, at| {
+        let [left, centre, right] = [0, 1, 2].map(|i| k.load(edges, &[at[1] + i]));
+        let v = k.shared(left, |k, left| {
+            k.shared(centre, |k, centre| k.shared(right, |_, right| weight(wide(at[0]), left, centre, right)))
+        });
+        Expr::cast(ElemType::F64, to, v)
+    });
+}
+
+/// The weight of bin `j` in a filter with these edges.
+fn weight(j: Expr, left: Expr, centre: Expr, right: Expr) -> Expr {
+    let le = |a: &Expr, b: &Expr| Expr::bin(BinOp::Le, a.clone(), b.clone());
+    let lt = |a: &Expr, b: &Expr| Expr::bin(BinOp::Lt, a.clone(), b.clone());
+    let eq = |a: &Expr, b: &Expr| Expr::bin(BinOp::Eq, a.clone(), b.clone());
+    let falling = (right.clone() - j.clone()) / (right.clone() - centre.clone());
+    let rising = (j.clone() - left.clone()) / (centre.clone() - left.clone());
+    let peak = Expr::select(eq(&j, &centre), number(1.0), number(0.0));
+    let before = Expr::select(
+        eq(&left, &centre),
+        peak,
+        Expr::select(le(&left, &j).and(le(&j, &centre)), rising, number(0.0)),
+    );
+    Expr::select(le(&centre, &j).and(lt(&j, &right)), falling, before)
 }
