@@ -4,11 +4,10 @@
 //! elements are first gathered, interpolated and masked; the rest is a convolution over them.
 
 use super::conv::{Auto, Axis, Window, with_bias};
-use super::grid_sample::{Mode, Padding, Sampling};
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{Expr, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -113,36 +112,13 @@ impl Operator for DeformConv {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (x, w, offset, y) = (cx.input(0), cx.input(1), cx.input(2), cx.output(0));
-        let (bias, mask) = (cx.input_opt(3), cx.input_opt(4));
+        let bias = cx.input_opt(3);
         let (dx, dw, dy) = (cx.dims(x), cx.dims(w), cx.dims(y));
         let ty = cx.elem(x).compute();
         let kernel: Vec<i64> = dw[2..].iter().filter_map(|d| d.as_const()).collect();
-        let n = kernel.len();
         let Ok(axes) = self.window.axes(&kernel, &dx[2..]) else { return cx.bug("the geometry changed") };
-        let volume: i64 = kernel.iter().product();
-        let per_offset = dx[1].floor_div(self.offset_group);
-        let sampling = Sampling { mode: Mode::Linear, padding: Padding::Zeros, align_corners: true };
-        // Shape [batch, channel, kernel .., result ..].
-        let shape: Vec<Dim> = dx[..2].iter().chain(&dw[2..]).chain(&dy[2..]).copied().collect();
-        let columns = cx.temp("columns", ty, shape);
-        cx.map(columns, |k, at| {
-            let (ks, os) = (&at[2..2 + n], &at[2 + n..]);
-            let group = if self.offset_group == 1 { Dim::constant(0) } else { at[1].floor_div(per_offset) };
-            let element =
-                group * volume + ks.iter().zip(&kernel).fold(Dim::constant(0), |flat, (i, n)| flat * *n + *i);
-            let place = |channel: Dim| -> Vec<Dim> { [at[0], channel].iter().chain(os).copied().collect() };
-            let coords: Vec<Expr> = (0..n)
-                .map(|i| {
-                    Expr::cast(ElemType::I64, ty, Expr::index(origin(&axes[i], os[i], ks[i])))
-                        + k.load(offset, &place(element * n as i64 + i as i64))
-                })
-                .collect();
-            let v = sampling.at(k, x, &at[..2], coords, ty);
-            match mask {
-                Some(m) => v * k.load(m, &place(element)),
-                None => v,
-            }
-        });
+        let of = Displaced { x, offset, mask: cx.input_opt(4), kernel: &kernel, axes: &axes };
+        let columns = of.columns(cx, self.offset_group);
         let per_group = dy[1].floor_div(self.group);
         let mut out = vec![dy[0], Dim::constant(self.group), per_group];
         out.extend_from_slice(&dy[2..]);
@@ -150,10 +126,11 @@ impl Operator for DeformConv {
             k.nest(LoopKind::Par, &out, |k, o| {
                 let channel = o[1] * per_group + o[2];
                 let acc = k.acc(Expr::num(ty, 0.0));
-                k.nest(LoopKind::Seq, &dw[1..], |k, r| {
-                    let from: Vec<Dim> =
-                        [o[0], o[1] * dw[1] + r[0]].iter().chain(&r[1..]).chain(&o[3..]).copied().collect();
-                    let weight: Vec<Dim> = std::iter::once(channel).chain(r.iter().copied()).collect();
+                let depth: Vec<Dim> = dw[2..].iter().chain([&dw[1]]).copied().collect();
+                k.nest(LoopKind::Seq, &depth, |k, r| {
+                    let (element, c) = r.split_at(kernel.len());
+                    let from = [&o[..1], &o[3..], element, &[o[1] * dw[1] + c[0]]].concat();
+                    let weight = [&[channel], c, element].concat();
                     let (a, b) = (k.load(columns, &from), k.load(w, &weight));
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
@@ -164,6 +141,189 @@ impl Operator for DeformConv {
         });
         Ok(())
     }
+}
+
+/// The elements under a displaced kernel.
+struct Displaced<'a> {
+    x: Buf,
+    offset: Buf,
+    mask: Option<Buf>,
+    kernel: &'a [i64],
+    axes: &'a [Axis],
+}
+
+/// Tables for one of the elements around a coordinate: its number in the image, and its weight.
+struct Tap {
+    index: Buf,
+    weight: Buf,
+}
+
+impl Displaced<'_> {
+    /// The interpolated elements, `[batch][result ..][kernel ..][channel]`: all channels of a group have the
+    /// same coordinates.
+    fn columns(&self, cx: &mut LowerCx, groups: i64) -> Buf {
+        let (dx, ty) = (cx.dims(self.x), cx.elem(self.x).compute());
+        let (image, pixels) = self.pixels(cx);
+        let places = self.places(cx, groups);
+        let taps = self.taps(cx, &places, pixels);
+        let per = dx[1].floor_div(groups);
+        let shape: Vec<Dim> = places[..places.len() - 1].iter().chain([&dx[1]]).copied().collect();
+        let columns = cx.temp("columns", ty, shape);
+        let zero = Expr::num(ty, 0.0);
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &places, |k, at| {
+                let weights: Vec<Expr> = taps
+                    .iter()
+                    .map(|t| {
+                        let w = k.load(t.weight, at);
+                        k.let_(w)
+                    })
+                    .collect();
+                let mask = self.mask.map(|m| {
+                    let v = k.load(m, &self.channel(at, 1, 0));
+                    k.let_(v)
+                });
+                at_taps(k, (&taps, pixels), at, &mut vec![], &mut |k, found| {
+                    k.range(LoopKind::Seq, "c", 0, per, |k, c| {
+                        let channel = at[at.len() - 1] * per + c;
+                        let sum = found.iter().zip(&weights).fold(zero.clone(), |sum, (i, w)| {
+                            Expr::fma(k.load(image, &[at[0], *i, channel]), w.clone(), sum)
+                        });
+                        let v = mask.iter().fold(sum, |v, m| v * m.clone());
+                        k.store(columns, &[&at[..at.len() - 1], &[channel]].concat(), v);
+                    });
+                });
+            });
+        });
+        columns
+    }
+    /// The image with channels innermost and zeros behind the last pixel, and the number of all these pixels.
+    fn pixels(&self, cx: &mut LowerCx) -> (Buf, Dim) {
+        let (dx, ty) = (cx.dims(self.x), cx.elem(self.x).compute());
+        let inside = Dim::product(dx[2..].iter().copied());
+        let flat = cx.m.view(self.x, [dx[0], dx[1], inside]);
+        let image = cx.temp("pixels", ty, vec![dx[0], inside + 1, dx[1]]);
+        cx.map(image, |k, at| {
+            let v = k.load(flat, &[at[0], at[2], at[1]]);
+            Expr::select(Expr::cmp_index(BinOp::Lt, at[1], inside), v, Expr::num(ty, 0.0))
+        });
+        (image, inside + 1)
+    }
+    /// The loops over coordinates: batch, result, kernel, group.
+    fn places(&self, cx: &LowerCx, groups: i64) -> Vec<Dim> {
+        let offset = cx.dims(self.offset);
+        let kernel = self.kernel.iter().map(|n| Dim::constant(*n));
+        let inner = kernel.chain([Dim::constant(groups)]);
+        offset[..1].iter().chain(&offset[2..]).copied().chain(inner).collect()
+    }
+    /// The subscripts of channel `i` of `count` of a kernel element, in the offset and the mask.
+    fn channel(&self, at: &[Dim], count: i64, i: i64) -> Vec<Dim> {
+        let n = self.kernel.len();
+        let (outs, ks, group) = (&at[1..1 + n], &at[1 + n..1 + 2 * n], at[1 + 2 * n]);
+        let element = ks.iter().zip(self.kernel).fold(group, |flat, (i, n)| flat * *n + *i);
+        [&[at[0], element * count + i], outs].concat()
+    }
+    /// Number and weight of the elements around each coordinate. Those outside are the zeros behind the
+    /// image.
+    fn taps(&self, cx: &mut LowerCx, places: &[Dim], pixels: Dim) -> Vec<Tap> {
+        let (dx, ty) = (cx.dims(self.x), cx.elem(self.x).compute());
+        let n = self.kernel.len();
+        let word = match cx.m.syms.range(pixels).hi {
+            Some(..=SHORT) if ty == ElemType::F32 => ElemType::I32,
+            _ => ElemType::I64,
+        };
+        let taps: Vec<Tap> = (0..1 << n)
+            .map(|_| Tap {
+                index: cx.temp("index", word, places.to_vec()),
+                weight: cx.temp("weight", ty, places.to_vec()),
+            })
+            .collect();
+        let int = |d: Dim| match d.as_const() {
+            Some(d) => Expr::int(word, d),
+            None => Expr::cast(ElemType::I64, word, Expr::index(d)),
+        };
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, places, |k, at| {
+                let axes: Vec<[Near; 2]> =
+                    (0..n).map(|i| self.around(k, at, i, (dx[2 + i], ty, word))).collect();
+                for (number, tap) in taps.iter().enumerate() {
+                    let near = axes.iter().enumerate().map(|(i, sides)| &sides[number >> (n - 1 - i) & 1]);
+                    let mut all = Near { inside: Expr::bool(true), index: int(0.into()), weight: None };
+                    for (next, size) in near.zip(&dx[2..]) {
+                        all.inside = all.inside.and(next.inside.clone());
+                        all.index = all.index * int(*size) + next.index.clone();
+                        all.weight = all.weight.into_iter().chain(next.weight.clone()).reduce(|a, b| a * b);
+                    }
+                    k.store(tap.index, at, Expr::select(all.inside, all.index, int(pixels - 1)));
+                    k.store(tap.weight, at, all.weight.unwrap_or(Expr::num(ty, 1.0)));
+                }
+            });
+        });
+        taps
+    }
+    /// The two elements around a coordinate along axis `i`.
+    fn around(
+        &self,
+        k: &mut KernelBuilder,
+        at: &[Dim],
+        i: usize,
+        (size, ty, word): (Dim, ElemType, ElemType),
+    ) -> [Near; 2] {
+        let n = self.kernel.len();
+        let from = origin(&self.axes[i], at[1 + i], at[1 + n + i]);
+        let moved = k.load(self.offset, &self.channel(at, n as i64, i as i64));
+        let c = k.let_(Expr::cast(ElemType::I64, ty, Expr::index(from)) + moved);
+        let base = k.let_(Expr::un(UnOp::Floor, c.clone()));
+        let far = k.let_(c - base.clone());
+        let weights = [Expr::num(ty, 1.0) - far.clone(), far];
+        let last = Expr::cast(ElemType::I64, ty, Expr::index(size - 1));
+        let mut side = 0.0;
+        weights.map(|w| {
+            let p = k.let_(base.clone() + Expr::num(ty, side));
+            side += 1.0;
+            let zero = Expr::num(ty, 0.0);
+            let inside = Expr::bin(BinOp::Ge, p.clone(), zero.clone()).and(Expr::bin(
+                BinOp::Le,
+                p.clone(),
+                last.clone(),
+            ));
+            // The last position may not be exact in floats.
+            let index = Expr::cast(ty, word, p.max(zero).min(last.clone()));
+            let index = index.min(match size.as_const() {
+                Some(n) => Expr::int(word, n - 1),
+                None => Expr::cast(ElemType::I64, word, Expr::index(size - 1)),
+            });
+            Near { inside: k.let_(inside), index: k.let_(index), weight: Some(k.let_(w)) }
+        })
+    }
+}
+
+/// Largest number of pixels that f32 counts.
+const SHORT: i64 = 1 << 24;
+
+/// An element beside a coordinate.
+struct Near {
+    inside: Expr,
+    index: Expr,
+    weight: Option<Expr>,
+}
+
+/// Binds the numbers of all taps as indices, nested in each other.
+fn at_taps(
+    k: &mut KernelBuilder,
+    (taps, pixels): (&[Tap], Dim),
+    at: &[Dim],
+    found: &mut Vec<Dim>,
+    body: &mut dyn FnMut(&mut KernelBuilder, &[Dim]),
+) {
+    let Some((tap, rest)) = taps.split_first() else { return body(k, found) };
+    let i = k.load(tap.index, at);
+    let i = Expr::cast(k.m.type_of(&i), ElemType::I64, i);
+    k.at_index(i, pixels, |k, i| {
+        found.push(i);
+        at_taps(k, (rest, pixels), at, found, body);
+        found.pop();
+    });
 }
 
 /// The position of kernel element `k` of output `o` before displacement.
