@@ -300,48 +300,91 @@ impl Pool {
         });
     }
     /// MaxPool with `Indices`: the maximum and its first position, read from the unpadded input.
+    ///
+    /// Lanes of values have no room for positions, so that the first kernel finds the place of the element in
+    /// its window, and the second one maps it to a position.
     fn with_indices(&self, cx: &mut LowerCx, x: Buf, axes: &[Axis], indices: Buf) {
         let (out, dims, shape, ty) = (cx.output_opt(0), cx.dims(x), cx.dims(indices), cx.elem(x).compute());
         let kernel: Vec<Dim> = axes.iter().map(|a| a.kernel.into()).collect();
+        let long = ty.bits() > 32 || axes.iter().map(place_bits).sum::<u32>() >= i32::BITS;
+        let word = if long { ElemType::I64 } else { ElemType::I32 };
+        // Planes in a row: in the order of the input, whatever the layout of images.
+        let plane = |at: &[Dim]| [&[at[0] * shape[1] + at[1]], &at[2..]].concat();
+        let places = cx.temp("places", word, [&[shape[0] * shape[1]], &shape[2..]].concat());
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &shape, |k, at| {
                 let best = k.acc(Scalar::lowest(ty).into());
-                let place = k.acc(Expr::int(ElemType::I64, -1));
+                let place = k.acc(Expr::int(word, -1));
                 k.nest(LoopKind::Seq, &kernel, |k, ks| {
-                    let mut from = at[..2].to_vec();
-                    from.extend(
-                        axes.iter()
-                            .enumerate()
-                            .map(|(i, a)| at[i + 2] * a.stride + ks[i] * a.dilation - a.before),
-                    );
-                    let flat = flat_index(&from, &dims, self.column_major);
-                    match inside(&k.m.syms, &from[2..], &dims[2..]) {
-                        Some(cond) => k.if_(cond, |k| take_larger(k, best, place, x, &from, flat)),
-                        None => take_larger(k, best, place, x, &from, flat),
-                    }
+                    let starts = axes.iter().zip(&at[2..]).zip(ks);
+                    let within = starts.map(|((a, o), i)| *o * a.stride + *i * a.dilation - a.before);
+                    let from: Vec<Dim> = at[..2].iter().copied().chain(within).collect();
+                    let fields = ks.iter().zip(axes);
+                    let number = fields.fold(Dim::constant(0), |n, (i, a)| n * (1 << place_bits(a)) + *i);
+                    let number = Expr::cast(ElemType::I64, word, Expr::index(number));
+                    let inside = inside(&k.m.syms, &from[2..], &dims[2..]);
+                    let v = k.load(x, &from);
+                    take_larger(k, (best, place), (v, number), inside);
                 });
                 if let Some(out) = out {
                     k.store(out, at, Expr::acc(best));
                 }
-                k.store(indices, at, Expr::acc(place));
+                k.store(places, &plane(at), Expr::acc(place));
             });
         });
+        cx.map(indices, |k, at| {
+            let place = k.load(places, &plane(at));
+            k.shared(place, |_, place| self.position((at, &dims), axes, (word, place)))
+        });
+    }
+    /// The position in the flattened tensor of an element of a window, -1 if there is none.
+    fn position(&self, (at, dims): (&[Dim], &[Dim]), axes: &[Axis], (word, place): (ElemType, Expr)) -> Expr {
+        let flat = |at: &[Dim]| flat_index(at, dims, self.column_major);
+        let starts = axes.iter().zip(&at[2..]).map(|(a, o)| *o * a.stride - a.before);
+        let start: Vec<Dim> = at[..2].iter().copied().chain(starts).collect();
+        let mut sum = Expr::index(flat(&start));
+        let mut shift = 0;
+        for (i, a) in axes.iter().enumerate().rev() {
+            let mut one = vec![Dim::constant(0); dims.len()];
+            one[2 + i] = Dim::constant(a.dilation);
+            let bits = place_bits(a);
+            let field = Expr::bin(BinOp::Shr, place.clone(), Expr::int(word, shift));
+            let field = field.and(Expr::int(word, (1 << bits) - 1));
+            sum = sum + Expr::cast(word, ElemType::I64, field) * Expr::index(flat(&one));
+            shift += i64::from(bits);
+        }
+        let none = Expr::bin(BinOp::Lt, place, Expr::int(word, 0));
+        Expr::select(none, Expr::int(ElemType::I64, -1), sum)
     }
 }
 
-/// Keeps the larger of the best and `x[from]`; the first of equal ones, and the first NaN, have precedence.
-fn take_larger(k: &mut KernelBuilder, best: Reg, place: Reg, x: Buf, from: &[Dim], flat: Dim) {
-    let v = k.load(x, from);
-    let ty = k.m.type_of(&v);
+/// Bits of an index into a window, in the number of an element of a window.
+fn place_bits(a: &Axis) -> u32 {
+    i64::BITS - (a.kernel - 1).leading_zeros()
+}
+
+/// Keeps the larger of the best and an element, if that is inside; the first of equal ones, and the first
+/// NaN, have precedence.
+fn take_larger(
+    k: &mut KernelBuilder,
+    (best, place): (Reg, Reg),
+    (v, number): (Expr, Expr),
+    inside: Option<Expr>,
+) {
+    let (ty, word) = (k.m.type_of(&v), k.m.type_of(&number));
+    let v = match &inside {
+        Some(c) => Expr::select(c.clone(), v, Scalar::lowest(ty).into()),
+        None => v,
+    };
     let v = k.let_(v);
-    let first = Expr::bin(BinOp::Lt, Expr::acc(place), Expr::int(ElemType::I64, 0));
+    let first = Expr::bin(BinOp::Lt, Expr::acc(place), Expr::int(word, 0));
     let mut take = Expr::bin(BinOp::Or, first, Expr::bin(BinOp::Gt, v.clone(), Expr::acc(best)));
     if ty.is_float() {
         let nan = |e: Expr| Expr::un(UnOp::IsNan, e);
         take = Expr::bin(BinOp::Or, take, nan(v.clone()).and(Expr::un(UnOp::Not, nan(Expr::acc(best)))));
     }
-    let take = k.let_(take);
-    k.set(place, Expr::select(take.clone(), Expr::index(flat), Expr::acc(place)));
+    let take = k.let_(inside.into_iter().fold(take, Expr::and));
+    k.set(place, Expr::select(take.clone(), number, Expr::acc(place)));
     k.set(best, Expr::select(take, v, Expr::acc(best)));
 }
 
