@@ -95,20 +95,14 @@ impl Operator for Roi {
         let (dims, out) = (cx.dims(x), cx.dims(y));
         let ty = cx.elem(x).compute();
         let of = Regions { op: self, x, dims: &dims, rois, ty };
-        let Some(align) = &self.align else {
-            cx.kernel(|k| {
-                k.nest(LoopKind::Par, &out, |k, at| {
-                    let v = of.pooled(k, at);
-                    k.store(y, at, v);
-                });
-            });
-            return Ok(());
-        };
         // Samples have the same positions in all channels.
-        let batches = cx.input(2);
         let bins = cx.temp("bins", ty, vec![out[0], out[2], out[3], out[1]]);
+        let batches = cx.input_opt(2);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[out[0], out[2], out[3]], |k, bin| {
+                let (Some(align), Some(batches)) = (&self.align, batches) else {
+                    return of.pooled(k, bins, bin);
+                };
                 let image = k.load(batches, &bin[..1]);
                 let image = k.let_(image);
                 of.bin(k, align, image, (bins, bin));
@@ -169,55 +163,65 @@ impl Regions<'_> {
     }
 
     /// MaxRoiPool: corners are rounded, a bin includes every element that it touches, and an empty bin is 0.
-    fn pooled(&self, k: &mut KernelBuilder, at: &[Dim]) -> Expr {
+    fn pooled(&self, k: &mut KernelBuilder, bins: Buf, bin: &[Dim]) {
         let (dims, ty) = (self.dims, self.ty);
-        let zero = || Expr::num(ty, 0.0);
-        let mut spans = vec![];
-        for axis in 0..2 {
-            let corner = |k: &mut KernelBuilder, column: usize| {
-                let v = self.corner(k, at[0], column);
-                let v = k.let_(v);
-                // Halves are rounded away from zero.
-                let down = Expr::un(UnOp::Floor, v.clone() + Expr::num(ty, 0.5));
-                k.let_(Expr::select(
-                    Expr::bin(BinOp::Ge, v.clone(), zero()),
-                    down,
-                    Expr::un(UnOp::Ceil, v - Expr::num(ty, 0.5)),
-                ))
-            };
-            let (from, to) = (corner(k, 2 - axis), corner(k, 4 - axis));
-            let size = (to - from.clone() + Expr::num(ty, 1.0)).max(Expr::num(ty, 1.0))
-                / Expr::num(ty, self.op.bins[axis] as f64);
-            let size = k.let_(size);
-            let n = dims[2 + axis];
-            let mut edge = |bin: Dim, op: UnOp| {
-                let v = Expr::un(op, Expr::cast(ElemType::I64, ty, Expr::index(bin)) * size.clone())
-                    + from.clone();
-                let v = Expr::cast(ty, ElemType::I64, v);
-                k.let_(runtime::clamp(v, runtime::int(0), Expr::index(n)))
-            };
-            spans.push((edge(at[2 + axis], UnOp::Floor), edge(at[2 + axis] + 1, UnOp::Ceil)));
-        }
-        let image = Expr::cast(ty, ElemType::I64, k.load(self.rois, &[at[0], Dim::constant(0)]));
+        let spans = [0, 1].map(|axis| self.elements(k, bin, axis));
+        let [rows, columns] = &spans;
+        let image = Expr::cast(ty, ElemType::I64, k.load(self.rois, &[bin[0], Dim::constant(0)]));
         let image = k.let_(image);
-        let best = k.acc(Scalar::lowest(ty).into());
-        let (rows, columns) = (&spans[0], &spans[1]);
-        count_up(k, rows.0.clone(), rows.1.clone(), |k, row| {
-            count_up(k, columns.0.clone(), columns.1.clone(), |k, column| {
-                let v = k.with_index(image.clone(), dims[0], |k, b| {
-                    k.with_index(Expr::acc(row), dims[2], |k, r| {
-                        k.with_index(Expr::acc(column), dims[3], |k, c| k.load(self.x, &[b, at[1], r, c]))
-                    })
+        let empty = |s: &[Expr; 2]| Expr::bin(BinOp::Ge, s[0].clone(), s[1].clone());
+        let empty = Expr::bin(BinOp::Or, empty(rows), empty(columns));
+        let first = k.let_(Expr::select(empty, Expr::num(ty, 0.0), Scalar::lowest(ty).into()));
+        self.channels(k, (bins, bin), &|_, _, _| first.clone());
+        count_up(k, rows[0].clone(), rows[1].clone(), |k, row| {
+            count_up(k, columns[0].clone(), columns[1].clone(), |k, column| {
+                let indices =
+                    [(image.clone(), dims[0]), (Expr::acc(row), dims[2]), (Expr::acc(column), dims[3])];
+                at_indices(k, &indices, &mut vec![], &mut |k, at| {
+                    let [b, r, c] = *at else { return };
+                    self.channels(k, (bins, bin), &|k, best, channel| {
+                        best.max(k.load(self.x, &[b, channel, r, c]))
+                    });
                 });
-                k.update(BinOp::Max, best, v);
             });
         });
-        let empty = Expr::bin(
-            BinOp::Or,
-            Expr::bin(BinOp::Ge, rows.0.clone(), rows.1.clone()),
-            Expr::bin(BinOp::Ge, columns.0.clone(), columns.1.clone()),
-        );
-        Expr::select(empty, zero(), Expr::acc(best))
+    }
+    /// The first element of a bin of MaxRoiPool along an axis, and the one after the last.
+    fn elements(&self, k: &mut KernelBuilder, bin: &[Dim], axis: usize) -> [Expr; 2] {
+        let ty = self.ty;
+        let corner = |k: &mut KernelBuilder, column: usize| {
+            let v = self.corner(k, bin[0], column);
+            let v = k.let_(v);
+            // Halves are rounded away from zero.
+            let down = Expr::un(UnOp::Floor, v.clone() + Expr::num(ty, 0.5));
+            k.let_(Expr::select(
+                Expr::bin(BinOp::Ge, v.clone(), Expr::num(ty, 0.0)),
+                down,
+                Expr::un(UnOp::Ceil, v - Expr::num(ty, 0.5)),
+            ))
+        };
+        let (from, to) = (corner(k, 2 - axis), corner(k, 4 - axis));
+        let size = (to - from.clone() + Expr::num(ty, 1.0)).max(Expr::num(ty, 1.0))
+            / Expr::num(ty, self.op.bins[axis] as f64);
+        let size = k.let_(size);
+        [(0, UnOp::Floor), (1, UnOp::Ceil)].map(|(next, op)| {
+            let i = Expr::cast(ElemType::I64, ty, Expr::index(bin[1 + axis] + next));
+            let v = Expr::cast(ty, ElemType::I64, Expr::un(op, i * size.clone()) + from.clone());
+            k.let_(runtime::clamp(v, runtime::int(0), Expr::index(self.dims[2 + axis])))
+        })
+    }
+    /// Replaces the values of a bin, one for each channel.
+    fn channels(
+        &self,
+        k: &mut KernelBuilder,
+        (bins, bin): (Buf, &[Dim]),
+        value: &dyn Fn(&KernelBuilder, Expr, Dim) -> Expr,
+    ) {
+        k.range(LoopKind::Seq, "c", 0, self.dims[1], |k, c| {
+            let at = [bin, &[c]].concat();
+            let v = value(k, k.load(bins, &at), c);
+            k.store(bins, &at, v);
+        });
     }
     /// The mean or maximum of a bin's samples for all channels, the last dimension of `bins`.
     fn bin(&self, k: &mut KernelBuilder, align: &Align, image: Expr, (bins, bin): (Buf, &[Dim])) {
@@ -226,11 +230,7 @@ impl Regions<'_> {
         let zero = runtime::int(0);
         let op = if align.max { BinOp::Max } else { BinOp::Add };
         let channels = |k: &mut KernelBuilder, value: &dyn Fn(&KernelBuilder, Expr, Dim) -> Expr| {
-            k.range(LoopKind::Seq, "c", 0, dims[1], |k, c| {
-                let at = [bin, &[c]].concat();
-                let v = value(k, k.load(bins, &at), c);
-                k.store(bins, &at, v);
-            });
+            self.channels(k, (bins, bin), value)
         };
         let first: Expr = if align.max { Scalar::lowest(ty).into() } else { Expr::num(ty, 0.0) };
         channels(k, &|_, _, _| first.clone());
