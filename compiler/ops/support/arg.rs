@@ -46,7 +46,8 @@ impl Arg {
         load: Element,
     ) -> Expr {
         let long = n.as_const().is_none_or(|n| n >= LEAST);
-        match contiguous && long && word == ElemType::I32 {
+        let as_wide = word == ElemType::I32 || ty.bits() == word.bits();
+        match contiguous && long && as_wide {
             true => self.of_row(k, (ty, word), n, load),
             false => self.of_column(k, (ty, word), n, load),
         }
@@ -71,7 +72,7 @@ impl Arg {
         let best = k.let_(Expr::acc(best));
         let (op, none) = match self.last {
             true => (BinOp::Max, -1),
-            false => (BinOp::Min, i64::from(i32::MAX)),
+            false => (BinOp::Min, Scalar::highest(word).to_i64()),
         };
         let none = Expr::int(word, none);
         let pos = k.acc(none.clone());
