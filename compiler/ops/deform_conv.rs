@@ -172,10 +172,11 @@ impl Displaced<'_> {
         let zero = Expr::num(ty, 0.0);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &places, |k, at| {
+                let entry = self.entry(at);
                 let weights: Vec<Expr> = taps
                     .iter()
                     .map(|t| {
-                        let w = k.load(t.weight, at);
+                        let w = k.load(t.weight, &entry);
                         k.let_(w)
                     })
                     .collect();
@@ -183,7 +184,7 @@ impl Displaced<'_> {
                     let v = k.load(m, &self.channel(at, 1, 0));
                     k.let_(v)
                 });
-                at_taps(k, (&taps, pixels), at, &mut vec![], &mut |k, found| {
+                at_taps(k, (&taps, pixels), &entry, &mut vec![], &mut |k, found| {
                     k.range(LoopKind::Seq, "c", 0, per, |k, c| {
                         let channel = at[at.len() - 1] * per + c;
                         let sum = found.iter().zip(&weights).fold(zero.clone(), |sum, (i, w)| {
@@ -216,6 +217,12 @@ impl Displaced<'_> {
         let inner = kernel.chain([Dim::constant(groups)]);
         offset[..1].iter().chain(&offset[2..]).copied().chain(inner).collect()
     }
+    /// The subscripts of a coordinate in tables: batch, group, kernel, result. Like the offset, tables have
+    /// rows of results, along which they are computed.
+    fn entry(&self, at: &[Dim]) -> Vec<Dim> {
+        let n = self.kernel.len();
+        [&[at[0], at[1 + 2 * n]], &at[1 + n..1 + 2 * n], &at[1..1 + n]].concat()
+    }
     /// The subscripts of channel `i` of `count` of a kernel element, in the offset and the mask.
     fn channel(&self, at: &[Dim], count: i64, i: i64) -> Vec<Dim> {
         let n = self.kernel.len();
@@ -232,10 +239,11 @@ impl Displaced<'_> {
             Some(..=SHORT) if ty == ElemType::F32 => ElemType::I32,
             _ => ElemType::I64,
         };
+        let entries = self.entry(places);
         let taps: Vec<Tap> = (0..1 << n)
             .map(|_| Tap {
-                index: cx.temp("index", word, places.to_vec()),
-                weight: cx.temp("weight", ty, places.to_vec()),
+                index: cx.temp("index", word, entries.clone()),
+                weight: cx.temp("weight", ty, entries.clone()),
             })
             .collect();
         let int = |d: Dim| match d.as_const() {
@@ -243,9 +251,10 @@ impl Displaced<'_> {
             None => Expr::cast(ElemType::I64, word, Expr::index(d)),
         };
         cx.kernel(|k| {
-            k.nest(LoopKind::Par, places, |k, at| {
+            k.nest(LoopKind::Par, &entries, |k, entry| {
+                let at = [&entry[..1], &entry[2 + n..], &entry[2..2 + n], &entry[1..2]].concat();
                 let axes: Vec<[Near; 2]> =
-                    (0..n).map(|i| self.around(k, at, i, (dx[2 + i], ty, word))).collect();
+                    (0..n).map(|i| self.around(k, &at, i, (dx[2 + i], ty, word))).collect();
                 for (number, tap) in taps.iter().enumerate() {
                     let near = axes.iter().enumerate().map(|(i, sides)| &sides[number >> (n - 1 - i) & 1]);
                     let mut all = Near { inside: Expr::bool(true), index: int(0.into()), weight: None };
@@ -254,8 +263,8 @@ impl Displaced<'_> {
                         all.index = all.index * int(*size) + next.index.clone();
                         all.weight = all.weight.into_iter().chain(next.weight.clone()).reduce(|a, b| a * b);
                     }
-                    k.store(tap.index, at, Expr::select(all.inside, all.index, int(pixels - 1)));
-                    k.store(tap.weight, at, all.weight.unwrap_or(Expr::num(ty, 1.0)));
+                    k.store(tap.index, entry, Expr::select(all.inside, all.index, int(pixels - 1)));
+                    k.store(tap.weight, entry, all.weight.unwrap_or(Expr::num(ty, 1.0)));
                 }
             });
         });
@@ -312,16 +321,16 @@ struct Near {
 fn at_taps(
     k: &mut KernelBuilder,
     (taps, pixels): (&[Tap], Dim),
-    at: &[Dim],
+    entry: &[Dim],
     found: &mut Vec<Dim>,
     body: &mut dyn FnMut(&mut KernelBuilder, &[Dim]),
 ) {
     let Some((tap, rest)) = taps.split_first() else { return body(k, found) };
-    let i = k.load(tap.index, at);
+    let i = k.load(tap.index, entry);
     let i = Expr::cast(k.m.type_of(&i), ElemType::I64, i);
     k.at_index(i, pixels, |k, i| {
         found.push(i);
-        at_taps(k, (rest, pixels), at, found, body);
+        at_taps(k, (rest, pixels), entry, found, body);
         found.pop();
     });
 }
