@@ -113,19 +113,37 @@ fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
     found.map(|f| f.1)
 }
 
-/// The position at which the kernel stores its result `t`, if it computes each element once, directly inside
-/// its parallel loops, and nothing else. Maps are left to the inliner.
-fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
-    let (loops, inside) = form::par_loops(&m.kernels[p].body);
+/// Where a kernel stores its result.
+struct Stores {
+    /// The position.
+    at: Vec<Dim>,
+    /// The loops around the store.
+    loops: Vec<(Sym, Dim)>,
+    /// The number of rows, if sequential loops over a row contain the store.
+    rows: Option<Dim>,
+}
+
+/// Where the kernel stores its result `t`, if it computes each element once, directly inside its parallel
+/// loops or in the last loops of a row, and nothing else. Maps are left to the inliner.
+fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Stores> {
+    let (mut loops, body) = form::par_loops(&m.kernels[p].body);
+    let row = body.last().and_then(form::seq_loops);
+    let rows = row.is_some().then(|| Dim::product(loops.iter().map(|l| l.1)));
+    let (own, inside) = row.unwrap_or((vec![], body));
     let Stored { before, buf, at, .. } = form::stored(inside)?;
-    if buf != t || before.is_empty() || visit::loads(inside).iter().any(|b| m.storage(*b) == t) {
+    loops.extend(own);
+    let suits = match rows {
+        Some(_) => form::is_straight(before) && visit::stores(body).len() == 1,
+        None => !before.is_empty(),
+    };
+    if buf != t || !suits || visit::loads(body).iter().any(|b| m.storage(*b) == t) {
         return None;
     }
-    form::is_one_to_one(m, t, at, &loops).then(|| at.to_vec())
+    form::is_one_to_one(m, t, at, &loops).then(|| Stores { at: at.to_vec(), loops, rows })
 }
 
 fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
-    let at = only_store(m, p, t)?;
+    let Stores { at, loops, rows } = only_store(m, p, t)?;
     let map = m.form(c).map()?;
     // Storing small types rounds or wraps, which the consumer must observe.
     if m.bufs[t].ty.is_small() {
@@ -161,6 +179,14 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> =
         index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
+    if let Some(rows) = rows {
+        // The loop over the row would wait for the latency of elementary functions.
+        let waits = map.value.any(&mut |e| matches!(e, Expr::Un(op, x) if op.is_elementary(m.type_of(x))));
+        let along = view == t && runs_along(m, (t, &at), (map, &subst), (&loops, rows));
+        if waits || looks_up || !along || leaves_image(m, p, map.buf) {
+            return None;
+        }
+    }
     if let Some(c) = m.form(p).contraction() {
         let to = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied())));
         let (from, to) = ((t, at.as_slice()), (map.buf, &to.collect::<Vec<_>>()[..]));
@@ -170,6 +196,31 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     }
     // Conditions of the consumer on its position become conditions in the producer, which are expressions.
     Some(Plan { producer: p, buf: t, subst })
+}
+
+/// True if the consumer stores along the row as the producer does, and threads have rows to share: the
+/// consumer alone may have more tasks.
+fn runs_along(
+    m: &Module,
+    (t, at): (Buf, &[Dim]),
+    (map, subst): (&form::Map, &HashMap<Sym, Dim>),
+    (loops, rows): (&[(Sym, Dim)], Dim),
+) -> bool {
+    const ROWS: i64 = 4;
+    let to: Vec<Dim> =
+        map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
+    let row = unit_stride_var(m, t, at, loops);
+    row.is_some()
+        && row == unit_stride_var(m, map.buf, &to, loops)
+        && rows.as_const().is_none_or(|n| n >= ROWS)
+}
+
+/// True if rows of an image between kernels, which may get channels innermost, would be stored to an output
+/// with channels first: a map between the two orders transposes in registers.
+fn leaves_image(m: &Module, p: Kernel, to: Buf) -> bool {
+    let image = |b: Buf| matches!(m.bufs[m.storage(b)].place, Place::Temp) && m.bufs[b].dims.len() >= 3;
+    matches!(m.bufs[m.storage(to)].place, Place::Output(_))
+        && visit::loads(&m.kernels[p].body).into_iter().any(image)
 }
 
 /// True if a contraction stores its result `from` along a known number of columns, and with the consumer in
@@ -217,45 +268,53 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
     let subst = |s: Sym| plan.subst.get(&s).copied();
     let value = instance(m, &map.value, &subst);
     let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst(s)))).collect();
-    let mut body = vec![];
-    for s in producer.body {
-        match s {
-            Stmt::Store { buf, value: result, .. } if buf == plan.buf => {
-                let loads = {
-                    let mut n = 0;
-                    value.walk(&mut |e| {
-                        n += usize::from(matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == plan.buf))
-                    });
-                    n
-                };
-                let ty = m.type_of(&result);
-                // For 16-bit results the consumer reads the unrounded value in the compute type.
-                let stored = m.bufs[plan.buf].ty;
-                debug_assert_eq!(stored.compute(), ty);
-                let simple = matches!(result, Expr::Acc { .. } | Expr::Reg(_));
-                let stand_in = if loads > 1 && !simple {
-                    let reg = m.reg(ty);
-                    body.push(Stmt::Let { reg, value: result });
-                    Expr::Reg(reg)
-                } else {
-                    result
-                };
-                let buf_of = plan.buf;
-                let value = value.clone().rewrite(&mut |e| match e {
-                    Expr::Load { buf, .. } if m.storage(buf) == buf_of => stand_in.clone(),
-                    e => e,
-                });
-                body.push(Stmt::Store { buf: map.buf, at: to.clone(), value });
-            }
-            s => body.push(s),
-        }
-    }
+    let body = producer.body;
+    let body = stored_through(m, body, (plan.buf, map.buf, &to), &value);
     let loops = producer.loops;
     m.kernels[c].body = wrap(&loops, body).into();
     let name = m.kernels[plan.producer].name.clone();
     m.kernels[c].name = name;
     m.kernels[c].origin = m.kernels[plan.producer].origin.clone();
     m.kernels[c].narrow = m.kernels[plan.producer].narrow;
+}
+
+/// The statements with the consumer's `value`, stored at `to`, in place of the store to `buf`.
+fn stored_through(
+    m: &mut Module,
+    stmts: Vec<Stmt>,
+    (buf, result, to): (Buf, Buf, &[Dim]),
+    value: &Expr,
+) -> Vec<Stmt> {
+    let mut body = vec![];
+    for s in stmts {
+        match s {
+            Stmt::Store { buf: b, value: v, .. } if b == buf => {
+                let read =
+                    |m: &Module, e: &Expr| matches!(e, Expr::Load { buf: b, .. } if m.storage(*b) == buf);
+                let mut loads = 0;
+                value.walk(&mut |e| loads += usize::from(read(m, e)));
+                let ty = m.type_of(&v);
+                // For 16-bit results the consumer reads the unrounded value in the compute type.
+                debug_assert_eq!(m.bufs[buf].ty.compute(), ty);
+                let simple = matches!(v, Expr::Acc { .. } | Expr::Reg(_));
+                let stand_in = if loads > 1 && !simple {
+                    let reg = m.reg(ty);
+                    body.push(Stmt::Let { reg, value: v });
+                    Expr::Reg(reg)
+                } else {
+                    v
+                };
+                let value = value.clone().rewrite(&mut |e| if read(m, &e) { stand_in.clone() } else { e });
+                body.push(Stmt::Store { buf: result, at: to.to_vec(), value });
+            }
+            Stmt::For { kind, var, lo, hi, body: inner } if visit::stores(&inner).contains(&buf) => {
+                let inner = stored_through(m, inner, (buf, result, to), value);
+                body.push(Stmt::For { kind, var, lo, hi, body: inner });
+            }
+            s => body.push(s),
+        }
+    }
+    body
 }
 
 struct Padding {
