@@ -275,57 +275,46 @@ fn put(k: &mut KernelBuilder, y: Buf, to: &[Dim], (u, at): (Buf, &[Dim]), join: 
     k.store(y, to, v);
 }
 
-/// Position p of the result is position p - start of the update, if it exists.
+/// Copies the data, then writes the pieces, whose positions are distinct. In place, nothing else is touched.
 fn lower_tensor(cx: &mut LowerCx, axis: usize, circular: bool) {
     let (x, u, y) = (cx.input(0), cx.input(1), cx.output(0));
     let starts = cx.input_opt(2);
     let (dims, piece) = (cx.dims(x), cx.dims(u)[axis]);
-    cx.kernel(|k| {
-        let start = |k: &KernelBuilder, b: Dim| starts.map_or(runtime::int(0), |s| k.load(s, &[b]));
-        if starts.is_some() {
+    let size = Expr::index(dims[axis]);
+    if let Some(starts) = starts {
+        cx.kernel(|k| {
             k.nest(LoopKind::Seq, &dims[..1], |k, b| {
-                let s = start(k, b[0]);
+                let s = k.load(starts, b);
                 let s = k.let_(s);
                 // A start equal to the size is allowed: it is position 0 in a circular buffer, and the end
                 // for an empty piece.
                 let end = if circular { s.clone() } else { s.clone() + Expr::index(piece) };
-                runtime::check(
-                    k,
-                    Expr::bin(BinOp::Ge, s, runtime::int(0)).and(Expr::bin(
-                        BinOp::Le,
-                        end,
-                        Expr::index(dims[axis]),
-                    )),
-                );
+                let inside = Expr::bin(BinOp::Le, end, size.clone());
+                runtime::check(k, Expr::bin(BinOp::Ge, s, runtime::int(0)).and(inside));
             });
-        }
-        k.nest(LoopKind::Par, &dims, |k, at| {
-            let p = Expr::index(at[axis]) - start(k, at[0]);
-            let v = k.shared(p, |k, p| {
-                let p = if circular {
-                    Expr::select(
-                        Expr::bin(BinOp::Lt, p.clone(), runtime::int(0)),
-                        p.clone() + Expr::index(dims[axis]),
-                        p,
-                    )
-                } else {
-                    p
+        });
+    }
+    cx.map(y, |k, at| k.load(x, at));
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &dims[..axis], |k, o| {
+            let start = starts.map_or(runtime::int(0), |s| k.load(s, &o[..1]));
+            let start = k.let_(start);
+            k.range(LoopKind::Seq, "r", 0, piece, |k, r| {
+                let p = k.let_(start.clone() + Expr::index(r));
+                let p = match circular {
+                    true => {
+                        let beyond = Expr::bin(BinOp::Ge, p.clone(), size.clone());
+                        Expr::select(beyond, p.clone() - size.clone(), p)
+                    }
+                    false => p,
                 };
-                k.shared(p, |k, p| {
-                    let new = Expr::bin(BinOp::Ge, p.clone(), runtime::int(0)).and(Expr::bin(
-                        BinOp::Lt,
-                        p.clone(),
-                        Expr::index(piece),
-                    ));
-                    let v = k.with_index(p, piece, |k, p| {
-                        let mut from = at.to_vec();
-                        from[axis] = p;
-                        k.load(u, &from)
+                k.at_index(p, dims[axis], |k, p| {
+                    k.nest(LoopKind::Seq, &dims[axis + 1..], |k, rest| {
+                        let (to, from) = ([o, &[p], rest].concat(), [o, &[r], rest].concat());
+                        put(k, y, &to, (u, &from), None);
                     });
-                    Expr::select(new, v, k.load(x, at))
-                })
+                });
             });
-            k.store(y, at, v);
         });
     });
 }

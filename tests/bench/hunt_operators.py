@@ -92,7 +92,7 @@ def sampling(b):
     """Images that get a known size, and grids of positions."""
     kind = b.pick(F, F, F, H, U8)
     n, (h, w), c = b.size("N", 1, 1, 2), image(b), b.pick(1, 3, 3, 8, 21, 64)
-    b.tolerance = {H: 2e-2, U8: 2 / 255}.get(kind, 1e-4)
+    b.tolerance = {H: 2e-2, U8: 0.011}.get(kind, 1e-4)
     if b.chance(0.6):
         mode = b.pick("linear", "linear", "nearest", "cubic")
         attrs = {"mode": mode, "coordinate_transformation_mode": b.pick("half_pixel", "align_corners", "asymmetric")}
