@@ -34,7 +34,7 @@ pub fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     match ty {
         ElemType::U64 => Expr::un(UnOp::Bits(to), v),
         ElemType::I64 => turned(v),
-        ElemType::F64 => turned(keys::ordered_long(k, ty, v)),
+        ElemType::F64 => turned(keys::ordered(k, ty, v)),
         _ => {
             let v = Expr::cast(ElemType::I32, to, keys::ordered(k, ty, v));
             let least = match ty {

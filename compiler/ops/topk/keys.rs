@@ -3,7 +3,7 @@
 //! comparisons are on integers and no two are equal.
 
 use super::{Row, RowAt, TopK};
-use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
+use crate::nest::{BinOp, Expr, KernelBuilder, Scalar, UnOp};
 use crate::ops::LowerCx;
 use crate::ops::support::runtime::int;
 use crate::sym::Dim;
@@ -30,7 +30,7 @@ pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
 impl TopK {
     /// An i32, or an i64 for elements of 64 bits, that is larger for elements that come first.
     fn key(&self, k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
-        let key = if ty.bits() > 32 { ordered_long(k, ty, v) } else { ordered(k, ty, v) };
+        let key = ordered(k, ty, v);
         if self.largest { key } else { Expr::un(UnOp::BitNot, key) }
     }
     pub(super) fn key_at(&self, k: &mut KernelBuilder, row: &RowAt, i: Dim) -> Expr {
@@ -39,49 +39,26 @@ impl TopK {
     }
 }
 
-/// An i32 with the order of the numbers of a type of at most 32 bits. Zeros are equal, NaN is larger than all
-/// numbers.
+/// An integer with the order of the numbers of a type: an i32, or an i64 for types of 64 bits. Zeros are
+/// equal, NaN is larger than all numbers.
 pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
-    let to = ElemType::I32;
+    let to = if ty.bits() > 32 { ElemType::I64 } else { ElemType::I32 };
+    let [lowest, highest] = [Scalar::lowest(to), Scalar::highest(to)].map(Expr::from);
     match ty {
-        ElemType::F32 => k.shared(v, |k, v| {
+        ElemType::F32 | ElemType::F64 => k.shared(v, |k, v| {
             let zero = Expr::num(ty, 0.0);
             let bits = Expr::un(
                 UnOp::Bits(to),
                 Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()),
             );
             k.shared(bits, |_, b| {
-                let flipped = Expr::bin(BinOp::Xor, b.clone(), Expr::int(to, i64::from(i32::MAX)));
+                let flipped = Expr::bin(BinOp::Xor, b.clone(), highest.clone());
                 let key = Expr::select(Expr::bin(BinOp::Lt, b.clone(), Expr::int(to, 0)), flipped, b);
-                Expr::select(Expr::un(UnOp::IsNan, v), Expr::int(to, i64::from(i32::MAX)), key)
+                Expr::select(Expr::un(UnOp::IsNan, v), highest, key)
             })
         }),
-        ElemType::U32 => {
-            Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), Expr::int(to, i64::from(i32::MIN)))
-        }
-        ElemType::I32 => v,
+        ElemType::U32 | ElemType::U64 => Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), lowest),
         t => Expr::cast(t, to, v),
-    }
-}
-
-/// An i64 with the order of the numbers of a type of 64 bits, as [`ordered`].
-pub fn ordered_long(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
-    let to = ElemType::I64;
-    match ty {
-        ElemType::F64 => k.shared(v, |k, v| {
-            let zero = Expr::num(ty, 0.0);
-            let bits = Expr::un(
-                UnOp::Bits(to),
-                Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()),
-            );
-            k.shared(bits, |_, b| {
-                let flipped = Expr::bin(BinOp::Xor, b.clone(), int(i64::MAX));
-                let ordered = Expr::select(Expr::bin(BinOp::Lt, b.clone(), int(0)), flipped, b);
-                Expr::select(Expr::un(UnOp::IsNan, v), int(i64::MAX), ordered)
-            })
-        }),
-        ElemType::U64 => Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), int(i64::MIN)),
-        _ => v,
     }
 }
 

@@ -85,6 +85,8 @@ struct Plan {
     buf: Buf,
     /// For each loop of the consumer: its value at the producer's store.
     subst: HashMap<Sym, Dim>,
+    /// Where the consumer's result is stored then.
+    to: Vec<Dim>,
 }
 
 fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
@@ -179,23 +181,24 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> =
         index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
+    let to: Vec<Dim> =
+        map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
     if let Some(rows) = rows {
         // The loop over the row would wait for the latency of elementary functions.
         let waits = map.value.any(&mut |e| matches!(e, Expr::Un(op, x) if op.is_elementary(m.type_of(x))));
-        let along = view == t && runs_along(m, (t, &at), (map, &subst), (&loops, rows));
+        let along = view == t && runs_along(m, (t, &at), (map.buf, &to), (&loops, rows));
         if waits || looks_up || !along || leaves_image(m, p, map.buf) {
             return None;
         }
     }
     if let Some(c) = m.form(p).contraction() {
-        let to = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied())));
-        let (from, to) = ((t, at.as_slice()), (map.buf, &to.collect::<Vec<_>>()[..]));
+        let (from, to) = ((t, at.as_slice()), (map.buf, to.as_slice()));
         if worsens_columns(m, c, from, to) || splits_vectors(m, c, from, to) {
             return None;
         }
     }
     // Conditions of the consumer on its position become conditions in the producer, which are expressions.
-    Some(Plan { producer: p, buf: t, subst })
+    Some(Plan { producer: p, buf: t, subst, to })
 }
 
 /// True if the consumer stores along the row as the producer does, and threads have rows to share: the
@@ -203,16 +206,12 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
 fn runs_along(
     m: &Module,
     (t, at): (Buf, &[Dim]),
-    (map, subst): (&form::Map, &HashMap<Sym, Dim>),
+    (result, to): (Buf, &[Dim]),
     (loops, rows): (&[(Sym, Dim)], Dim),
 ) -> bool {
     const ROWS: i64 = 4;
-    let to: Vec<Dim> =
-        map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
     let row = unit_stride_var(m, t, at, loops);
-    row.is_some()
-        && row == unit_stride_var(m, map.buf, &to, loops)
-        && rows.as_const().is_none_or(|n| n >= ROWS)
+    row.is_some() && row == unit_stride_var(m, result, to, loops) && rows.as_const().is_none_or(|n| n >= ROWS)
 }
 
 /// True if rows of an image between kernels, which may get channels innermost, would be stored to an output
@@ -267,9 +266,7 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
     let producer = peel(&m.kernels[plan.producer].body);
     let subst = |s: Sym| plan.subst.get(&s).copied();
     let value = instance(m, &map.value, &subst);
-    let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst(s)))).collect();
-    let body = producer.body;
-    let body = stored_through(m, body, (plan.buf, map.buf, &to), &value);
+    let body = stored_through(m, producer.body, (plan.buf, map.buf, &plan.to), &value);
     let loops = producer.loops;
     m.kernels[c].body = wrap(&loops, body).into();
     let name = m.kernels[plan.producer].name.clone();
