@@ -21,6 +21,8 @@ pub struct Bounds {
     /// Registers whose ranges are narrower than their types.
     pub regs: HashMap<Reg, Interval>,
     constants: RefCell<HashMap<Key, Option<Interval>>>,
+    /// Constants in memory may have any values.
+    of_code: bool,
 }
 
 /// A constant, and its subscripts as far as they are numbers.
@@ -29,7 +31,7 @@ type Key = (Buf, Vec<Option<i64>>);
 impl Bounds {
     /// With known ranges of registers.
     pub fn new(regs: HashMap<Reg, Interval>) -> Self {
-        Bounds { regs, constants: RefCell::default() }
+        Bounds { regs, ..Bounds::default() }
     }
     /// With the ranges of accumulators in a body whose terms are products of bytes and constants, as floats.
     pub fn of_sums(m: &Module, body: &[Stmt]) -> Self {
@@ -39,6 +41,12 @@ impl Bounds {
         let regs =
             found.into_iter().filter_map(|(r, (_, most))| finite((-most?, most?)).map(|i| (r, i))).collect();
         Bounds { regs, ..b }
+    }
+    /// What follows from the code of a body alone, whatever the values of constants in memory are.
+    pub fn of_code(m: &Module, body: &[Stmt]) -> Self {
+        let mut b = Bounds { of_code: true, ..Bounds::default() };
+        b.learn_values(m, body, |_| true);
+        b
     }
     /// The largest magnitudes of floating-point accumulators that begin with zero, in a body that runs
     /// `times` times.
@@ -142,14 +150,40 @@ impl Bounds {
                 }
                 (Some(r), _) => fit(*to, r),
                 // NaN becomes 0, which every type has.
+                (None, true) if to.is_int() => {
+                    let ((lo, hi), (least, most)) = (self.of_numbers(m, a), of_type(*to)?);
+                    Some((lo.trunc().min(0.0).clamp(least, most), hi.trunc().max(0.0).clamp(least, most)))
+                }
                 (None, _) => of_type(*to),
             },
             _ => of_type(ty),
         }
     }
+    /// The range of a float that may be NaN or infinite, as far as it is neither.
+    fn of_numbers(&self, m: &Module, e: &Expr) -> Interval {
+        if let Some(r) = self.of(m, e) {
+            return r;
+        }
+        match e {
+            Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) => {
+                let (a, b) = (self.of_numbers(m, a), self.of_numbers(m, b));
+                if *op == BinOp::Min { (a.0.min(b.0), a.1.min(b.1)) } else { (a.0.max(b.0), a.1.max(b.1)) }
+            }
+            Expr::Un(op @ (UnOp::Round | UnOp::Floor | UnOp::Ceil | UnOp::Trunc), a) => {
+                let (lo, hi) = self.of_numbers(m, a);
+                match op {
+                    UnOp::Round => (lo.round_ties_even(), hi.round_ties_even()),
+                    UnOp::Floor => (lo.floor(), hi.floor()),
+                    UnOp::Ceil => (lo.ceil(), hi.ceil()),
+                    _ => (lo.trunc(), hi.trunc()),
+                }
+            }
+            _ => (f64::NEG_INFINITY, f64::INFINITY),
+        }
+    }
     /// Adds the ranges of the integer registers that a kernel defines.
     pub fn learn(&mut self, m: &Module, body: &[Stmt]) {
-        self.learn_values(m, body);
+        self.learn_values(m, body, ElemType::is_int);
         // An accumulator holds one of its assigned values. Until all of them are known, it may hold anything.
         let mut given: HashMap<Reg, Option<Interval>> = HashMap::new();
         visit::walk(body, &mut |s| {
@@ -164,9 +198,10 @@ impl Bounds {
             }
         });
         self.regs.extend(given.into_iter().filter_map(|(reg, r)| Some((reg, r?))));
-        self.learn_values(m, body);
+        self.learn_values(m, body, ElemType::is_int);
     }
-    fn learn_values(&mut self, m: &Module, body: &[Stmt]) {
+    /// Adds the ranges of named values of some types.
+    fn learn_values(&mut self, m: &Module, body: &[Stmt], of: fn(ElemType) -> bool) {
         let mut found: Vec<(Reg, &Expr)> = vec![];
         visit::walk(body, &mut |s| {
             if let Some(e) = s.expr() {
@@ -180,7 +215,7 @@ impl Bounds {
                 found.push((*reg, value));
             }
         });
-        for (reg, value) in found.into_iter().filter(|x| m.regs[x.0].ty.is_int()) {
+        for (reg, value) in found.into_iter().filter(|x| of(m.regs[x.0].ty)) {
             if let Some(r) = self.of(m, value) {
                 self.regs.insert(reg, r);
             }
@@ -188,7 +223,7 @@ impl Bounds {
     }
     fn constant(&self, m: &Module, b: Buf, at: &[Dim]) -> Option<Interval> {
         let Place::Const(c) = &m.bufs[b].place else { return None };
-        if c.count() > MOST || m.bufs[b].layout != Layout::RowMajor {
+        if self.of_code || c.count() > MOST || m.bufs[b].layout != Layout::RowMajor {
             return None;
         }
         let key = (b, at.iter().map(|d| d.as_const()).collect::<Vec<_>>());

@@ -72,15 +72,20 @@ impl Expr {
     }
     /// Rebuilds bottom-up: `f` gets every expression after its operands were rebuilt.
     pub fn rewrite(self, f: &mut dyn FnMut(Expr) -> Expr) -> Expr {
+        let e = self.map_children(&mut |e| e.rewrite(f));
+        f(e)
+    }
+    /// Replaces its operands, in the order of [`Expr::children`].
+    pub fn map_children(self, f: &mut dyn FnMut(Expr) -> Expr) -> Expr {
         // The same box holds what comes out.
         let b = |mut e: Box<Expr>, f: &mut dyn FnMut(Expr) -> Expr| {
-            *e = std::mem::replace(&mut *e, NOTHING).rewrite(f);
+            *e = f(std::mem::replace(&mut *e, NOTHING));
             e
         };
-        let e = match self {
+        match self {
             Expr::Un(op, a) => Expr::Un(op, b(a, f)),
             Expr::Cast(t, a) => Expr::Cast(t, b(a, f)),
-            Expr::Text(op, v) => Expr::Text(op, v.into_iter().map(|e| e.rewrite(f)).collect()),
+            Expr::Text(op, v) => Expr::Text(op, v.into_iter().map(f).collect()),
             Expr::Bin(op, x, y) => Expr::Bin(op, b(x, f), b(y, f)),
             Expr::Fma(x, y, z) => Expr::Fma(b(x, f), b(y, f), b(z, f)),
             Expr::Dot(g, x, y, z) => Expr::Dot(g, b(x, f), b(y, f), b(z, f)),
@@ -90,8 +95,7 @@ impl Expr {
                 Expr::With { sym, value: b(value, f), extent, body: b(body, f) }
             }
             e => e,
-        };
-        f(e)
+        }
     }
     /// Renames its buffers.
     pub fn rename(&mut self, f: &dyn Fn(Buf) -> Buf) {

@@ -334,6 +334,15 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
+        name: "lookup_tables",
+        group: Group::Quantize,
+        holds: "A costly function of an integer of at most 256 values is a lookup in a constant table.",
+        why: "After widen_integers, so that sums of integers do not wrap; before fold_requantize, which \
+            distributes the functions' quantizations.",
+        run: nest::quantize::lookup_tables::run,
+        ..PER_LEVEL
+    },
+    NestPass {
         name: "fold_requantize",
         group: Group::Quantize,
         holds: "Between a sum and its store, constants by channel are folded, clamps joined, divisions by \

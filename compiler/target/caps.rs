@@ -137,6 +137,10 @@ impl Caps {
     pub fn interleaves(&self) -> bool {
         self.tiles == Tiles::Neon
     }
+    /// True if vectors are permuted in units of 16 bits, by which a table of 256 bytes in registers is looked up.
+    pub fn permutes_words(&self) -> bool {
+        self.tiles == Tiles::Avx512
+    }
     /// True for products of unsigned by signed bytes, added in pairs to 16-bit words: AVX2, AVX-512 BW.
     pub fn pairs_bytes(&self) -> bool {
         matches!(self.tiles, Tiles::Avx2 | Tiles::Avx512)

@@ -380,6 +380,10 @@ impl Builder {
     pub(super) fn shuffle(&mut self, op: Op, a: Value, b: Value) -> Value {
         self.value(op, &[a, b], None, Class::Vector)
     }
+    /// Units of two vectors by number: [`Op::Permute2`] and its like; arguments as theirs.
+    pub(super) fn shuffle3(&mut self, op: Op, args: [Value; 3]) -> Value {
+        self.vector(op, &args, None)
+    }
     /// The lanes of a vector, or of two, by number: those of the second follow those of the first.
     pub(super) fn permuted(&mut self, places: Value, lower: Value, upper: Option<Value>) -> Value {
         let Some(upper) = upper else { return self.bin(Bin::Permute, places, lower) };

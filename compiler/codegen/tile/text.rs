@@ -171,6 +171,7 @@ names!(Op {
     "unzip" Unzip { odd }
     "unzip_blocks" UnzipBlocks { odd }
     "permute2" Permute2
+    "permute_words2" PermuteWords2
     "dot2" Dot2
     "cmp" Cmp(pred, bits)
     "icmp" ICmp(pred, bits)

@@ -236,9 +236,8 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::Un(..) => (&[V], vector),
         Op::Fma { .. } | Op::Fma231 { .. } | Op::Fma213 { .. } => (&[V, V, V], vector),
         Op::FmaLane { .. } | Op::FmaHalves { .. } => (&[V, V, V], vector),
-        Op::Dot(_) | Op::DotLane { .. } | Op::Dot2 | Op::Permute2 | Op::MatrixDot { .. } => {
-            (&[V, V, V], vector)
-        }
+        Op::Dot(_) | Op::DotLane { .. } | Op::Dot2 | Op::MatrixDot { .. } => (&[V, V, V], vector),
+        Op::Permute2 | Op::PermuteWords2 => (&[V, V, V], vector),
         Op::Dot8 { .. } => (&[V, V, V, V], vector),
         Op::MulHalves { .. } | Op::BinHalves(_) => (&[V, V], vector),
         Op::Zip { .. } | Op::Unzip { .. } | Op::UnzipBlocks { .. } => (&[V, V], vector),

@@ -363,6 +363,8 @@ pub enum Op {
     /// Selects 32-bit lanes of the first and the third argument by the lanes of the second: numbers from that
     /// of lanes on are those of the third. It overwrites the first. 512 bits only.
     Permute2,
+    /// The same for 16-bit words: the low six bits of a word are the number of one of 64. 512 bits only.
+    PermuteWords2,
     /// c + the products of two pairs of bf16, the upper ones first.
     Dot2,
     /// Compares floats.

@@ -1,4 +1,4 @@
-//! Table lookups in small constants at computed positions: one or two vectors hold the constant for the whole
+//! Table lookups in small constants at computed positions: a few vectors hold the constant for the whole
 //! function, and permutations select from them.
 
 use super::{Arg, Fit, Translate, Val};
@@ -8,19 +8,25 @@ use crate::nest::{BinOp, Buf, Expr, Layout, Place};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
+/// Elements of a table of bytes.
+const TABLE: i64 = 256;
+
 impl Translate<'_> {
     /// True if an index needs no check.
     pub(super) fn is_inside(&self, value: &Expr, extent: Dim) -> bool {
-        let bounds = self.bounds.of(self.m, value).zip(extent.as_const());
+        let bounds = self.ranges.of(self.m, value).zip(extent.as_const());
         bounds.is_some_and(|((lo, hi), n)| lo >= 0.0 && hi < n as f64)
     }
     /// The value that `body` reads from a constant of at most two vectors at position `sym`, which is `value`
     /// and needs no check; `None` for anything else.
     pub(super) fn entry(&mut self, (sym, value): (Sym, &Expr), extent: Dim, body: &Expr) -> Fit<Option<Val>> {
-        let Some((buf, count)) = self.small_constant(sym, body).filter(|_| self.is_inside(value, extent))
-        else {
+        if !self.is_inside(value, extent) {
             return Ok(None);
-        };
+        }
+        if let Some(table) = self.byte_table(sym, body) {
+            return self.byte_entry(value, table).map(Some);
+        }
+        let Some((buf, count)) = self.small_constant(sym, body) else { return Ok(None) };
         let lanes = i64::from(self.b.lanes());
         // Permutations use the lowest bits of a position only.
         let (place, bits) = match value {
@@ -45,6 +51,40 @@ impl Translate<'_> {
             upper => self.b.permuted(place, lower, upper),
         };
         Ok(Some(Val { v, ty: ElemType::F32 }))
+    }
+    /// The byte of a table at a position. Vectors hold pairs of bytes as words: permutations select a word from
+    /// each half of the table, and a shift the byte.
+    fn byte_entry(&mut self, place: &Expr, table: Buf) -> Fit<Val> {
+        let place = self.value(place)?;
+        let place = self.cast(ElemType::I32, place)?.v;
+        let base = self.arg(Arg::Pointer { buf: table, linear: Dim::constant(0), size: 1 })?;
+        let bytes = TABLE / 4;
+        let mut part = |i| {
+            let mem = Mem::at(self.params[base], (bytes * i) as i32);
+            self.b.load_at_entry(Form::B32, mem, None)
+        };
+        let parts = [part(0), part(1), part(2), part(3)];
+        let word = self.b.un(Un::Shr(1), place);
+        let [lower, upper] =
+            [0, 2].map(|i| self.b.shuffle3(Op::PermuteWords2, [parts[i], word, parts[i + 1]]));
+        let last = self.b.bits(TABLE as u32 / 2 - 1);
+        let is_upper = self.b.icmp(Pred::Lt, last, place, Bits::B32);
+        let pair = self.b.select(is_upper, upper, lower, Bits::B32);
+        let (one, byte) = (self.b.bits(1), self.b.bits(0xff));
+        let odd = self.b.bin(Bin::And, place, one);
+        let bits = self.b.un(Un::Shl(3), odd);
+        let shifted = self.b.bin(Bin::Shr, pair, bits);
+        Ok(Val { v: self.b.bin(Bin::And, shifted, byte), ty: ElemType::U8 })
+    }
+    /// The constant of 256 bytes that an expression reads at position `sym`.
+    fn byte_table(&self, sym: Sym, body: &Expr) -> Option<Buf> {
+        let Expr::Load { buf, at } = body else { return None };
+        let (d, owner) = (&self.m.bufs[*buf], self.m.storage(*buf));
+        let plain = [d, &self.m.bufs[owner]].iter().all(|d| {
+            d.layout == Layout::RowMajor && d.ty == ElemType::U8 && d.count().as_const() == Some(TABLE)
+        });
+        let known = self.m.is_constant(owner) && self.m.linear(*buf, at) == Dim::sym(sym);
+        (plain && known && !self.b.is_long() && self.b.has(Op::PermuteWords2)).then_some(owner)
     }
     /// The mask of the lanes whose position is in the second vector; only `bits` bits of a position are
     /// defined, unless `bits` is 0.

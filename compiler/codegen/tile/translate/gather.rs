@@ -31,6 +31,7 @@ impl Translate<'_> {
         if let Some(v) = self.entry((sym, value), extent, body)? {
             return Ok(v);
         }
+        let checked = !self.is_inside(value, extent);
         let some = self.m.syms.is_pos(extent);
         let (raw, clamped) = (extent, matches!(value, Expr::Bin(BinOp::Min | BinOp::Max, ..)));
         let before = self.b.next_value();
@@ -54,15 +55,25 @@ impl Translate<'_> {
         };
         self.b.are_positions(of_limit);
         let steady = self.is_steady(value);
-        let out = self.b.ucmp(Pred::Le, limit, read, bits);
-        let zero = self.index_number(0);
-        let value = self.b.select(out, zero, read, bits);
+        let out = checked.then(|| self.b.ucmp(Pred::Le, limit, read, bits));
+        let value = match out {
+            Some(out) => {
+                let zero = self.index_number(0);
+                self.b.select(out, zero, read, bits)
+            }
+            None => read,
+        };
         if steady {
             self.b.are_positions(before);
         }
-        self.report(out);
+        if let Some(out) = out {
+            self.report(out);
+        }
         let first = uniform.then(|| self.b.first(value));
-        let mut near = self.near_of(sym, (raw, extent, limit), clamped, body).filter(|_| !uniform);
+        let near = || self.near_of(sym, (raw, extent, limit), clamped, body);
+        // Positions in a table are rarely close to each other.
+        let table = body.loaded().is_some_and(|b| self.m.is_constant(b));
+        let mut near = if uniform || table { None } else { near() };
         // Loads at the previous index are invalid.
         let before = self.loaded.clone();
         let outer = self.mask;

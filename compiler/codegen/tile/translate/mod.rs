@@ -204,6 +204,7 @@ fn attempt(s: Setting, simplifier: &Simplifier, long: bool, body: &[Stmt], near:
         compared: Map::default(),
         conditions: vec![],
         bounds: Bounds::of_sums(m, body),
+        ranges: Bounds::of_code(m, body),
     };
     let checks = t.checks(body)?;
     if checks.is_some() {
@@ -349,6 +350,8 @@ struct Translate<'a> {
     /// Conditions that were evaluated before the innermost open vector loop.
     conditions: Vec<(Expr, Val)>,
     bounds: Bounds,
+    /// Ranges of values, of which none follows from constants in memory.
+    ranges: Bounds,
 }
 
 impl Translate<'_> {

@@ -1,8 +1,8 @@
 //! fold_requantize: simplifies the arithmetic between a quantized reduction and its store. Constant
 //! subexpressions are folded, and the rest uses as few operations as give bit-identical results.
 //!
-//! * Operations on constants of one loop variable, the channel (scales, zero points, sums of weights), become
-//!   a constant indexed by that variable; an integer sum collects all of its constants in one.
+//! * Operations on constants of one position, the channel (scales, zero points, sums of weights), become a
+//!   constant of that position; an integer sum collects all of its constants in one.
 //! * A clamp moves before the rounding, and the zero point behind the conversion to an integer, where it
 //!   joins others: `i32(clamp(round(x) + z))` is `i32(round(clamp(x))) + z` with limits reduced by z.
 //! * Integer sums that are exact in floats stay floats if the added values are known.
@@ -18,7 +18,7 @@ use crate::diag::Result;
 use crate::nest::bounds::Bounds;
 use crate::nest::interp::{eval_binop, eval_cast, eval_unop};
 use crate::nest::{BinOp, Buf, Expr, Layout, LoopKind, Module, Place, Scalar, Stmt, UnOp, visit};
-use crate::sym::{Dim, Sym};
+use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -54,7 +54,7 @@ impl Columns<'_> {
     /// Simplifies statements that run once per result; reduction loops do not change.
     fn stmt(&mut self, s: Stmt) -> Stmt {
         match s {
-            Stmt::For { kind: kind @ LoopKind::Par, var, lo, hi, body } => {
+            Stmt::For { kind: kind @ (LoopKind::Par | LoopKind::Private), var, lo, hi, body } => {
                 Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.stmt(s)).collect() }
             }
             Stmt::Let { reg, value } => {
@@ -121,8 +121,8 @@ impl Columns<'_> {
             (Some(s), true) => s - e,
         };
         let (known, rest): (Terms, Terms) = terms.into_iter().partition(|t| self.variable(&t.1).is_some());
-        // One term per variable; numbers are added to the first.
-        let mut groups: Vec<(Option<Sym>, Expr)> = vec![];
+        // One term per position; numbers are added to the first.
+        let mut groups: Vec<(Option<Dim>, Expr)> = vec![];
         for (minus, e) in known {
             let of = self.variable(&e).flatten();
             match groups.iter_mut().find(|g| g.0 == of || of.is_none() || g.0.is_none()) {
@@ -191,10 +191,10 @@ impl Columns<'_> {
         let k = self.folded(&Expr::cast(ElemType::I32, ElemType::F32, k.clone()))?;
         Some((**sum).clone() + k)
     }
-    /// The only loop variable that a constant expression depends on, or none for a number; `None` if the
+    /// The only position that a constant expression depends on, or none for a number; `None` if the
     /// expression depends on anything else.
-    fn variable(&self, e: &Expr) -> Option<Option<Sym>> {
-        let join = |a: Option<Sym>, b: Option<Sym>| match (a, b) {
+    fn variable(&self, e: &Expr) -> Option<Option<Dim>> {
+        let join = |a: Option<Dim>, b: Option<Dim>| match (a, b) {
             (Some(x), Some(y)) if x != y => None,
             (a, b) => Some(a.or(b)),
         };
@@ -210,12 +210,7 @@ impl Columns<'_> {
                 {
                     return None;
                 }
-                let own = |i: &Dim| match (i.as_const(), i.as_sym()) {
-                    (Some(_), _) => Some(None),
-                    (_, Some(s)) => Some(Some(s)),
-                    _ => None,
-                };
-                at.iter().try_fold(None, |v, i| join(v, own(i)?))
+                at.iter().try_fold(None, |v, i| join(v, i.as_const().is_none().then_some(*i)))
             }
             Expr::Un(
                 UnOp::Neg
@@ -237,7 +232,7 @@ impl Columns<'_> {
             _ => None,
         }
     }
-    /// The value of operations on constants: a number, or a constant indexed by the loop variable.
+    /// The value of operations on constants: a number, or a constant at the position.
     fn folded(&mut self, e: &Expr) -> Option<Expr> {
         let ty = self.m.type_of(e);
         if !matches!(e, Expr::Un(..) | Expr::Bin(..) | Expr::Cast(..))
@@ -246,7 +241,7 @@ impl Columns<'_> {
             return None;
         }
         let Some(var) = self.variable(e)? else { return self.eval(e, None).map(Expr::Const) };
-        let range = self.m.syms.range(Dim::sym(var));
+        let range = self.m.syms.range(var);
         let (Some(0), Some(last)) = (range.lo, range.hi) else { return None };
         if last >= MOST {
             return None;
@@ -260,9 +255,9 @@ impl Columns<'_> {
             }
         });
         let buf = self.m.constant(name?, Arc::new(ConstData::new(ty, vec![last + 1], bytes)?));
-        Some(Expr::Load { buf, at: vec![Dim::sym(var)] })
+        Some(Expr::Load { buf, at: vec![var] })
     }
-    /// The value at one position of the variable.
+    /// The value at one position.
     fn eval(&mut self, e: &Expr, i: Option<i64>) -> Option<Scalar> {
         match e {
             Expr::Const(s) => Some(*s),

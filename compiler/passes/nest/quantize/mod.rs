@@ -8,5 +8,6 @@ pub mod flush_weights;
 pub mod fold_requantize;
 pub mod half_products;
 pub mod integer_dot;
+pub mod lookup_tables;
 pub mod widen_factors;
 pub mod widen_integers;

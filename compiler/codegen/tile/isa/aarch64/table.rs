@@ -424,7 +424,7 @@ pub(super) fn has_op(op: Op) -> bool {
             form != crate::codegen::tile::ir::Form::NearU8
         }
         Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } => false,
-        Op::Dot2 | Op::Permute2 | Op::UnzipBlocks { .. } => false,
+        Op::Dot2 | Op::Permute2 | Op::PermuteWords2 | Op::UnzipBlocks { .. } => false,
         Op::IntLiteral(_) => false,
         // Only as an expansion, which selection performs.
         Op::MulBytes { bytes: Bytes::Mixed, .. }

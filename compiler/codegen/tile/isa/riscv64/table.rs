@@ -391,6 +391,7 @@ pub(super) fn has_op(op: Op) -> bool {
         | Op::Dot(_)
         | Op::Dot2
         | Op::Permute2
+        | Op::PermuteWords2
         | Op::DotLane { .. }
         | Op::Dot8 { .. }
         | Op::MatrixDot { .. }

@@ -448,6 +448,7 @@ impl Emit<'_> {
             Op::Dot(Bytes::Mixed) => p.last(table::DOT[c], p.d, p.r[1], 2),
             Op::Dot2 => p.last(table::DOT2[c], p.d, p.r[1], 2),
             Op::Permute2 => p.last(table::PERMUTE2[c], p.d, p.r[1], 2),
+            Op::PermuteWords2 => p.last(table::PERMUTE_WORDS2[c], p.d, p.r[1], 2),
             Op::Fma213 { neg, bits } => p.last(table::fma(false, neg, bits)[c], p.d, p.r[1], 2),
             Op::Un(Un::Swap(k @ (4 | 8)), _) => {
                 let imm = match (self.wide(), k) {

@@ -89,7 +89,13 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
             }
         }
         // The last source may stay in its spill slot.
-        Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot(_) | Op::Dot2 | Op::Permute2
+        Op::Bin(..)
+        | Op::Fma231 { .. }
+        | Op::Fma213 { .. }
+        | Op::Dot(_)
+        | Op::Dot2
+        | Op::Permute2
+        | Op::PermuteWords2
             if n.mem.is_none() && n.literal.is_none() =>
         {
             if let (Some(x), Some(v)) = (o.last_mut(), n.args.last()) {
@@ -118,6 +124,7 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
             | Op::Dot(_)
             | Op::Dot2
             | Op::Permute2
+            | Op::PermuteWords2
             | Op::AndImm(_)
             | Op::Mul
             | Op::ShrImm(_)

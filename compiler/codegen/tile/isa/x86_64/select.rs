@@ -70,6 +70,7 @@ pub(super) fn forms(blocks: &mut [Block], lane: Bits, each: bool) {
                 | Op::Dot(_)
                 | Op::Dot2
                 | Op::Permute2
+                | Op::PermuteWords2
                     if b.nodes[i].literal.is_none() =>
                 {
                     let of_lanes = lanes(b.nodes[i].op) == Some(lane);

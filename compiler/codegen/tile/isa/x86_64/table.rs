@@ -246,6 +246,8 @@ pub(super) const DOT: Row = row!(VEX_Vpdpbusd_ymm_ymm_ymmm256 EVEX_Vpdpbusd_zmm_
 pub(super) const DOT2: Row = row!(INVALID EVEX_Vdpbf16ps_zmm_k1z_zmm_zmmm512b32);
 /// [`Op::Permute2`].
 pub(super) const PERMUTE2: Row = row!(INVALID EVEX_Vpermt2ps_zmm_k1z_zmm_zmmm512b32);
+/// [`Op::PermuteWords2`].
+pub(super) const PERMUTE_WORDS2: Row = row!(INVALID EVEX_Vpermt2w_zmm_k1z_zmm_zmmm512);
 
 /// Comparisons of floats.
 pub(super) fn cmp(bits: Bits) -> Row {
@@ -354,6 +356,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::UCmp(_, bits) => ucmp(bits)[column],
         Op::Dot2 => DOT2[column],
         Op::Permute2 => PERMUTE2[column],
+        Op::PermuteWords2 => PERMUTE_WORDS2[column],
         // AVX-512 has masks.
         Op::LoadFirst(form, _) | Op::StoreFirst(form, _) => return column == 0 && form.bytes() < 4,
         Op::SelectInto(..) => return false,
