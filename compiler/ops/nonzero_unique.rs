@@ -10,7 +10,7 @@
 use super::support::{radix, runtime};
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, UnOp};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Stmt, UnOp};
 use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -100,6 +100,11 @@ fn is_set(k: &KernelBuilder, x: Buf, at: &[Dim]) -> Expr {
     Expr::bin(BinOp::Ne, k.load(x, at), Expr::int(k.m.bufs[x].ty.compute(), 0))
 }
 
+/// One in how many elements is set where branches on them are worth it. A position is otherwise stored for
+/// every element, and overwritten unless the element is set: a branch that is predicted wrongly takes as long
+/// as about 20 stores.
+const SPARSE: i64 = 16;
+
 fn non_zero(cx: &mut LowerCx) {
     let (x, y) = (cx.input(0), cx.output(0));
     let (dims, n) = (cx.dims(x), cx.dims(y)[1]);
@@ -114,17 +119,34 @@ fn non_zero(cx: &mut LowerCx) {
     cx.define(n, first(found));
     cx.kernel(|k| {
         let next = k.acc(int(0));
-        k.nest(LoopKind::Seq, &dims, |k, at| {
-            let hit = is_set(k, x, at);
-            k.if_(hit, |k| {
-                k.at_index(Expr::acc(next), n, |k, p| {
-                    for (d, i) in at.iter().enumerate() {
-                        k.store(y, &[Dim::from(d), p], Expr::index(*i));
-                    }
-                });
-                k.update(BinOp::Add, next, int(1));
+        let place = |k: &mut KernelBuilder, at: &[Dim]| {
+            k.at_index(Expr::acc(next), n, |k, p| {
+                for (d, i) in at.iter().enumerate() {
+                    k.store(y, &[Dim::from(d), p], Expr::index(*i));
+                }
             });
-        });
+        };
+        let sparse = |k: &mut KernelBuilder| {
+            k.nest(LoopKind::Seq, &dims, |k, at| {
+                let hit = is_set(k, x, at);
+                k.if_(hit, |k| {
+                    place(k, at);
+                    k.update(BinOp::Add, next, int(1));
+                });
+            });
+        };
+        let dense = |k: &mut KernelBuilder| {
+            k.nest(LoopKind::Seq, &dims, |k, at| {
+                k.if_(Expr::bin(BinOp::Lt, Expr::acc(next), Expr::index(n)), |k| {
+                    place(k, at);
+                    let hit = is_set(k, x, at);
+                    k.update(BinOp::Add, next, one_if(hit));
+                });
+            });
+        };
+        let (then, els) = (k.block(sparse), k.block(dense));
+        let all = Dim::product(dims.iter().copied());
+        k.push(Stmt::If { cond: Expr::cmp_index(BinOp::Lt, n * SPARSE, all), then, els });
     });
 }
 
@@ -158,10 +180,11 @@ fn compress(cx: &mut LowerCx, axis: Option<i64>) {
     cx.kernel(|k| {
         let next = k.acc(int(0));
         k.range(LoopKind::Seq, "i", 0, given, |k, i| {
-            let c = k.load(cond, &[i]);
-            k.if_(c, |k| {
+            // A position is overwritten unless the element is chosen: see `SPARSE`.
+            k.if_(Expr::bin(BinOp::Lt, Expr::acc(next), Expr::index(count)), |k| {
                 k.at_index(Expr::acc(next), count, |k, p| k.store(chosen, &[p], Expr::index(i)));
-                k.update(BinOp::Add, next, int(1));
+                let c = k.load(cond, &[i]);
+                k.update(BinOp::Add, next, one_if(c));
             });
         });
     });
