@@ -308,9 +308,11 @@ impl Pool {
         let kernel: Vec<Dim> = axes.iter().map(|a| a.kernel.into()).collect();
         let long = ty.bits() > 32 || axes.iter().map(place_bits).sum::<u32>() >= i32::BITS;
         let word = if long { ElemType::I64 } else { ElemType::I32 };
-        // Planes in a row: in the order of the input, whatever the layout of images.
-        let plane = |at: &[Dim]| [&[at[0] * shape[1] + at[1]], &at[2..]].concat();
-        let places = cx.temp("places", word, [&[shape[0] * shape[1]], &shape[2..]].concat());
+        // A row for each plane, which is no image of another layout.
+        let flat = |at: &[Dim]| at.iter().zip(&shape[2..]).fold(Dim::constant(0), |p, (i, n)| p * *n + *i);
+        let plane = |at: &[Dim]| vec![at[0] * shape[1] + at[1], flat(&at[2..])];
+        let elements = Dim::product(shape[2..].iter().copied());
+        let places = cx.temp("places", word, vec![shape[0] * shape[1], elements]);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &shape, |k, at| {
                 let best = k.acc(Scalar::lowest(ty).into());
