@@ -5,17 +5,14 @@
 //! | 1, 11 | default 1; the input is seen as a matrix [d0 .. d(axis-1), d(axis) ..], rows are normalised |
 //! | 13 | default -1; one axis |
 
+use super::support::arg;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Scalar, UnOp};
 use crate::ops::from_end;
 use crate::sym::Dim;
-use crate::tensor::{ConstData, ElemType};
+use crate::tensor::ElemType;
 use std::ops::Range;
-use std::sync::Arc;
-
-/// Positions in shorter rows are exact in f32 and have a table.
-const LONGEST: i64 = 1 << 20;
 
 /// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,14 +43,22 @@ impl Operator for Softmax {
         Ok(Softmax { kind, axis: a.int("axis", if a.since() < 13 { 1 } else { -1 }) })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0);
+        let t = cx.tensor(0).clone();
         let ok = cx.since < 13 && self.axis == t.rank() as i64;
         if t.rank() > 0 && !ok {
             cx.axis(self.axis, t.rank())?;
         } else if t.rank() == 0 && !matches!(self.axis, -1..=1) {
             return cx.error(codes::OP_ATTRIBUTE, "axis is out of range").fail();
         }
-        cx.set(0, t.elem, t.dims.clone());
+        // Positions of 32 bits make vectors longer.
+        let axis = from_end(self.axis, t.rank() as i64);
+        if self.kind == Kind::Hard
+            && t.elem.compute().bits() <= 32
+            && let Some(n) = usize::try_from(axis).ok().and_then(|a| t.dims.get(a))
+        {
+            cx.syms.require_at_most(*n, Dim::constant(i32::MAX.into()));
+        }
+        cx.set(0, t.elem, t.dims);
         Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
@@ -75,15 +80,9 @@ pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
     let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[last..]).copied().collect();
     let row = dims[axis..last].to_vec();
     let ty = cx.elem(x).compute();
-    // Positions as floats, for comparisons in vectors.
-    let positions = match row.as_slice() {
-        [n] if kind == Kind::Hard => n.as_const().filter(|n| (2..LONGEST).contains(n)).and_then(|n| {
-            let data: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
-            ConstData::new(ElemType::F32, vec![n], data)
-        }),
-        _ => None,
-    };
-    let positions = positions.map(|p| cx.m.constant("positions", Arc::new(p)));
+    // The type of positions in a row: that of the elements' lanes, if it holds them.
+    let short = row.first().is_some_and(|n| arg::has_positions(&cx.m.syms, ty, *n));
+    let word = if short { ElemType::I32 } else { ElemType::I64 };
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &outer, |k, o| {
             let at =
@@ -93,17 +92,17 @@ pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
                 let v = k.load(x, &at(r));
                 k.update(BinOp::Max, top, v);
             });
-            if let (Kind::Hard, Some(positions)) = (kind, positions) {
+            if kind == Kind::Hard && row.len() == 1 {
                 // The first position of the largest value.
-                let none = Expr::num(ElemType::F32, LONGEST as f64);
+                let none: Expr = Scalar::highest(word).into();
                 let first = k.acc(none.clone());
                 k.nest(LoopKind::Seq, &row, |k, r| {
                     let hit = Expr::bin(BinOp::Eq, k.load(x, &at(r)), Expr::acc(top));
-                    let here = k.load(positions, r);
-                    k.update(BinOp::Min, first, Expr::select(hit, here, none.clone()));
+                    let here = Expr::select(hit, arg::index(word, r[0]), none.clone());
+                    k.update(BinOp::Min, first, here);
                 });
                 k.nest(LoopKind::Seq, &row, |k, r| {
-                    let hit = Expr::bin(BinOp::Eq, k.load(positions, r), Expr::acc(first));
+                    let hit = Expr::bin(BinOp::Eq, arg::index(word, r[0]), Expr::acc(first));
                     k.store(y, &at(r), Expr::select(hit, Expr::num(ty, 1.0), Expr::num(ty, 0.0)));
                 });
                 return;

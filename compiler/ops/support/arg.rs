@@ -142,7 +142,7 @@ fn is_nan(e: Expr) -> Expr {
 }
 
 /// A position as a number.
-fn index(word: ElemType, i: Dim) -> Expr {
+pub fn index(word: ElemType, i: Dim) -> Expr {
     match i.as_const() {
         Some(n) => Expr::int(word, n),
         None => Expr::cast(ElemType::I64, word, Expr::index(i)),
