@@ -54,6 +54,16 @@ impl Module {
     pub fn shaped(&mut self, of: Buf, dims: Vec<Dim>) -> Buf {
         if self.bufs[of].dims == dims { of } else { self.view(of, dims) }
     }
+    /// True for an input, also under the shape with the numbers that the checks at entry establish for its
+    /// sizes.
+    pub fn is_given(&self, b: Buf) -> bool {
+        let base = self.storage(b);
+        let (given, seen) = (&self.bufs[base], &self.bufs[b]);
+        let same = |(g, s): (&Dim, &Dim)| g == s || g.as_sym().is_some() && s.as_const().is_some();
+        matches!(given.place, Place::Input(_))
+            && (given.ty, given.dims.len()) == (seen.ty, seen.dims.len())
+            && given.dims.iter().zip(&seen.dims).all(same)
+    }
     /// The symbol of a buffer's address, if it is accessed through a pointer.
     pub fn pointer(&self, b: Buf) -> Option<Sym> {
         match self.bufs[self.storage(b)].place {

@@ -250,7 +250,13 @@ impl<'a> Frame<'a> {
 }
 
 impl<'a> Lower<'a> {
-    fn tensor<'f>(&self, f: &Frame<'f>, v: Value) -> Result<&'f TensorType> {
+    /// The type of a tensor. Sizes are numbers where the checks at entry establish them.
+    fn tensor(&self, f: &Frame, v: Value) -> Result<TensorType> {
+        let t = self.declared(f, v)?;
+        let dims: Vec<Dim> = t.dims.iter().map(|d| self.model.syms.established(*d)).collect();
+        Ok(TensorType::new(t.elem, dims))
+    }
+    fn declared<'f>(&self, f: &Frame<'f>, v: Value) -> Result<&'f TensorType> {
         let d = &f.g.values[v];
         match &d.ty {
             Some(ValueType::Tensor(t)) => Ok(t),
@@ -266,7 +272,7 @@ impl<'a> Lower<'a> {
     /// The memory of an input or output: the tensor, or the words of a descriptor.
     fn border(&self, f: &Frame, v: Value) -> Result<TensorType> {
         if is_tensor(f.g, v) {
-            self.tensor(f, v).cloned()
+            self.tensor(f, v)
         } else {
             Ok(TensorType::new(ElemType::I64, vec![Dim::constant(WORDS)]))
         }
@@ -274,8 +280,10 @@ impl<'a> Lower<'a> {
     fn inputs(&mut self, f: &mut Frame) -> Result<()> {
         for (i, v) in f.g.inputs.iter().enumerate() {
             let t = self.border(f, *v)?;
-            let b = self.m.buf(f.g.values[*v].name.clone(), t.elem, t.dims, Place::Input(i as u32));
-            f.bufs[*v] = Some(b);
+            // Callers give the sizes that the model declares.
+            let given = if is_tensor(f.g, *v) { self.declared(f, *v)?.dims.clone() } else { t.dims.clone() };
+            let b = self.m.buf(f.g.values[*v].name.clone(), t.elem, given, Place::Input(i as u32));
+            f.bufs[*v] = Some(self.m.shaped(b, t.dims));
             self.m.inputs.push(b);
         }
         Ok(())
@@ -320,7 +328,7 @@ impl<'a> Lower<'a> {
                 self.m.constant(d.name.clone(), c.clone())
             }
             (_, Known::Dims(list)) => {
-                let t = self.tensor(f, v)?.clone();
+                let t = self.tensor(f, v)?;
                 let b = self.m.temp(d.name.clone(), t.elem, t.dims);
                 self.store_dims(b, list);
                 b
@@ -415,7 +423,12 @@ impl<'a> Lower<'a> {
         let mut inputs = vec![];
         let mut known = vec![];
         for v in &node.inputs {
-            let k = v.map_or(Known::No, |v| g.values[v].known.clone());
+            let k = match v.map(|v| &g.values[v].known) {
+                Some(Known::Dims(d)) => {
+                    Known::Dims(d.iter().map(|d| self.model.syms.established(*d)).collect())
+                }
+                k => k.cloned().unwrap_or_default(),
+            };
             inputs.push(match v {
                 Some(v) => Some(self.value(f, *v)?),
                 None => None,
@@ -428,7 +441,7 @@ impl<'a> Lower<'a> {
                 Some(v) if wanted(f, v) => Some(match f.bufs[*v] {
                     Some(b) => b,
                     None => {
-                        let t = self.tensor(f, *v)?.clone();
+                        let t = self.tensor(f, *v)?;
                         self.m.temp(g.values[*v].name.clone(), t.elem, t.dims)
                     }
                 }),

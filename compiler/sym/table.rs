@@ -287,6 +287,14 @@ impl SymTable {
         }
         d
     }
+    /// Substitutes the params that must be a number, which is checked at entry.
+    pub fn established(&self, d: Dim) -> Dim {
+        let number = |s: Sym| {
+            let (_, e) = self.facts.iter().find(|f| f.0 == s)?;
+            matches!(self.kind(s), SymKind::Param | SymKind::Unnamed).then_some(*e)?.as_const()
+        };
+        if self.facts.is_empty() { d } else { d.subst(&mut |s| number(s).map(Dim::constant)) }
+    }
     /// Records that two sizes must be equal: checked at entry, and a fact for later proofs.
     pub fn equate(&mut self, a: Dim, b: Dim) {
         let (x, y) = (self.normal(a), self.normal(b));

@@ -156,12 +156,12 @@ impl<'a> Lower<'a> {
         chain: &[Node],
         held: &HashSet<Buf>,
     ) -> Result<Next> {
-        let dims = self.tensor(inner, v)?.dims.clone();
+        let dims = self.tensor(inner, v)?.dims;
         let mut pieces = vec![];
         let mut old = Dim::product(dims.iter().copied());
         for (k, n) in chain.iter().enumerate() {
             let (x, data) = (operand(inner.g, *n, 2)?, operand(inner.g, *n, 1)?);
-            let (member, place) = (self.tensor(inner, x)?.dims.clone(), self.tensor(inner, data)?.count());
+            let (member, place) = (self.tensor(inner, x)?.dims, self.tensor(inner, data)?.count());
             if let [_, _] = dims[..] {
                 let before = self.tensor(inner, operand(inner.g, *n, 0)?)?;
                 pieces.push(Piece::Row(before.dims[0], place, member));

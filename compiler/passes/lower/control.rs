@@ -158,7 +158,7 @@ impl<'a> Lower<'a> {
     /// Makes the contents of `b` the result `v` of a node, under the sizes of `v`, which are defined or
     /// checked.
     fn result(&mut self, f: &mut Frame<'a>, origin: &Origin, v: Value, b: Buf) -> Result<()> {
-        let t = self.tensor(f, v)?.clone();
+        let t = self.tensor(f, v)?;
         let have = self.m.bufs[b].dims.clone();
         let mut cx = LowerCx {
             m: &mut self.m,
@@ -189,7 +189,7 @@ impl<'a> Lower<'a> {
     fn carry(&mut self, inner: &Frame<'a>, list: &[(Value, Buf)], chains: &[Chain]) -> Result<Vec<Held>> {
         let mut held = vec![];
         for (k, (v, first)) in list.iter().enumerate() {
-            let t = self.tensor(inner, *v)?.clone();
+            let t = self.tensor(inner, *v)?;
             let have = self.m.bufs[*first].dims.clone();
             let varies: Vec<bool> = (0..t.rank()).map(|d| t.dims[d] != have[d]).collect();
             let mut own = t.clone();
@@ -214,7 +214,7 @@ impl<'a> Lower<'a> {
         self.defined.insert(turn.it);
         for (k, h) in held.iter().enumerate() {
             let v = inner.g.inputs[first_in + k];
-            let t = self.tensor(inner, v)?.clone();
+            let t = self.tensor(inner, v)?;
             for (d, s) in h.sizes.iter().enumerate() {
                 if let (Some(s), Some(x)) = (s, t.dims[d].as_sym()) {
                     define(self, x, *s);
@@ -341,7 +341,7 @@ impl<'a> Lower<'a> {
         let chains = self.chains(&mut inner, &first, tables)?;
         let held = self.carry(&inner, &first, &chains)?;
         for (j, v) in scans.iter().enumerate() {
-            let t = self.tensor(&inner, *v)?.clone();
+            let t = self.tensor(&inner, *v)?;
             let to = node.outputs.get(carried + j).copied().flatten().and_then(|v| f.bufs[v]);
             collected.push(self.collector(to, &t, &sub.values[*v].name, count, (0, false))?);
         }
@@ -437,7 +437,7 @@ impl<'a> Lower<'a> {
         let held = self.carry(&inner, &first, &[])?;
         let mut collected = vec![];
         for (j, v) in sub.outputs[carried..].iter().enumerate() {
-            let t = self.tensor(&inner, *v)?.clone();
+            let t = self.tensor(&inner, *v)?;
             let to = node.outputs.get(carried + j).copied().flatten().and_then(|v| f.bufs[v]);
             let Some(a) = axis(s.output_axes.get(j).copied().unwrap_or(0), t.rank() + 1) else {
                 return Err(Failure::bug("lower", "an axis of Scan changed"));
@@ -456,7 +456,7 @@ impl<'a> Lower<'a> {
                     continue;
                 }
                 let x = operands[carried + j];
-                let t = l.tensor(&inner, v)?.clone();
+                let t = l.tensor(&inner, v)?;
                 let slice = l.m.temp(sub.values[v].name.clone(), t.elem, t.dims);
                 let place = if s.input_reversed.get(j).copied().unwrap_or(false) {
                     count - 1 - it

@@ -62,7 +62,7 @@ impl<'a> Lower<'a> {
         results: [&ValueData; 2],
         is_table: bool,
     ) -> Result<Held> {
-        let t = self.tensor(f, v)?.clone();
+        let t = self.tensor(f, v)?;
         // A table without rows may have any number of columns.
         let rowless = |x: &TensorType, d: usize| {
             d == 1 && is_table && x.dims[0].as_const() == Some(0) && t.dims[1].as_const().is_some()

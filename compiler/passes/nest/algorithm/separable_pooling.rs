@@ -148,10 +148,8 @@ fn pool(m: &Module, uses: &Uses, k: Kernel, facts: Facts) -> Option<Pool> {
         return None;
     }
     // The image, and its offset in a padded copy.
-    let (image, before, padding) = match m.bufs[*src].place {
-        Place::Input(_) => (*src, [0, 0], vec![]),
-        _ => unpadded(m, uses, *src, k, w.init)?,
-    };
+    let (image, before, padding) =
+        if m.is_given(*src) { (*src, [0, 0], vec![]) } else { unpadded(m, uses, *src, k, w.init)? };
     let side = |i: usize| -> Option<Side> {
         let s = Slide::of(at[i], &w.loops, &w.taps).filter(|s| store[i].as_sym() == Some(s.along.0))?;
         Some(Side {
@@ -252,7 +250,7 @@ fn unpadded(
             Expr::Const(c) if *c == fill => {}
             Expr::Load { buf, at }
                 if found.is_none()
-                    && matches!(m.bufs[*buf].place, Place::Input(_))
+                    && m.is_given(*buf)
                     && at.len() == 4
                     && m.bufs[*buf].ty == m.bufs[src].ty =>
             {

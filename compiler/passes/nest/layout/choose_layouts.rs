@@ -268,7 +268,7 @@ fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     if count(image).zip(count(stored)).is_some_and(|(i, o)| i > o.saturating_mul(4)) {
         return;
     }
-    if matches!(m.bufs[image].place, Place::Input(_)) {
+    if m.is_given(image) {
         copy_image(m, k, image);
     }
     if turned && matches!(m.bufs[stored].place, Place::Output(_)) {
@@ -297,11 +297,13 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
         _ => None,
     };
     let Some(image) = image.filter(|b| {
-        m.storage(*b) == *b && (3..=5).contains(&m.bufs[*b].dims.len()) && m.bufs[*b].ty == ElemType::F32
+        (m.storage(*b) == *b || m.is_given(*b))
+            && (3..=5).contains(&m.bufs[*b].dims.len())
+            && m.bufs[*b].ty == ElemType::F32
     }) else {
         return;
     };
-    let kept = matches!(m.bufs[image].place, Place::Input(_)) || viewed_channels_first(m, image, viewed);
+    let kept = m.is_given(image) || viewed_channels_first(m, image, viewed);
     let fits = kept
         && !spatial_is_one(m, image)
         && !spatial_is_one_of(&m.bufs[out].dims)
@@ -336,9 +338,7 @@ fn reads_neighbours(w: &form::Window, loops: &[(Sym, Dim)]) -> bool {
 fn attach_residuals(m: &mut Module, k: Kernel) {
     let Some(p) = m.form(k).contraction().cloned() else { return };
     let Some((out, at)) = p.store() else { return };
-    if unit_stride_var(m, out, &at, &p.loops).is_none_or(|c| form::depends(&p.a.1, c))
-        || matches!(m.bufs[p.a.0].place, Place::Input(_))
-    {
+    if unit_stride_var(m, out, &at, &p.loops).is_none_or(|c| form::depends(&p.a.1, c)) || m.is_given(p.a.0) {
         return;
     }
     let mut found: Vec<Buf> = vec![];
@@ -347,7 +347,7 @@ fn attach_residuals(m: &mut Module, k: Kernel) {
             e.walk(&mut |e| match e {
                 Expr::Load { buf, at }
                     if at.len() == 4
-                        && matches!(m.bufs[*buf].place, Place::Input(_))
+                        && m.is_given(*buf)
                         && at[2..].iter().any(|d| d.as_const().is_none())
                         && !found.contains(buf) =>
                 {
@@ -376,7 +376,7 @@ fn sampled<'a>(m: &Module, body: &'a Body) -> Option<&'a Sampled> {
     let s = body.images().sampled.as_ref()?;
     let (from, to) = (&m.bufs[s.image], &m.bufs[s.stored]);
     ((3..=5).contains(&from.dims.len())
-        && matches!(from.place, Place::Input(_) | Place::Temp)
+        && (m.is_given(s.image) || matches!(from.place, Place::Temp))
         && m.storage(s.stored) != s.image
         && from.dims[1].as_const().is_some_and(|c| c > FEW)
         && (is_image(m, s) || s.runs && to.layout == Layout::RowMajor))

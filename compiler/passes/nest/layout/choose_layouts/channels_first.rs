@@ -52,13 +52,13 @@ pub(super) fn few_come_channels_first(m: &Module, images: &[Buf]) -> bool {
 /// True for a convolution with so few output channels per group that vectors along rows are fuller.
 pub(super) fn has_few_columns(m: &Module, c: &Contraction) -> bool {
     let very_few = channels_of_group(c).is_some_and(|n| n < FEWEST_COLUMNS);
-    let planes = matches!(m.bufs[c.a.0].place, Place::Input(_));
+    let planes = m.is_given(c.a.0);
     very_few && !is_depthwise(&c.loops, &c.a.1, &c.b.1) || fuller_row(m, c, planes).is_some()
 }
 
 /// True for a convolution of an input image whose vectors run along rows, whoever else reads the image.
 pub(super) fn reads_rows_of_input(m: &Module, c: &Contraction) -> bool {
-    matches!(m.bufs[c.a.0].place, Place::Input(_)) && fuller_row(m, c, true).is_some()
+    m.is_given(c.a.0) && fuller_row(m, c, true).is_some()
 }
 
 /// True for the padded copy of an input image that is read only by convolutions with very few output
@@ -78,9 +78,7 @@ pub(super) fn stays_channels_first(m: &Module, uses: &Uses, b: Buf) -> bool {
     let readers = uses.readers(b);
     !readers.is_empty()
         && readers.iter().all(few)
-        && uses.writers(b).iter().all(|k| {
-            visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_)))
-        })
+        && uses.writers(b).iter().all(|k| visit::loads(&m.kernels[*k].body).iter().all(|s| m.is_given(*s)))
 }
 
 /// True for an image whose channels and positions are interleaved by maps along rows of their results (the
