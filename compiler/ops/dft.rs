@@ -8,14 +8,15 @@
 //! |          | 20      | input `axis`, by default the one before the last                                  |
 //! | STFT     | 17      |                                                                                   |
 //!
-//! A transform is a contraction with a matrix of cosines and sines: from signal position and real or
-//! imaginary part to frequency and part. The matrix is a constant if the sizes are known and it is not too
-//! large. Otherwise its elements are taken from a table of the roots of unity, which is computed by a kernel
-//! if the length is known only at run time. Long transforms of composite length are computed in two steps
-//! (`dft/factors.rs`). `inverse` with `onesided` computes a real signal from half a spectrum.
+//! A transform is a contraction with a constant matrix of cosines and sines: from signal position and real
+//! or imaginary part to frequency and part. Transforms of composite length are computed in two steps with
+//! smaller matrices (`dft/factors.rs`). Long transforms for which that takes longer, and all whose length is
+//! known only at run time, are computed in O(l log l) stages (`dft/stages.rs`). `inverse` with `onesided`
+//! computes a real signal from half a spectrum.
 
 mod factors;
 mod frames;
+mod stages;
 
 use super::matmul::product_sum;
 use super::support::cx::MAX_SIZE;
@@ -26,6 +27,7 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::ops::from_end;
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
+use stages::Staged;
 use std::f64::consts::PI;
 use std::sync::Arc;
 
@@ -116,16 +118,22 @@ impl Operator for Dft {
         let (l, _) = self.sizes(dims[axis], length);
         let used = self.used(dims[axis], l);
         let count = if self.inverse && self.onesided { l } else { out[axis] };
+        let product = |d: &[Dim]| Dim::product(d.iter().copied());
+        let apart =
+            |d: &[Dim]| vec![product(&d[..axis]), d[axis], product(&d[axis + 1..rank - 1]), d[rank - 1]];
         if l == dims[axis] {
-            let product = |d: &[Dim]| Dim::product(d.iter().copied());
-            let apart =
-                |d: &[Dim]| vec![product(&d[..axis]), d[axis], product(&d[axis + 1..rank - 1]), d[rank - 1]];
             let (x, y) = (cx.m.view(x, apart(&dims)), cx.m.view(y, apart(&out)));
             if self.by_factors(cx, x, y) {
                 return Ok(());
             }
         }
-        let roots = self.roots(cx, &Transform { length: l, used, parts: dims[rank - 1], count, ty });
+        let Some(matrix) = self.matrix(&Transform { length: l, used, parts: dims[rank - 1], count, ty })
+        else {
+            let (x, y) = (cx.m.view(x, apart(&dims)), cx.m.view(y, apart(&out)));
+            self.by_stages(cx, &Staged { x, y, length: l, used });
+            return Ok(());
+        };
+        let matrix = cx.m.constant("fourier", Arc::new(matrix));
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
@@ -133,7 +141,7 @@ impl Operator for Dft {
                     let mut from = at.to_vec();
                     from[axis] = r[0];
                     from[rank - 1] = r[1];
-                    let w = roots.weight(k, self, [r[0], r[1]], [at[axis], at[rank - 1]]);
+                    let w = k.load(matrix, &[r[0], r[1], at[axis], at[rank - 1]]);
                     let v = k.load(x, &from);
                     k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
                 });
@@ -159,14 +167,6 @@ struct Transform {
     parts: Dim,
     count: Dim,
     ty: ElemType,
-}
-
-/// The source of the weights of a transform.
-enum Roots {
-    /// [position, part, frequency, part]
-    Matrix(Buf),
-    /// [length, 2]: cosine and sine of each multiple of 2 pi / length; and the length.
-    Table(Buf, Dim),
 }
 
 impl Dft {
@@ -272,34 +272,14 @@ impl Dft {
         let scale = if twice { 2.0 } else { 1.0 };
         if self.inverse { scale / length as f64 } else { scale }
     }
-    /// The weights of a transform: a matrix if it is known and small, otherwise a table of roots.
-    fn roots(&self, cx: &mut LowerCx, t: &Transform) -> Roots {
-        if let Some(c) = self.matrix(t) {
-            return Roots::Matrix(cx.m.constant("fourier", Arc::new(c)));
-        }
-        let table = t.length.as_const().filter(|l| (1..=MATRIX).contains(l)).and_then(|l| {
-            let angles = (0..l).map(|i| 2.0 * PI * i as f64 / l as f64);
-            floats(t.ty, vec![l, 2], angles.flat_map(|a| [a.cos(), a.sin()]))
-        });
-        if let Some(c) = table {
-            return Roots::Table(cx.m.constant("roots", Arc::new(c)), t.length);
-        }
-        let b = cx.temp("roots", t.ty, vec![t.length, Dim::constant(2)]);
-        cx.map(b, |_, at| {
-            let angle = turn(Expr::index(at[0]), Expr::index(t.length));
-            let (cos, sin) = (Expr::un(UnOp::Cos, angle.clone()), Expr::un(UnOp::Sin, angle));
-            let v = Expr::select(Expr::cmp_index(BinOp::Eq, at[1], 0), cos, sin);
-            Expr::cast(ElemType::F64, t.ty, v)
-        });
-        Roots::Table(b, t.length)
-    }
     /// The weights [position, part, frequency, part].
     fn matrix(&self, t: &Transform) -> Option<ConstData> {
         let (l, n) = (t.length.as_const()?, t.used.as_const()?);
         let (parts, count) = (t.parts.as_const()?, t.count.as_const()?);
         let results = if self.inverse && self.onesided { 1 } else { 2 };
         let size = n.checked_mul(count)?.checked_mul(parts * results)?;
-        if size > MATRIX || l <= 0 {
+        // Long matrices are read from memory for every few rows.
+        if size > MATRIX || l <= 0 || stages::pay(l, 2 * size) {
             return None;
         }
         let mut v = Vec::with_capacity(size as usize);
@@ -314,31 +294,6 @@ impl Dft {
         }
         floats(t.ty, vec![n, parts, count, results], v)
     }
-    /// The contribution of part `from` of element `n` to part `to` of a frequency, given cosine and sine of
-    /// their angle.
-    fn combine(
-        &self,
-        [cos, sin]: [Expr; 2],
-        [from, to]: [Dim; 2],
-        n: Dim,
-        length: Expr,
-        ty: ElemType,
-    ) -> Expr {
-        let forward = if self.inverse { sin.clone() } else { -sin.clone() };
-        let backward = if self.inverse { -sin } else { sin };
-        let same = Expr::cmp_index(BinOp::Eq, from, to);
-        let v =
-            Expr::select(same, cos, Expr::select(Expr::cmp_index(BinOp::Lt, from, to), forward, backward));
-        if !self.inverse {
-            return v;
-        }
-        let v = v / Expr::cast(ElemType::I64, ty, length.clone());
-        if !self.onesided {
-            return v;
-        }
-        let once = runtime::or(Expr::cmp_index(BinOp::Eq, n, 0), runtime::eq(Expr::index(n * 2), length));
-        v * Expr::select(once, Expr::num(ty, 1.0), Expr::num(ty, 2.0))
-    }
 }
 
 /// A constant of 64-bit or 32-bit floats.
@@ -351,25 +306,4 @@ fn floats(ty: ElemType, dims: Vec<i64>, v: impl IntoIterator<Item = f64>) -> Opt
             ConstData::new(ElemType::F32, dims, bytes)
         }
     }
-}
-
-impl Roots {
-    /// The weight of element `n`, part `from`, in frequency `f`, part `to`.
-    fn weight(&self, k: &KernelBuilder, op: &Dft, [n, from]: [Dim; 2], [f, to]: [Dim; 2]) -> Expr {
-        match self {
-            Roots::Matrix(b) => k.load(*b, &[n, from, f, to]),
-            Roots::Table(b, l) => {
-                let i = (n * f).modulo(*l);
-                let angle = [0, 1].map(|part| k.load(*b, &[i, Dim::constant(part)]));
-                let ty = k.m.bufs[*b].ty;
-                op.combine(angle, [from, to], n, Expr::index(*l), ty)
-            }
-        }
-    }
-}
-
-/// 2 pi i / n
-fn turn(i: Expr, n: Expr) -> Expr {
-    let wide = |e: Expr| Expr::cast(ElemType::I64, ElemType::F64, e);
-    wide(i) * Expr::num(ElemType::F64, 2.0 * PI) / wide(n)
 }

@@ -26,7 +26,7 @@ fn factors(l: i64) -> Option<(i64, i64)> {
 
 impl Dft {
     /// Transforms `x` [before, length, after, parts] to `y` [before, count, after, 2], if length and parts
-    /// are known and the length has suitable factors. Returns false otherwise.
+    /// are known, the length has suitable factors, and stages take longer. Returns false otherwise.
     pub(super) fn by_factors(&self, cx: &mut LowerCx, x: Buf, y: Buf) -> bool {
         let (from, to) = (cx.dims(x), cx.dims(y));
         let (Some(l), Some(parts), Some(count)) = (from[1].as_const(), from[3].as_const(), to[1].as_const())
@@ -35,6 +35,9 @@ impl Dft {
         };
         let Some((a, b)) = factors(l).filter(|_| !(self.inverse && self.onesided)) else { return false };
         if l.checked_mul(a).and_then(|v| v.checked_mul(2 * parts)).is_none_or(|n| n > WEIGHTS) {
+            return false;
+        }
+        if super::stages::pay(l, 2 * (l * a * parts + 2 * b * count)) {
             return false;
         }
         let ty = cx.elem(x).compute();

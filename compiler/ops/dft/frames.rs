@@ -86,13 +86,18 @@ impl Dft {
         if self.by_factors(cx, signal, spectrum) {
             return Ok(());
         }
-        let roots = self.roots(cx, &Transform { length, used: length, parts: dims[2], count: out[2], ty });
+        let t = Transform { length, used: length, parts: dims[2], count: out[2], ty };
+        let Some(matrix) = self.matrix(&t) else {
+            self.by_stages(cx, &Staged { x: signal, y: spectrum, length, used: length });
+            return Ok(());
+        };
+        let matrix = cx.m.constant("fourier", Arc::new(matrix));
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &[length, dims[2]], |k, r| {
                     let v = k.load(framed, &[at[0], at[1], r[0], r[1]]);
-                    let w = roots.weight(k, self, [r[0], r[1]], [at[2], at[3]]);
+                    let w = k.load(matrix, &[r[0], r[1], at[2], at[3]]);
                     k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
                 });
                 k.store(y, at, Expr::acc(acc));
