@@ -4,6 +4,25 @@ import numpy as np
 from hunt_builder import D, F, H, I8, U8, Size, image
 
 
+def quantized_activation(b, x):
+    """An activation each of whose values is quantized, as quantizers of float models write it."""
+    def quantize(x, scale, zero):
+        scale, zero = b.constant(np.float32(scale)), b.constant(np.uint8(zero))
+        return b.add("DequantizeLinear", b.add("QuantizeLinear", x, scale, zero), scale, zero)
+
+    kind = b.pick("Relu", "Relu", "LeakyRelu", "Tanh", "silu", "gelu")
+    if kind == "Relu":
+        return b.add("Relu", x)
+    x = quantize(x, 1 / 24, 130)
+    if kind == "silu":
+        return b.add("Mul", x, quantize(b.add("Sigmoid", x), 1 / 255, 0))
+    if kind == "gelu":
+        erf = quantize(b.add("Erf", b.add("Div", x, b.constant(np.float32(2 ** 0.5)))), 1 / 127, 128)
+        more = quantize(b.add("Add", erf, b.constant(np.float32(1.0))), 1 / 127, 0)
+        return b.add("Mul", quantize(b.add("Mul", x, more), 1 / 12, 130), b.constant(np.float32(0.5)))
+    return b.add(kind, x)
+
+
 def quantized(b):
     """Convolutions and products between quantize and dequantize, and of run-time integers."""
     kind = b.pick("conv", "conv", "linear", "integer", "qlinear")
@@ -20,7 +39,7 @@ def quantized(b):
         wq = b.constant(b.rng.integers(-127, 128, (k, c // group, k1, k1)).astype(np.int8))
         wf = b.add("DequantizeLinear", wq, b.constant(np.float32(1 / (127 * (c // group * k1 * k1) ** 0.5))), b.constant(np.int8(0)))
         y = b.add("Conv", q, wf, note=f"{c}->{k} {k1}x{k1}", pads=[k1 // 2] * 4, group=group)
-        y = b.add("Relu", y)
+        y = quantized_activation(b, y)
         b.output(b.add("QuantizeLinear", y, b.constant(np.float32(1 / 32)), b.constant(np.uint8(0))))
         return
     m, k, n = b.size("M", 1, 7, 16, 64, 128), b.pick(32, 64, 100, 256), b.pick(10, 64, 100, 256)

@@ -216,7 +216,13 @@ impl Tables<'_> {
         {
             return Some(*range);
         }
-        if self.m.type_of(e) != ElemType::I32 {
+        // The range of a sum would be derived from all of its terms again, for each of its parts.
+        let bounded = match e {
+            Expr::Bin(op, ..) => matches!(op, BinOp::Min | BinOp::Max | BinOp::And),
+            Expr::Reg(_) | Expr::Cast(..) | Expr::Let { .. } => true,
+            _ => false,
+        };
+        if !bounded || self.m.type_of(e) != ElemType::I32 {
             return None;
         }
         let (lo, hi) = self.bounds.of(self.m, e)?;
