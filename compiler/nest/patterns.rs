@@ -124,6 +124,12 @@ pub fn margin(cond: &Expr) -> Option<Dim> {
     }
 }
 
+/// True for an entry of a constant table: only the value of the index tells which.
+pub fn is_lookup(m: &Module, e: &Expr) -> bool {
+    let Expr::With { sym, body, .. } = e else { return false };
+    matches!(&**body, Expr::Load { buf, at } if m.is_constant(*buf) && at[..] == [Dim::sym(*sym)])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,7 @@ use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{self, Contraction, Stored};
 use crate::passes::nest::analysis::lanes64;
-use crate::passes::nest::analysis::shape::{Uses, cover, instance, is_temp, peel, relocate, wrap};
+use crate::passes::nest::analysis::shape::{Map, Uses, cover, instance, is_temp, peel, relocate, wrap};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Pending;
 use crate::sym::{Dim, Sym};
@@ -153,7 +153,9 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     }
     // Tiles support no indices from memory.
     let looks_up = map.value.any(&mut |e| matches!(e, Expr::With { .. }));
-    if looks_up && m.form(p).contraction().is_some() {
+    if let Some(c) = m.form(p).contraction()
+        && (looks_up || m.bufs[c.a.0].ty.is_int() && resamples(m, map))
+    {
         return None;
     }
     // Vectors of 64-bit elements have half as many lanes, and those of the producer would be halved, too.
@@ -199,6 +201,13 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     }
     // Conditions of the consumer on its position become conditions in the producer, which are expressions.
     Some(Plan { producer: p, buf: t, subst, to })
+}
+
+/// True if a map reads elements at distances that vary along the rows of its result. Vectors of a map permute
+/// what they load; tiles of a contraction of integers, whose columns lie along these rows, would not be vectors.
+fn resamples(m: &Module, map: &Map) -> bool {
+    let Some(row) = unit_stride_var(m, map.buf, &map.at, &map.loops) else { return false };
+    map.value.any(&mut |e| matches!(e, Expr::Load { buf, at } if m.linear(*buf, at).linear_in(row).is_none()))
 }
 
 /// True if the consumer stores along the row as the producer does, and threads have rows to share: the

@@ -40,6 +40,15 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
+/// True for a loop around statements that run once per result, unlike the steps of a reduction.
+pub(crate) fn is_around_results(kind: LoopKind, body: &[Stmt]) -> bool {
+    match kind {
+        LoopKind::Par | LoopKind::Private => true,
+        LoopKind::Seq => body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Par, .. })),
+        LoopKind::Vec(_) | LoopKind::Unroll => false,
+    }
+}
+
 struct Columns<'a> {
     m: &'a mut Module,
     bounds: Bounds,
@@ -54,7 +63,7 @@ impl Columns<'_> {
     /// Simplifies statements that run once per result; reduction loops do not change.
     fn stmt(&mut self, s: Stmt) -> Stmt {
         match s {
-            Stmt::For { kind: kind @ (LoopKind::Par | LoopKind::Private), var, lo, hi, body } => {
+            Stmt::For { kind, var, lo, hi, body } if is_around_results(kind, &body) => {
                 Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.stmt(s)).collect() }
             }
             Stmt::Let { reg, value } => {

@@ -10,7 +10,8 @@
 use crate::diag::Result;
 use crate::nest::bounds::Bounds;
 use crate::nest::interp::{eval_binop, eval_cast, eval_unop};
-use crate::nest::{BinOp, Expr, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, UnOp, visit};
+use crate::nest::{BinOp, Expr, Layout, Module, Place, Reg, Scalar, Stmt, UnOp, visit};
+use crate::passes::nest::quantize::fold_requantize::is_around_results;
 use crate::sym::Dim;
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
@@ -99,7 +100,7 @@ impl Tables<'_> {
         let mut out = vec![];
         for s in body {
             let s = match s {
-                Stmt::For { kind: kind @ (LoopKind::Par | LoopKind::Private), var, lo, hi, body } => {
+                Stmt::For { kind, var, lo, hi, body } if is_around_results(kind, &body) => {
                     Stmt::For { kind, var, lo, hi, body: self.list(body) }
                 }
                 Stmt::Let { reg, value } => {

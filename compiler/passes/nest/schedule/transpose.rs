@@ -6,6 +6,7 @@
 //! the same values there. A dimension shorter than a square uses a part of one. Rows shorter than a square
 //! are fused if they are contiguous in the operand, even if they are not in the result.
 
+use crate::nest::patterns::is_lookup;
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::cost;
@@ -197,7 +198,7 @@ fn sides_of(m: &Module, map: &Map) -> Option<(Side, Side)> {
     });
     map.value.walk(&mut |e| {
         fits &= match e {
-            Expr::With { .. } => false,
+            Expr::With { .. } => is_lookup(m, e),
             Expr::Load { .. } | Expr::Index(_) => true,
             e => turns(m.type_of(e), long) || m.type_of(e) == ElemType::Bool,
         }
