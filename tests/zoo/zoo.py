@@ -154,7 +154,7 @@ def main():
     p.add_argument("--exporter", choices=["script", "dynamo"], default="script")
     p.add_argument("--bench", action="store_true")
     p.add_argument("--export", help=argparse.SUPPRESS)
-    a = p.parse_args()
+    a = p.parse_intermixed_args()
     if a.export:
         return export(a.export, a.exporter, a.work)
     from networks import NETWORKS
