@@ -12,6 +12,9 @@ const MOST: u64 = 1 << 16;
 /// A closed interval.
 pub type Interval = (f64, f64);
 
+/// All numbers.
+const ANY: Interval = (f64::NEG_INFINITY, f64::INFINITY);
+
 /// For each accumulator: its initial value, and the largest magnitude of its updates.
 type Sums = HashMap<Reg, (Option<f64>, Option<f64>)>;
 
@@ -106,17 +109,16 @@ impl Bounds {
             Expr::Select(_, a, b) => both(a, b).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))),
             Expr::Un(op, a) => {
                 let (lo, hi) = self.of(m, a)?;
-                let r = match op {
+                let r = match *op {
                     UnOp::Neg => (-hi, -lo),
                     UnOp::Abs => (
                         if lo <= 0.0 && hi >= 0.0 { 0.0 } else { lo.abs().min(hi.abs()) },
                         lo.abs().max(hi.abs()),
                     ),
-                    UnOp::Floor => (lo.floor(), hi.floor()),
-                    UnOp::Ceil => (lo.ceil(), hi.ceil()),
-                    UnOp::Trunc => (lo.trunc(), hi.trunc()),
-                    UnOp::Round => (lo.round_ties_even(), hi.round_ties_even()),
-                    _ => return of_type(ty),
+                    op => match rounded(op, (lo, hi)) {
+                        Some(r) => r,
+                        None => return of_type(ty),
+                    },
                 };
                 fit(ty, r)
             }
@@ -169,16 +171,8 @@ impl Bounds {
                 let (a, b) = (self.of_numbers(m, a), self.of_numbers(m, b));
                 if *op == BinOp::Min { (a.0.min(b.0), a.1.min(b.1)) } else { (a.0.max(b.0), a.1.max(b.1)) }
             }
-            Expr::Un(op @ (UnOp::Round | UnOp::Floor | UnOp::Ceil | UnOp::Trunc), a) => {
-                let (lo, hi) = self.of_numbers(m, a);
-                match op {
-                    UnOp::Round => (lo.round_ties_even(), hi.round_ties_even()),
-                    UnOp::Floor => (lo.floor(), hi.floor()),
-                    UnOp::Ceil => (lo.ceil(), hi.ceil()),
-                    _ => (lo.trunc(), hi.trunc()),
-                }
-            }
-            _ => (f64::NEG_INFINITY, f64::INFINITY),
+            Expr::Un(op, a) => rounded(*op, self.of_numbers(m, a)).unwrap_or(ANY),
+            _ => ANY,
         }
     }
     /// Adds the ranges of the integer registers that a kernel defines.
@@ -258,6 +252,17 @@ impl Bounds {
 fn corners(a: Interval, b: Interval, f: impl Fn(f64, f64) -> f64) -> Interval {
     let v = [f(a.0, b.0), f(a.0, b.1), f(a.1, b.0), f(a.1, b.1)];
     (v.iter().copied().fold(f64::INFINITY, f64::min), v.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+}
+
+/// The range of the rounded values of a range, if the operation rounds.
+fn rounded(op: UnOp, (lo, hi): Interval) -> Option<Interval> {
+    match op {
+        UnOp::Floor => Some((lo.floor(), hi.floor())),
+        UnOp::Ceil => Some((lo.ceil(), hi.ceil())),
+        UnOp::Trunc => Some((lo.trunc(), hi.trunc())),
+        UnOp::Round => Some((lo.round_ties_even(), hi.round_ties_even())),
+        _ => None,
+    }
 }
 
 fn finite(r: Interval) -> Option<Interval> {

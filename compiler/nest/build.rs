@@ -54,6 +54,18 @@ impl Module {
     pub fn shaped(&mut self, of: Buf, dims: Vec<Dim>) -> Buf {
         if self.bufs[of].dims == dims { of } else { self.view(of, dims) }
     }
+    /// The value of a constant with one element.
+    pub fn number(&self, b: Buf) -> Option<Scalar> {
+        let Place::Const(c) = &self.bufs[self.storage(b)].place else { return None };
+        if c.count() != 1 || c.elem() == ElemType::Str {
+            return None;
+        }
+        let ty = c.elem().compute();
+        match c.to_i64s() {
+            Some(v) => v.first().map(|v| Scalar::int(ty, *v)),
+            None => c.to_f64s().and_then(|v| v.first().map(|v| Scalar::from_f64(ty, *v))),
+        }
+    }
     /// True for an input, also under the shape with the numbers that the checks at entry establish for its
     /// sizes.
     pub fn is_given(&self, b: Buf) -> bool {
@@ -411,20 +423,9 @@ impl KernelBuilder<'_> {
         if d.ty != ElemType::Str && d.is_empty() {
             return Expr::num(d.ty.compute(), 0.0);
         }
-        match self.number(buf) {
+        match self.m.number(buf) {
             Some(s) => s.into(),
             None => Expr::Load { buf, at: at.to_vec() },
-        }
-    }
-    fn number(&self, buf: Buf) -> Option<Scalar> {
-        let Place::Const(c) = &self.m.bufs[self.m.storage(buf)].place else { return None };
-        if c.count() != 1 || c.elem() == ElemType::Str {
-            return None;
-        }
-        let ty = c.elem().compute();
-        match c.to_i64s() {
-            Some(v) => v.first().map(|v| Scalar::int(ty, *v)),
-            None => c.to_f64s().and_then(|v| v.first().map(|v| Scalar::from_f64(ty, *v))),
         }
     }
     /// Zero of a compute type; the empty string.

@@ -22,7 +22,7 @@ mod pairs;
 mod scalar;
 mod text;
 
-pub use scalar::{eval_binop, eval_cast, eval_unop, from_storage, to_storage};
+pub use scalar::{eval_binop, eval_cast, eval_operation, eval_unop, from_storage, to_storage};
 
 use super::*;
 use compile::{Compiler, Def};

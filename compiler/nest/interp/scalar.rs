@@ -1,7 +1,7 @@
 //! Arithmetic of the interpreter on single values: operations, casts, and conversions between storage and
 //! compute types. Functions of f32 are computed in f64 and rounded.
 
-use super::super::{BinOp, Scalar, UnOp};
+use super::super::{BinOp, Expr, Scalar, UnOp};
 use super::compile::number;
 use crate::tensor::{ElemType, small};
 
@@ -289,5 +289,24 @@ pub fn to_storage(ty: ElemType, a: Scalar) -> u64 {
             Some(code) => u64::from(code),
             None => a.bits,
         },
+    }
+}
+
+/// The value of an operation whose operands have the values that `of` gives; `None` for other expressions.
+pub fn eval_operation(e: &Expr, of: &mut dyn FnMut(&Expr) -> Option<Scalar>) -> Option<Scalar> {
+    match e {
+        Expr::Un(op, x) => Some(eval_unop(*op, of(x)?)),
+        Expr::Cast(t, x) => Some(eval_cast(*t, of(x)?)),
+        Expr::Bin(op, x, y) => eval_binop(*op, of(x)?, of(y)?),
+        Expr::Fma(x, y, z) => {
+            let mut float = |e| of(e).filter(|v| v.ty == ElemType::F32).map(|v| f32_of(v.bits));
+            let (x, y, z) = (float(x)?, float(y)?, float(z)?);
+            Some(Scalar::f32(x.mul_add(y, z)))
+        }
+        Expr::Select(c, x, y) => {
+            let c = of(c)?;
+            of(if c.bits != 0 { x } else { y })
+        }
+        _ => None,
     }
 }

@@ -4,7 +4,7 @@
 use super::{Arg, Fit, Translate, Val};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Un, Value};
-use crate::nest::{BinOp, Buf, Expr, Layout, Place};
+use crate::nest::{BinOp, Buf, Expr, Layout};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -78,13 +78,8 @@ impl Translate<'_> {
     }
     /// The constant of 256 bytes that an expression reads at position `sym`.
     fn byte_table(&self, sym: Sym, body: &Expr) -> Option<Buf> {
-        let Expr::Load { buf, at } = body else { return None };
-        let (d, owner) = (&self.m.bufs[*buf], self.m.storage(*buf));
-        let plain = [d, &self.m.bufs[owner]].iter().all(|d| {
-            d.layout == Layout::RowMajor && d.ty == ElemType::U8 && d.count().as_const() == Some(TABLE)
-        });
-        let known = self.m.is_constant(owner) && self.m.linear(*buf, at) == Dim::sym(sym);
-        (plain && known && !self.b.is_long() && self.b.has(Op::PermuteWords2)).then_some(owner)
+        let (buf, count) = self.constant_at(sym, body, ElemType::U8)?;
+        (count == TABLE && self.b.has(Op::PermuteWords2)).then_some(buf)
     }
     /// The mask of the lanes whose position is in the second vector; only `bits` bits of a position are
     /// defined, unless `bits` is 0.
@@ -101,17 +96,22 @@ impl Translate<'_> {
         let (place, zero) = (self.b.un(up, place), self.b.bits(0));
         self.b.icmp(Pred::Lt, place, zero, Bits::B32)
     }
-    /// The constant that an expression reads at such a position, and its number of elements.
+    /// The constant of at most two vectors that an expression reads at such a position, and its number of
+    /// elements.
     fn small_constant(&self, sym: Sym, body: &Expr) -> Option<(Buf, i64)> {
+        let (buf, count) = self.constant_at(sym, body, ElemType::F32)?;
+        let fits = (1..=2 * i64::from(self.b.lanes())).contains(&count);
+        (fits && self.b.has(Op::Bin(Bin::Permute, Bits::B32))).then_some((buf, count))
+    }
+    /// The constant of elements of 32 bits or less that an expression reads at position `sym`, and its number
+    /// of elements.
+    fn constant_at(&self, sym: Sym, body: &Expr, ty: ElemType) -> Option<(Buf, i64)> {
         let Expr::Load { buf, at } = body else { return None };
-        let d = &self.m.bufs[*buf];
-        let owner = &self.m.bufs[self.m.storage(*buf)];
+        let (d, owner) = (&self.m.bufs[*buf], self.m.storage(*buf));
         let count = d.dims.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?))?;
-        let plain = [d, owner].iter().all(|d| d.layout == Layout::RowMajor && d.ty == ElemType::F32);
-        let known = matches!(owner.place, Place::Const(_)) && self.m.linear(*buf, at) == Dim::sym(sym);
-        let fits = (1..=2 * i64::from(self.b.lanes())).contains(&count) && !self.b.is_long();
-        let permutes = self.b.has(Op::Bin(Bin::Permute, Bits::B32));
-        (plain && known && fits && permutes).then_some((self.m.storage(*buf), count))
+        let plain = [d, &self.m.bufs[owner]].iter().all(|d| d.layout == Layout::RowMajor && d.ty == ty);
+        let known = self.m.is_constant(owner) && self.m.linear(*buf, at) == Dim::sym(sym);
+        (plain && known && !self.b.is_long()).then_some((owner, count))
     }
     /// Elements `first .. first + count` of a constant, loaded at the entry.
     fn part_of(&mut self, buf: Buf, first: i64, count: i64) -> Fit<Value> {

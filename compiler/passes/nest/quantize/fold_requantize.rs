@@ -16,7 +16,7 @@ pub mod reciprocal_division;
 
 use crate::diag::Result;
 use crate::nest::bounds::Bounds;
-use crate::nest::interp::{eval_binop, eval_cast, eval_unop};
+use crate::nest::interp::eval_operation;
 use crate::nest::{BinOp, Buf, Expr, Layout, LoopKind, Module, Place, Scalar, Stmt, UnOp, visit};
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
@@ -279,10 +279,7 @@ impl Columns<'_> {
                 })?;
                 values.get(at as usize).copied()
             }
-            Expr::Un(op, x) => Some(eval_unop(*op, self.eval(x, i)?)),
-            Expr::Cast(t, x) => Some(eval_cast(*t, self.eval(x, i)?)),
-            Expr::Bin(op, x, y) => eval_binop(*op, self.eval(x, i)?, self.eval(y, i)?),
-            _ => None,
+            e => eval_operation(e, &mut |e| self.eval(e, i)),
         }
     }
     fn elements(&mut self, b: Buf) -> Option<Rc<Vec<Scalar>>> {

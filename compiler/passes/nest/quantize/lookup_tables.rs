@@ -9,8 +9,8 @@
 
 use crate::diag::Result;
 use crate::nest::bounds::Bounds;
-use crate::nest::interp::{eval_binop, eval_cast, eval_unop};
-use crate::nest::{BinOp, Expr, Layout, Module, Place, Reg, Scalar, Stmt, UnOp, visit};
+use crate::nest::interp::eval_operation;
+use crate::nest::{BinOp, Expr, Layout, Module, Reg, Scalar, Stmt, UnOp, visit};
 use crate::passes::nest::quantize::fold_requantize::is_around_results;
 use crate::sym::Dim;
 use crate::target::Level;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Maximum entries of a table.
 const MOST: i64 = 256;
-/// Cost of an elementary function, in operations such as a sum. The latency of its longest chain is hidden.
+/// Cost of an elementary function, in operations such as a sum.
 const ELEMENTARY: i64 = 20;
 /// Cost of a division or a square root.
 const DIVISION: i64 = 6;
@@ -235,14 +235,8 @@ impl Tables<'_> {
         match e {
             Expr::Const(c) => Some(*c),
             Expr::Load { buf, .. } => {
-                let d = &self.m.bufs[*buf];
-                let Place::Const(c) = &d.place else { return None };
-                (c.count() == 1 && c.elem() == d.ty && d.layout == Layout::RowMajor).then_some(())?;
-                let ty = c.elem().compute();
-                match c.to_i64s() {
-                    Some(v) => v.first().map(|v| Scalar::int(ty, *v)),
-                    None => c.to_f64s().and_then(|v| v.first().map(|v| Scalar::from_f64(ty, *v))),
-                }
+                let plain = !self.m.is_recast(*buf) && self.m.bufs[*buf].layout == Layout::RowMajor;
+                self.m.number(*buf).filter(|v| plain && v.ty == self.m.type_of(e))
             }
             _ => None,
         }
@@ -351,19 +345,8 @@ impl Tables<'_> {
                 known.insert(*reg, v);
                 self.eval(body, known)
             }
-            Expr::Un(op, x) => Some(eval_unop(*op, self.eval(x, known)?)),
-            Expr::Cast(t, x) => Some(eval_cast(*t, self.eval(x, known)?)),
-            Expr::Bin(op, x, y) => eval_binop(*op, self.eval(x, known)?, self.eval(y, known)?),
-            Expr::Fma(x, y, z) if self.m.type_of(x) == ElemType::F32 => {
-                let mut float = |e| self.eval(e, known).map(|v| f32::from_bits(v.bits as u32));
-                let (x, y, z) = (float(x)?, float(y)?, float(z)?);
-                Some(Scalar::f32(x.mul_add(y, z)))
-            }
-            Expr::Select(c, x, y) => {
-                let c = self.eval(c, known)?;
-                self.eval(if c.bits != 0 { x } else { y }, known)
-            }
-            e => self.number(e),
+            Expr::Const(_) | Expr::Load { .. } => self.number(e),
+            e => eval_operation(e, &mut |e| self.eval(e, known)),
         }
     }
 }

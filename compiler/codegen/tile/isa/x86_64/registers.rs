@@ -1,5 +1,6 @@
 //! Registers: allocatable ones, callee-saved ones, and constraints of instructions.
 
+use super::table::may_read_memory;
 use crate::codegen::tile::ir::{Class, Func, Literal, Node, Op, Value, Width};
 use regalloc2::{
     MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg,
@@ -89,15 +90,7 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
             }
         }
         // The last source may stay in its spill slot.
-        Op::Bin(..)
-        | Op::Fma231 { .. }
-        | Op::Fma213 { .. }
-        | Op::Dot(_)
-        | Op::Dot2
-        | Op::Permute2
-        | Op::PermuteWords2
-            if n.mem.is_none() && n.literal.is_none() =>
-        {
+        op if may_read_memory(op) && n.mem.is_none() && n.literal.is_none() => {
             if let (Some(x), Some(v)) = (o.last_mut(), n.args.last()) {
                 *x = Operand::any_use(reg(*v));
             }

@@ -1,5 +1,6 @@
 //! Instruction selection: memory operands and the forms of fused multiply-add.
 
+use super::table::may_read_memory;
 use crate::codegen::Map;
 use crate::codegen::tile::ir::{Bin, Bits, Block, Form, Mem, Op, Value};
 
@@ -64,15 +65,7 @@ pub(super) fn forms(blocks: &mut [Block], lane: Bits, each: bool) {
                     }
                 }
                 Op::Store(_) | Op::StoreScalar(_) | Op::StoreLane(..) | Op::Scatter(_) => loads.clear(),
-                Op::Bin(..)
-                | Op::Fma231 { .. }
-                | Op::Fma213 { .. }
-                | Op::Dot(_)
-                | Op::Dot2
-                | Op::Permute2
-                | Op::PermuteWords2
-                    if b.nodes[i].literal.is_none() =>
-                {
+                op if may_read_memory(op) && b.nodes[i].literal.is_none() => {
                     let of_lanes = lanes(b.nodes[i].op) == Some(lane);
                     let load = |v: &Value| loads.get(v).copied().filter(|l| once(v) && (of_lanes || !l.1));
                     // Factors of a sum may be exchanged.

@@ -346,6 +346,12 @@ pub(super) fn store(form: Form, half: bool) -> Row {
     }
 }
 
+/// True for operations whose last source may be a whole vector in memory.
+pub(super) fn may_read_memory(op: Op) -> bool {
+    use Op::{Bin, Dot, Dot2, Fma213, Fma231, Permute2, PermuteWords2};
+    matches!(op, Bin(..) | Fma231 { .. } | Fma213 { .. } | Dot(_) | Dot2 | Permute2 | PermuteWords2)
+}
+
 /// True if the machine has an operation.
 pub(super) fn has_op(op: Op, column: usize) -> bool {
     let code = match op {
