@@ -234,6 +234,28 @@ def attention(b):
     b.output(b.layer_norm(b.add("Add", x, y), e) if b.chance(0.5) else y)
 
 
+def cross_attention(b):
+    """Many queries, keys of their own length, both factors scaled: image latents and prompts, memories of detectors."""
+    n, s = b.size("N", 1, 1, 2), b.size("S", 10, 100, 256, 300, 576, 1024, 1600, 2048)
+    t = b.size("T", 7, 77, 128, 256, 400, 512, 1024, 2048, 4096)
+    heads, d = b.pick(1, 2, 4, 5, 8), b.pick(4, 8, 16, 32, 40, 64, 72)
+    e, context = heads * d, b.pick(48, 96, 256)
+    b.count(2.0 * n.value * (s.value * e * e * 2 + t.value * context * e * 2 + 2 * s.value * t.value * e))
+    x, memory = b.input(n, s, e), b.input(n, t, context)
+    split, scale = b.constant([0, 0, heads, d], np.int64), b.constant(np.float32(d ** -0.25))
+
+    def head(of, width, perm):
+        return b.add("Transpose", b.add("Reshape", b.linear(of, width, e, False), split), perm=perm)
+    q, k, v = head(x, e, [0, 2, 1, 3]), head(memory, context, [0, 2, 3, 1]), head(memory, context, [0, 2, 1, 3])
+    a = b.add("MatMul", b.add("Mul", q, scale), b.add("Mul", k, scale))
+    if b.chance(0.3):
+        a = b.add("Add", a, b.input(n, 1, 1, t))
+    p = b.add("Softmax", a, axis=-1)
+    y = b.add("Transpose", b.add("MatMul", p, v), perm=[0, 2, 1, 3])
+    y = b.linear(b.add("Reshape", y, b.constant([0, 0, e], np.int64)), e, e)
+    b.output(b.add("Add", x, y))
+
+
 def feed_forward(b):
     """Normalization, linear layers, a gate or an activation, a residual."""
     n, s = b.size("N", 1, 2), b.size("S", 1, 3, 16, 33, 64, 127, 256)
@@ -436,7 +458,7 @@ def integers(b):
     b.output(y)
 
 
-FAMILIES = {f.__name__: f for f in (conv2d, conv1d, conv3d, depthwise, convnext, mobile, residual, conv_transpose, resize, pool, attention, feed_forward,
+FAMILIES = {f.__name__: f for f in (conv2d, conv1d, conv3d, depthwise, convnext, mobile, residual, conv_transpose, resize, pool, attention, cross_attention, feed_forward,
                                     matmul, rows, moves, scatters, sorts, recurrent, elementwise, integers, quantized, other_floats, low_bits, decoder,
                                     operators, sampling)}
 

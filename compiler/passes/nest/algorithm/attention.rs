@@ -37,6 +37,7 @@ use crate::target::{Facts, Level};
 use crate::tensor::ElemType;
 use group::{Group, group, position};
 use softmax::Found;
+use std::collections::HashSet;
 
 /// Maximum number of iterations of the `par` loop, which bounds the number of tasks.
 const PIECES: i64 = 64;
@@ -67,6 +68,11 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The buffers that hold the scores of attentions: the pass replaces them by scratch of its own.
+pub(crate) fn score_buffers(m: &Module) -> HashSet<Buf> {
+    groups(m, &Uses::new(m)).into_iter().flat_map(|g| g.bufs).collect()
 }
 
 /// The attentions of a module, in driver order. Two may share a kernel (the values of one are the scores of

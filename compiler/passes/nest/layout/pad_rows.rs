@@ -4,6 +4,7 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Layout, Module, Place, visit};
+use crate::passes::nest::algorithm::attention;
 use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::machine::{LINE, PAGE, WAYS, sets_at};
 use crate::passes::nest::analysis::strides::stride;
@@ -46,7 +47,9 @@ pub fn run(m: &mut Module) -> Result<()> {
             }
         }
     }
-    for (buf, inner) in found {
+    // The matrix of scores must keep its shape: an attention never stores it.
+    let kept = if found.is_empty() { HashSet::new() } else { attention::score_buffers(m) };
+    for (buf, inner) in found.into_iter().filter(|f| !kept.contains(&f.0)) {
         m.bufs[buf].dims[inner] = m.bufs[buf].dims[inner] + LINE / BYTES;
     }
     Ok(())
