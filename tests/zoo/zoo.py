@@ -5,6 +5,7 @@
 One line for each network and size. Exit code 1 if onnxc refused one, failed, or gave another result.
 """
 import argparse
+import inspect
 import json
 import os
 import subprocess
@@ -41,6 +42,8 @@ def export(name, exporter, path):
         else:
             # A batch of one would be taken for a constant.
             dynamic = tuple({k: torch.export.Dim.DYNAMIC for k in a} for a in axes)
+            if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values()):
+                dynamic = (dynamic,)
             torch.onnx.export(module, sizes[1], path, input_names=names, dynamo=True, dynamic_shapes=dynamic, external_data=False)
     for i, tensors in enumerate(sizes):
         np.savez(f"{path}.{i}.npz", **{n: t.numpy() for n, t in zip(names, tensors)})

@@ -80,6 +80,10 @@ impl Map {
     pub fn cover(&self, m: &Module) -> Option<Vec<Option<Sym>>> {
         cover(m, self.buf, &self.at, &self.loops)
     }
+    /// The loops as digits of positions of the result; see [`digits`].
+    pub fn digits(&self, m: &Module) -> Option<Vec<Digit>> {
+        digits(m, self.buf, &self.at, &self.loops)
+    }
 }
 
 /// See [`Map::cover`].
@@ -99,29 +103,58 @@ pub(crate) fn cover(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> O
     (seen.len() == loops.len()).then_some(out)
 }
 
-/// True if loops write each element of a buffer once: as for [`cover`], but several loops may run over one
-/// dimension, each over a digit of the position (the groups of a convolution, and the channels of a group).
-pub(crate) fn is_one_to_one(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> bool {
-    let mut seen = 0;
-    let mut runs_over = |i: &Dim, size: &Dim| {
-        let mut rest = *i;
-        let mut digits: Vec<(i64, Dim)> = vec![];
-        for s in i.syms() {
-            let (Some((unit, others)), Some(l)) = (rest.linear_in(s), loops.iter().find(|l| l.0 == s)) else {
-                return false;
-            };
-            let Some(unit) = unit.as_const() else { return false };
-            digits.push((unit, l.1));
-            rest = others;
+/// A loop whose variable is a digit of the position along one dimension: `position / unit mod extent`.
+pub(crate) struct Digit {
+    /// The loop's variable.
+    pub var: Sym,
+    /// The dimension.
+    pub dim: usize,
+    unit: i64,
+    /// None for the highest digit, which needs no remainder.
+    extent: Option<Dim>,
+}
+
+impl Digit {
+    /// The variable's value at a position of the buffer.
+    pub(crate) fn at(&self, position: &[Dim]) -> Dim {
+        let quotient = position[self.dim].floor_div(Dim::constant(self.unit));
+        self.extent.map_or(quotient, |n| quotient.modulo(n))
+    }
+}
+
+/// The loops as digits of positions, if they write each element of a buffer once: as for [`cover`], but several
+/// loops may run over one dimension (the groups of a convolution, and the channels of a group).
+pub(crate) fn digits(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Digit>> {
+    let mut out = vec![];
+    for (dim, (i, size)) in at.iter().zip(&m.bufs[buf].dims).enumerate() {
+        out.extend(digits_along(dim, *i, *size, loops)?);
+    }
+    let distinct = loops.iter().all(|l| out.iter().filter(|d| d.var == l.0).count() == 1);
+    (distinct && out.len() == loops.len()).then_some(out)
+}
+
+/// The loops of a subscript `i`, if together they take each value below `size` once.
+fn digits_along(dim: usize, i: Dim, size: Dim, loops: &[(Sym, Dim)]) -> Option<Vec<Digit>> {
+    let mut rest = i;
+    let mut out: Vec<Digit> = vec![];
+    for var in i.syms() {
+        let (unit, others) = rest.linear_in(var)?;
+        let extent = loops.iter().find(|l| l.0 == var)?.1;
+        out.push(Digit { var, dim, unit: unit.as_const()?, extent: Some(extent) });
+        rest = others;
+    }
+    out.sort_by_key(|d| d.unit);
+    let mut below = Dim::constant(1);
+    for d in &out {
+        if below.as_const() != Some(d.unit) {
+            return None;
         }
-        seen += digits.len();
-        digits.sort_by_key(|d| d.0);
-        let next = |below: Dim, (unit, n): &(i64, Dim)| (below.as_const() == Some(*unit)).then(|| below * *n);
-        rest.as_const() == Some(0) && digits.iter().try_fold(Dim::constant(1), next) == Some(*size)
-    };
-    let whole = at.iter().zip(&m.bufs[buf].dims).all(|(i, d)| runs_over(i, d));
-    let distinct = loops.iter().all(|l| at.iter().filter(|d| d.contains(l.0)).count() == 1);
-    whole && distinct && seen == loops.len()
+        below = below * d.extent?;
+    }
+    if let Some(highest) = out.last_mut() {
+        highest.extent = None;
+    }
+    (rest.as_const() == Some(0) && below == size).then_some(out)
 }
 
 /// True if a subscript depends on a loop.

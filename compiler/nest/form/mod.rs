@@ -30,7 +30,7 @@ pub(crate) use contraction::{ByteSum, Contraction, ProductKind, byte_sum, extend
 pub(crate) use convolution::{Convolution, loop_or_zero};
 pub(crate) use images::{Images, Sampled};
 pub(crate) use loops::{
-    Loops, Map, ParNest, Stored, as_map, cover, depends, first_store, is_one_to_one, is_straight, par_loops,
+    Digit, Loops, Map, ParNest, Stored, as_map, cover, depends, digits, first_store, is_straight, par_loops,
     peel, read_in_loops, seq_loops, seq_vars, stored, wrap,
 };
 pub(crate) use rows::{Elements, Part, Rows, Scan, rows, scan};

@@ -141,7 +141,7 @@ fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Stores> {
     if buf != t || !suits || visit::loads(body).iter().any(|b| m.storage(*b) == t) {
         return None;
     }
-    form::is_one_to_one(m, t, at, &loops).then(|| Stores { at: at.to_vec(), loops, rows })
+    form::digits(m, t, at, &loops).map(|_| Stores { at: at.to_vec(), loops, rows })
 }
 
 fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {

@@ -5,7 +5,7 @@
 //! `inline_elementwise` is an earlier round of it, for readers that read their own position.
 
 use crate::diag::Result;
-use crate::nest::form::{Window, read_in_loops};
+use crate::nest::form::{Digit, Window, read_in_loops};
 use crate::nest::{BinOp, Body, Buf, Expr, Kernel, Module, Reg, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, instance, is_plain, is_temp, through_view};
 use crate::passes::nest::schedule::split_div_mod;
@@ -66,7 +66,7 @@ impl Pass {
         {
             return None;
         }
-        map.cover(m)?;
+        map.digits(m)?;
         let readers: Vec<Kernel> = match uses.is_repeated() {
             true => {
                 uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect()
@@ -149,12 +149,12 @@ fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
 
 /// Inlines the map kernel `k` into `readers` of its result.
 pub(super) fn into(m: &mut Module, k: Kernel, readers: &[Kernel]) {
-    let Some((map, cover)) = m.form(k).map().cloned().and_then(|map| map.cover(m).map(|c| (map, c))) else {
+    let Some((map, digits)) = m.form(k).map().cloned().and_then(|map| map.digits(m).map(|d| (map, d))) else {
         return;
     };
     for r in readers {
         let body = std::mem::take(&mut m.kernels[*r].body);
-        let body: Vec<Stmt> = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
+        let body: Vec<Stmt> = body.into_iter().map(|s| replace_loads(m, s, &map, &digits)).collect();
         m.kernels[*r].body = body.into();
         if m.form(*r).contraction().is_some() {
             let body = std::mem::take(&mut m.kernels[*r].body);
@@ -165,11 +165,10 @@ pub(super) fn into(m: &mut Module, k: Kernel, readers: &[Kernel]) {
 
 /// The statement with the map's expression in place of its loads. What an expression reads more than once, at
 /// one position, is computed once.
-fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> Stmt {
+fn replace_loads(m: &mut Module, s: Stmt, map: &Map, digits: &[Digit]) -> Stmt {
     let computed = |m: &mut Module, (buf, at): (Buf, &[Dim])| {
         let at = through_view(m, buf, at, map.buf);
-        let subst: HashMap<Sym, Dim> =
-            cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
+        let subst: HashMap<Sym, Dim> = digits.iter().map(|d| (d.var, m.syms.simplify(d.at(&at)))).collect();
         instance(m, &map.value, &|s| subst.get(&s).copied())
     };
     let (dear, ty) = (matches!(cost(m, map), Cost::Dear), m.type_of(&map.value));
@@ -280,6 +279,18 @@ impl Reader<'_> {
             && self.has_as_many(c)
             && (self.alone || matches!(cost(self.m, self.map), Cost::Remap))
             && c.cover(self.m).is_some()
+            && self.map.cover(self.m).is_some()
+    }
+    /// The positions that it reads if the result is one load, in the dims of what that reads.
+    fn moved(&self) -> Vec<Vec<Dim>> {
+        let (Expr::Load { at: from, .. }, Some(digits)) = (&self.map.value, self.map.digits(self.m)) else {
+            return vec![];
+        };
+        let value = |at: &[Dim], s: Sym| digits.iter().find(|d| d.var == s).map(|d| d.at(at));
+        let moved = |at: &Vec<Dim>| {
+            from.iter().map(|d| self.m.syms.simplify(d.subst(&mut |s| value(at, s)))).collect()
+        };
+        self.at.iter().map(moved).collect()
     }
     /// Whether computing the elements where they are read costs no more than loading them.
     fn may_compute(&self) -> bool {
@@ -289,14 +300,15 @@ impl Reader<'_> {
         let in_loop = read_in_loops(body).into_iter().any(|b| m.storage(b) == map.buf);
         let form = m.form(self.k);
         let contraction = form.contraction().is_some();
-        let plain = self.indices(&|d| is_plain(m, d));
+        let plain = map.cover(m).is_some() && self.indices(&|d| is_plain(m, d));
         let size = map.value.size();
         match cost(m, map) {
-            Cost::Remap => {
-                // Inner loops must stay free of divisions.
-                (plain || contraction && self.indices(&|d| split_div_mod::removes(m, body, d)))
-                    && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(m, *d)))
-            }
+            // Inner loops must stay free of divisions.
+            Cost::Remap => self
+                .moved()
+                .iter()
+                .flatten()
+                .all(|d| is_plain(m, *d) || contraction && split_div_mod::removes(m, body, *d)),
             _ if contraction || slides(m, self.k) => false,
             Cost::Cheap => plain && (alone || size <= 6) && (!in_loop || size <= 8),
             Cost::Dear => plain && alone && !in_loop && form.map().is_some_and(|c| self.has_as_many(c)),
