@@ -12,9 +12,10 @@
 
 mod power;
 
+use super::support::power::power as float_power;
 use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, patterns};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
 use crate::ops::from_end;
 use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::ElemType;
@@ -219,39 +220,16 @@ fn float_mod(k: &mut KernelBuilder, ty: ElemType, a: Expr, b: Expr) -> Expr {
 /// The exponent may have another type. The power is computed in the base's type, or in f64 if only the
 /// exponent is a float.
 fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> Expr {
-    if let (Expr::Const(c), true) = (&y, tx.is_float()) {
-        match c.to_f64() {
-            2.0 => return Expr::bin(BinOp::Mul, x.clone(), x),
-            1.0 => return x,
-            // The power of a negative base is NaN or that of its magnitude.
-            p if tx == ElemType::F32
-                && p.is_finite()
-                && (p.fract() != 0.0 || p % 2.0 == 0.0)
-                && patterns::constant_power(&Expr::bin(
-                    BinOp::Pow,
-                    x.clone(),
-                    Expr::cast(ty, tx, y.clone()),
-                ))
-                .is_none()
-                && p != 0.0 =>
-            {
-                return k.shared(x, |_, x| {
-                    let low = Expr::num(tx, f64::NEG_INFINITY);
-                    let base = if p.fract() == 0.0 {
-                        Expr::un(UnOp::Abs, x)
-                    } else {
-                        Expr::select(Expr::bin(BinOp::Eq, x.clone(), low), Expr::num(tx, f64::INFINITY), x)
-                    };
-                    let log = Expr::un(UnOp::Log, Expr::cast(tx, ElemType::F64, base));
-                    Expr::cast(ElemType::F64, tx, Expr::un(UnOp::Exp, log * Expr::num(ElemType::F64, p)))
-                });
-            }
-            _ => {}
-        }
-    }
     match (tx.is_float(), ty.is_float()) {
         (false, false) if let Expr::Const(n) = y => power::constant(k, tx, x, n),
-        (true, _) | (false, false) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
+        (true, _) => {
+            let exponent = match y {
+                Expr::Const(c) => Expr::num(tx, c.to_f64()),
+                y => Expr::cast(ty, tx, y),
+            };
+            float_power(k, tx, x, exponent)
+        }
+        (false, false) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
         (false, true) => Expr::cast(
             ElemType::F64,
             tx,

@@ -2,6 +2,7 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__LRN.html>. Version 13 adds bfloat16.
 
+use super::support::power::power;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, LoopKind};
@@ -59,7 +60,7 @@ impl Operator for Lrn {
                 });
                 let scale = Expr::num(ty, f64::from(self.alpha) / self.size as f64);
                 let base = Expr::fma(Expr::acc(sum), scale, Expr::num(ty, f64::from(self.bias)));
-                let v = k.load(x, at) / Expr::bin(BinOp::Pow, base, Expr::num(ty, f64::from(self.beta)));
+                let v = k.load(x, at) / power(k, ty, base, Expr::num(ty, f64::from(self.beta)));
                 k.store(y, at, v);
             });
         });

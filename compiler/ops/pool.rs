@@ -26,6 +26,7 @@
 //! `Indices` -1.
 
 use super::conv::{Auto, Axis, Window, padded};
+use super::support::power::power;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, UnOp};
@@ -169,7 +170,7 @@ impl Operator for Pool {
                         .reduce(|a, b| a * b)
                         .unwrap_or(Expr::num(ty, 1.0))
                 };
-                let y = self.finish(acc, ty, count);
+                let y = self.finish(k, acc, ty, count);
                 k.store(out, at, y);
             });
         });
@@ -189,16 +190,13 @@ impl Pool {
             }
             Kind::Lp(p) => {
                 let v = Expr::un(UnOp::Abs, v);
-                k.update(
-                    BinOp::Add,
-                    acc,
-                    if p == 1.0 { v } else { Expr::bin(BinOp::Pow, v, Expr::num(ty, p)) },
-                );
+                let v = power(k, ty, v, Expr::num(ty, p));
+                k.update(BinOp::Add, acc, v);
             }
         }
     }
     /// The result, given the accumulator and the number of elements.
-    fn finish(&self, acc: Reg, ty: ElemType, count: impl FnOnce() -> Expr) -> Expr {
+    fn finish(&self, k: &mut KernelBuilder, acc: Reg, ty: ElemType, count: impl FnOnce() -> Expr) -> Expr {
         let acc = Expr::acc(acc);
         match self.kind {
             Kind::Max | Kind::Lp(1.0) => acc,
@@ -207,7 +205,7 @@ impl Pool {
                 acc / n
             }
             Kind::Lp(2.0) => Expr::un(UnOp::Sqrt, acc),
-            Kind::Lp(p) => Expr::bin(BinOp::Pow, acc, Expr::num(ty, 1.0 / p)),
+            Kind::Lp(p) => power(k, ty, acc, Expr::num(ty, 1.0 / p)),
         }
     }
     /// The number of windows along an axis.
@@ -294,7 +292,7 @@ impl Pool {
                     let v = k.load(x, &[&at[..2], s].concat());
                     self.step(k, acc, v, ty);
                 });
-                let y = self.finish(acc, ty, || Expr::count(ty, Dim::product(dims[2..].iter().copied())));
+                let y = self.finish(k, acc, ty, || Expr::count(ty, Dim::product(dims[2..].iter().copied())));
                 k.store(out, at, y);
             });
         });

@@ -13,6 +13,7 @@
 mod coupling;
 
 use super::linear::{products, table};
+use super::support::power::power;
 use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -265,7 +266,7 @@ impl Svm {
             let s = k.load(dots, at) * num(self.gamma) + num(self.coef0);
             match self.similarity {
                 Similarity::Sigmoid => Expr::un(UnOp::Tanh, s),
-                _ => Expr::bin(BinOp::Pow, s, num(self.degree)),
+                _ => power(k, ty, s, num(self.degree)),
             }
         });
         out

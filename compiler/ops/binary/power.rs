@@ -8,6 +8,7 @@
 
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar};
 use crate::ops::LowerCx;
+use crate::ops::support::power::product;
 use crate::ops::support::runtime::int;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -19,18 +20,6 @@ pub(super) fn constant(k: &mut KernelBuilder, ty: ElemType, x: Expr, n: Scalar) 
         odd if negative => of_negative(ty, x, Expr::bool(odd & 1 != 0)),
         0 => Expr::int(ty, 1),
         n => product(k, &x, n),
-    })
-}
-
-/// x^n for n > 0.
-fn product(k: &mut KernelBuilder, x: &Expr, n: u64) -> Expr {
-    if n == 1 {
-        return x.clone();
-    }
-    let half = product(k, x, n / 2);
-    k.shared(half, |_, half| {
-        let square = half.clone() * half;
-        if n % 2 == 1 { square * x.clone() } else { square }
     })
 }
 

@@ -5,6 +5,7 @@ pub mod arg;
 pub mod attrs;
 pub mod bits;
 pub mod cx;
+pub mod power;
 pub mod radix;
 pub mod runtime;
 pub mod schema;
