@@ -1,6 +1,6 @@
-//! Elementary functions of f32 and f64 are within 2 ulp of their values on every CPU level that this machine
-//! has: samples of every exponent, dense where functions bend, against double precision and against twice
-//! that.
+//! Elementary functions of f32 and f64 are within their bounds, 2 ulp for most, on every CPU level that this
+//! machine has: samples of every exponent, dense where functions bend, against double precision and against
+//! twice that.
 
 #[path = "math/double.rs"]
 mod double;
@@ -29,7 +29,7 @@ const CASES: &[Case] = &[
     case("log", "log(x[i0])", libm::log, 2.0),
     case("erf", "erf(x[i0])", libm::erf, 2.0),
     case("tanh", "tanh(x[i0])", libm::tanh, 2.0),
-    case("sigmoid", "sigmoid(x[i0])", |x| 1.0 / (1.0 + libm::exp(-x)), 2.0),
+    case("sigmoid", "sigmoid(x[i0])", |x| 1.0 / (1.0 + libm::exp(-x)), 2.5),
     case("expm1", "expm1(x[i0])", libm::expm1, 2.0),
     case("log1p", "log1p(x[i0])", libm::log1p, 2.0),
     case("x^3", "pow(x[i0], 3.0)", |x| x * x * x, 1.5),

@@ -178,19 +178,29 @@ const EXP: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_711, 
 
 /// n and e^r - 1, where x = n ln 2 + r and |r| <= ln 2 / 2.
 fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
+    let (n, r) = split_off_powers(b, x);
+    (n, series(b, r, EXP))
+}
+
+/// n and r with x = n ln 2 + r and |r| <= ln 2 / 2.
+fn split_off_powers<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     let log2e = b.num(x, std::f64::consts::LOG2_E);
     let n = b.mul(x, log2e);
     let n = b.round(n);
     let (c1, c2) = (b.num(x, -0.693_359_4), b.num(x, 2.121_944_4e-4));
     let r = b.fma(n, c1, x);
-    let r = b.fma(n, c2, r);
+    (n, b.fma(n, c2, r))
+}
+
+/// r + r^2 P(r), where P has these coefficients.
+fn series<B: Floats>(b: &mut B, r: B::V, coefficients: [f32; 5]) -> B::V {
     let rr = b.mul(r, r);
     // Estrin's scheme: its dependency chain is half as long as Horner's.
-    let [c0, c1, c2, c3, c4] = EXP.map(|c| b.num(x, c.into()));
+    let [c0, c1, c2, c3, c4] = coefficients.map(|c| b.num(r, c.into()));
     let (p, q) = (b.fma(c1, r, c0), b.fma(c3, r, c2));
     let q = b.fma(c4, rr, q);
     let p = b.fma(q, rr, p);
-    (n, b.fma(p, rr, r))
+    b.fma(p, rr, r)
 }
 
 /// Below this e^x rounds to 0.
@@ -302,21 +312,20 @@ fn exp2_rough<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.scale_normal(y, n)
 }
 
+/// 1 / (1 + e^-x). With x = n ln 2 + r this is 2^n / (2^n + e^-r), which needs neither the sign of x nor a
+/// case for it. The error is up to 2.5 units in the last place.
 fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    sigmoid_by(b, x, -104.0, exp_clamped)
-}
-
-/// 1 / (1 + e^-x). With e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q
-/// otherwise, with a smaller error than that of the quotient. `exp` yields e^x from `least` on, and 0 below.
-fn sigmoid_by<B: Floats>(b: &mut B, x: B::V, least: f64, exp: fn(&mut B, B::V) -> B::V) -> B::V {
-    let (least, m) = (b.num(x, least), b.neg_abs(x));
-    let m = b.greater(least, m);
-    let e = exp(b, m);
-    let (zero, one, minus_one) = (b.num(x, 0.0), b.num(x, 1.0), b.num(x, -1.0));
-    let below = b.sub(minus_one, e);
-    let q = b.div(e, below);
-    let base = b.if_less(x, zero, e, one);
-    b.fma(base, q, base)
+    let x = clamped(b, x, -104.0, 88.0);
+    let (n, r) = split_off_powers(b, x);
+    // 1 - e^-r.
+    let [c0, c1, c2, c3, c4] = EXP;
+    let below_1 = series(b, r, [-c0, c1, -c2, c3, -c4]);
+    let one = b.num(x, 1.0);
+    let unit = without_underflow(b, x, ZERO, one);
+    let power = b.scale(unit, n);
+    let sum = b.add(power, one);
+    let sum = b.sub(sum, below_1);
+    b.div(power, sum)
 }
 
 /// x = 2^e m with m in [sqrt 1/2, sqrt 2): log x = e ln 2 + log m.

@@ -6,7 +6,7 @@
 //! exponent's size are exact, so that the error bounds also hold without fused operations. `tests/math.rs`
 //! checks the errors.
 
-use super::{Floats, clamped, log_by, log1p_by, minus_1, poly, sigmoid_by, without_underflow};
+use super::{Floats, clamped, log_by, log1p_by, minus_1, poly, without_underflow};
 use crate::nest::UnOp;
 
 /// One of the elementary functions.
@@ -100,8 +100,17 @@ fn exp_clamped<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.scale(y, n)
 }
 
+/// 1 / (1 + e^-x). With e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q
+/// otherwise, with a smaller error than that of the quotient.
 fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    sigmoid_by(b, x, LEAST, exp_clamped)
+    let (least, m) = (b.num(x, LEAST), b.neg_abs(x));
+    let m = b.greater(least, m);
+    let e = exp_clamped(b, m);
+    let (zero, one, minus_one) = (b.num(x, 0.0), b.num(x, 1.0), b.num(x, -1.0));
+    let below = b.sub(minus_one, e);
+    let q = b.div(e, below);
+    let base = b.if_less(x, zero, e, one);
+    b.fma(base, q, base)
 }
 
 /// As for f32, with the rounding error of the reduced argument.
