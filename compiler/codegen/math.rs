@@ -82,6 +82,10 @@ pub trait Floats {
     fn scale(&mut self, y: Self::V, n: Self::V) -> Self::V;
     /// As `scale`, if the result is normal: n is added to the exponent.
     fn scale_normal(&mut self, y: Self::V, n: Self::V) -> Self::V;
+    /// y * 2^n, rounded once, for y of 0 or 1 and an integer n in -150..=100.
+    fn scale_unit(&mut self, y: Self::V, n: Self::V) -> Self::V {
+        self.scale(y, n)
+    }
     /// |a| with the sign of b, for a that is not negative.
     fn with_sign(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// True if a multiplication that underflows takes about a hundred times as long.
@@ -315,14 +319,15 @@ fn exp2_rough<B: Floats>(b: &mut B, x: B::V) -> B::V {
 /// 1 / (1 + e^-x). With x = n ln 2 + r this is 2^n / (2^n + e^-r), which needs neither the sign of x nor a
 /// case for it. The error is up to 2.5 units in the last place.
 fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let x = clamped(b, x, -104.0, 88.0);
+    // From 17 on the result is 1.
+    let x = clamped(b, x, -104.0, 69.0);
     let (n, r) = split_off_powers(b, x);
     // 1 - e^-r.
     let [c0, c1, c2, c3, c4] = EXP;
     let below_1 = series(b, r, [-c0, c1, -c2, c3, -c4]);
     let one = b.num(x, 1.0);
     let unit = without_underflow(b, x, ZERO, one);
-    let power = b.scale(unit, n);
+    let power = b.scale_unit(unit, n);
     let sum = b.add(power, one);
     let sum = b.sub(sum, below_1);
     b.div(power, sum)

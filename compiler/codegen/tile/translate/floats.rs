@@ -171,6 +171,18 @@ impl Floats for Lanes<'_> {
         };
         self.bin(Bin::IAdd, y, k)
     }
+    fn scale_unit(&mut self, y: Value, n: Value) -> Value {
+        if self.b.width() == Width::Avx512 || self.bits == Bits::B64 {
+            return self.scale(y, n);
+        }
+        // The power of n + 24 is normal, and its product with 2^-24 is exact.
+        const DOWN: f64 = 24.0;
+        let (units, down) = (self.number(UNITS_32 + 127.0 + DOWN), self.number((-DOWN).exp2()));
+        let k = self.bin(Bin::Add, n, units);
+        let power = self.un(Un::Shl(23), k);
+        let y = self.bin(Bin::Mul, y, down);
+        self.bin(Bin::Mul, power, y)
+    }
     fn with_sign(&mut self, a: Value, b: Value) -> Value {
         let m = self.sign_bit();
         let s = self.bin(Bin::And, b, m);
