@@ -203,7 +203,8 @@ fn few_leave_channels_first(m: &Module, image: Buf, out: Buf) -> bool {
 }
 
 /// True for a 1x1 convolution that is slower with vectors along planes, the last of which may be nearly
-/// empty, than with vectors along channels and a transposed result. Whole vectors are read in place.
+/// empty, than with vectors along channels and a transposed result. Whole vectors of an image in planes are
+/// read in place; images that a kernel computes have channels innermost.
 fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     // Costs in reduction steps: of packing an image element, if a row is packed and if it is every second
     // element of one, and of transposing a result element.
@@ -221,12 +222,12 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     // still.
     let groups = if rows { 1 } else { (packed / w[1].max(1)).max(1) };
     let lanes = |n: i64| groups * whole(n / groups);
+    let copied = rows || matches!(m.bufs[image].place, Place::Temp);
     let (Some(_), Some(to)) = (known(image), known(out)) else {
         // Planes of run-time size are decided by their elements. Those of an input are read in place, unless
         // the stride skips elements: then each short row ends with a partial vector, and half of the lanes
         // are used.
         const ROW: i64 = LANES;
-        let copied = rows || matches!(m.bufs[image].place, Place::Temp);
         let channels = m.bufs[out].dims[1].as_const().filter(|_| copied);
         let wasted = if rows { LANES } else { 0 };
         return channels.is_some_and(|n| {
@@ -238,7 +239,7 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     let row = if rows { to[to.len() - 1] } else { plane };
     let along_planes = plane / row * whole(row) * channels * depth + plane * pack;
     let along_channels = plane * lanes(channels) * depth + plane * channels * TRANSPOSE_COST;
-    row % LANES != 0 && along_planes > along_channels
+    (copied || row % LANES != 0) && along_planes > along_channels
 }
 
 /// The same for pooling of an image with channels innermost.
