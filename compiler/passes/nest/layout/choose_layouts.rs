@@ -5,6 +5,7 @@
 mod apart;
 mod channels_first;
 mod reshaped;
+mod run_time_channels;
 mod unflatten;
 
 use crate::diag::Result;
@@ -34,12 +35,17 @@ pub fn run(m: &mut Module) -> Result<()> {
     reshaped::run(m);
     let viewed = viewed_images(m);
     let shared = written_in_parts(m);
+    // Images of a run-time number of channels that have channels innermost. Others beside them keep planes.
+    let mut split: HashSet<Buf> = HashSet::new();
     for k in visit::calls(&m.driver) {
         attach_channels(m, k, &viewed);
         detach(m, k, &viewed, &shared);
         attach_residuals(m, k);
         detach_window(m, k, &shared);
-        attach_sampled(m, k, &shared);
+        let first = m.bufs.len();
+        if attach_sampled(m, k, &shared) {
+            split.extend(m.bufs.keys().skip(first));
+        }
     }
     let kernels = visit::calls(&m.driver);
     let flat: Vec<unflatten::Flat> = kernels.iter().filter_map(|k| unflatten::find(m, *k)).collect();
@@ -61,10 +67,12 @@ pub fn run(m: &mut Module) -> Result<()> {
     for k in &kernels {
         let body = &m.kernels[*k].body;
         let samples = sampled(m, body).map(|s| [Some(s.image), is_image(m, s).then_some(s.stored)]);
-        let samples = samples.into_iter().flatten().flatten();
+        let known = |b: &Buf| m.bufs[*b].dims[1].as_const().is_some();
+        let samples = samples.into_iter().flatten().flatten().filter(known);
         chosen.extend(body.images().convolved.iter().copied().chain(samples).filter(|b| may(m, *b)));
     }
     follow(m, &kernels, &mut chosen, &may);
+    chosen.extend(split);
     let planes: HashSet<Buf> = conv_pool::planes(m, &kernels).into_iter().collect();
     let uses = Uses::new(m);
     chosen.retain(|b| {
@@ -133,12 +141,12 @@ fn written_in_parts(m: &Module) -> HashSet<Buf> {
     m.bufs.keys().filter(|b| uses.writers(*b).len() > 1).collect()
 }
 
-/// True for an output image of enough channels, which has channels first.
+/// True for an output image of enough channels, or of a run-time number of them, which has channels first.
 fn leaves_channels_first(m: &Module, b: Buf) -> bool {
     let d = &m.bufs[b];
     matches!(d.place, Place::Output(_))
         && (3..=5).contains(&d.dims.len())
-        && d.dims[1].as_const().is_some_and(|c| c >= LEAST)
+        && d.dims[1].as_const().is_none_or(|c| c >= LEAST)
 }
 
 /// True for a temporary of enough channels that is read under another shape.
@@ -260,21 +268,28 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
 }
 
 /// Stores an image that is read at computed positions, and the result, with channels innermost: all channels
-/// of a position are contiguous, so vectors run along them for any positions.
-fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
-    let Some(s) = sampled(m, &m.kernels[k].body) else { return };
+/// of a position are contiguous, so vectors run along them for any positions. True if the kernel has a version
+/// that stores neither.
+fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) -> bool {
+    let Some(s) = sampled(m, &m.kernels[k].body) else { return false };
     let (image, stored, turned) = (s.image, s.stored, is_image(m, s));
     let count = |b: Buf| m.bufs[b].count().as_const();
     // The transposition of the image must be worth it.
     if count(image).zip(count(stored)).is_some_and(|(i, o)| i > o.saturating_mul(4)) {
-        return;
+        return false;
     }
-    if m.is_given(image) {
+    let channels = m.bufs[image].dims[1];
+    let split = channels.as_const().is_none();
+    if split && !run_time_channels::split(m, k, channels) {
+        return false;
+    }
+    if split || m.is_given(image) {
         copy_image(m, k, image);
     }
-    if turned && matches!(m.bufs[stored].place, Place::Output(_)) {
+    if turned && (split || matches!(m.bufs[stored].place, Place::Output(_))) {
         transpose_result(m, k, stored, &HashSet::new(), shared);
     }
+    split
 }
 
 /// Depthwise convolutions and windows over images of run-time sizes read a copy of an image that is an input
@@ -379,7 +394,7 @@ fn sampled<'a>(m: &Module, body: &'a Body) -> Option<&'a Sampled> {
     ((3..=5).contains(&from.dims.len())
         && (m.is_given(s.image) || matches!(from.place, Place::Temp))
         && m.storage(s.stored) != s.image
-        && from.dims[1].as_const().is_some_and(|c| c > FEW)
+        && m.syms.range(from.dims[1]).hi.is_none_or(|c| c > FEW)
         && (is_image(m, s) || s.runs && to.layout == Layout::RowMajor))
         .then_some(s)
 }
