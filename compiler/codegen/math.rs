@@ -11,10 +11,12 @@ mod circular;
 mod double;
 mod erf;
 mod hyperbolic;
+mod remainder;
 
 use crate::nest::UnOp;
 use crate::tensor::ElemType;
 use erf::erf;
+pub use remainder::remainder;
 
 /// Bit patterns of 16 numbers.
 pub type Table = [u32; 16];

@@ -287,6 +287,9 @@ impl Translate<'_> {
                 (Some(op), _) => self.b.bin_of(op, a.v, b.v, bits),
                 (None, BinOp::Min) => self.extreme([Bin::Least, Bin::Min], (a.v, b.v), bits, known),
                 (None, BinOp::Max) => self.extreme([Bin::Most, Bin::Max], (a.v, b.v), bits, known),
+                (None, BinOp::Rem) if a.ty == ElemType::F32 => {
+                    math::remainder(&mut Lanes { b: &mut self.b, bits }, a.v, b.v)
+                }
                 _ => return Err("a function without vectors"),
             },
             ElemType::I32 | ElemType::U32 | ElemType::I64 | ElemType::U64 => {
