@@ -1,6 +1,8 @@
 //! copy_bits: stores of small floats and of booleans whose value is only loaded, selected and indexed copy
 //! bits. They access the buffers through views of integers of the same size: floats are not converted to f32
-//! and back, and booleans move like bytes.
+//! and back, and booleans move like bytes. Logic of loaded booleans is arithmetic of integers (`logic`).
+
+mod logic;
 
 use crate::diag::Result;
 use crate::nest::interp::to_storage;
@@ -14,7 +16,8 @@ pub fn run(m: &mut Module) -> Result<()> {
     for k in m.kernels.keys().collect::<Vec<Kernel>>() {
         let mut some = false;
         visit::walk(&m.kernels[k].body, &mut |s| {
-            some |= matches!(s, Stmt::Store { buf, value, .. } if moves(m, m.bufs[*buf].ty, value))
+            some |= matches!(s, Stmt::Store { buf, value, .. } if moves(m, m.bufs[*buf].ty, value)
+                || logic::is_logic(m, m.bufs[*buf].ty, value))
         });
         if some {
             let body = std::mem::take(&mut m.kernels[k].body);
@@ -66,6 +69,10 @@ fn stmt(m: &mut Module, s: Stmt, views: &mut HashMap<Buf, Buf>) -> Stmt {
     s.rewrite(&mut |s| match s {
         Stmt::Store { buf, at, value } if moves(m, m.bufs[buf].ty, &value) => {
             let value = moved(m, m.bufs[buf].ty, value, views);
+            Stmt::Store { buf: view(m, buf, views), at, value }
+        }
+        Stmt::Store { buf, at, value } if logic::is_logic(m, m.bufs[buf].ty, &value) => {
+            let value = logic::of_bytes(m, value, views);
             Stmt::Store { buf: view(m, buf, views), at, value }
         }
         s => s,
