@@ -83,11 +83,23 @@ impl Atom {
 /// else where `x` itself is the remainder.
 fn dividend(x: Dim, y: Dim, c: Sym, lanes: (Sym, i64), inside: &mut Inside) -> Option<Dim> {
     let x = x.unclamped(c, lanes, inside);
-    let (_, shared, (least, _)) = extremes(x, c, lanes)?;
+    let Some((_, shared, (least, _))) = extremes(x, c, lanes) else {
+        return falling_dividend(x, y, c, lanes, inside);
+    };
     let period = (shared + least).ceil_div(y).as_const().unwrap_or(0);
     let rest = x - y * period;
     inside.from(rest, c, lanes)?;
     inside.until(rest - y + 1, c, lanes)?;
+    Some(rest)
+}
+
+/// The same for an `x` that falls: in the period of its beginning, if that is known to be negative or not.
+fn falling_dividend(x: Dim, y: Dim, c: Sym, lanes: (Sym, i64), inside: &mut Inside) -> Option<Dim> {
+    let (_, shared, (least, _)) = extremes(-x, c, lanes)?;
+    let below = (shared + least).as_const().is_some_and(|d| d > 0);
+    let rest = if below { x + y } else { x };
+    inside.until(-rest, c, lanes)?;
+    inside.from(y - 1 - rest, c, lanes)?;
     Some(rest)
 }
 
@@ -162,6 +174,31 @@ mod tests {
                 assert!(steps.clone().all(|i| value(d, i) == value(plain, i)), "{width}");
                 let size = if d == reflected || d == repeated { width } else { 5 };
                 assert!(steps.clone().count() as i64 >= size.min(width + 3), "{width} {steps:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn reflected_positions_are_linear_outside() {
+        let mut syms = SymTable::new();
+        let (w, c) = (syms.param("w"), syms.param("c"));
+        let width = Dim::sym(w);
+        let period = (width * 2 - 2).max(1);
+        let reflected = |p: Dim| {
+            let at = p.modulo(period);
+            at.min(period - at).min(width - 1).max(0)
+        };
+        // Backwards from the first element, and from the last of seven behind the row.
+        let (before, behind) = (-Dim::sym(c) - 1, width + 6 - c);
+        for (p, plain) in [(before, -before), (behind, period - behind)] {
+            let d = reflected(p);
+            for width in 2..20 {
+                let mut inside = Inside { first: Dim::constant(0), end: Dim::constant(7) };
+                assert_eq!(d.unclamped(c, (c, 1), &mut inside), plain);
+                let value = |d: Dim, i: i64| d.eval(&|s| Some(if s == w { width } else { i })).unwrap_or(-9);
+                let steps = value(inside.first, 0)..value(inside.end, 0);
+                assert!(steps.clone().all(|i| value(d, i) == value(plain, i)), "{width} {steps:?}");
+                assert!(steps.clone().count() as i64 >= 7.min(width - 2), "{width} {steps:?}");
             }
         }
     }

@@ -105,8 +105,10 @@ fn along(m: &mut Module, mut nest: ParNest, (var, whole): (Sym, bool), vectors: 
     let told = Some(extent).filter(|_| plain && caps.shuffles.are_known());
     let mut inside = None;
     if !suits(m, &needs, var, vectors, told) {
-        let row = peel_edges::Row::of(m, &nest.body, (var, extent), lanes, Ends::Elements)
-            .filter(|row| plain && suits(m, &Needs::of(m, &row.inner), var, vectors, None))?;
+        let may_run = |m: &Module, body: &[Stmt]| suits(m, &Needs::of(m, body), var, vectors, None);
+        let mut row = peel_edges::Row::of(m, &nest.body, (var, extent), lanes, Ends::Elements)
+            .filter(|row| plain && may_run(m, &row.inner))?;
+        row.find_beside(m, &nest.body, extent, (lanes, &may_run));
         inside = Some(row);
     }
     let mut relayout = Relayout::new(var);

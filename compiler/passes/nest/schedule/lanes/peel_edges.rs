@@ -1,10 +1,11 @@
 //! Rows whose elements are contiguous in memory except near the ends, or whose conditions hold except there:
 //! images that are reflected, repeated or filled beyond their edges. The inner part of a row has linear
-//! positions and no conditions.
+//! positions and no conditions. So has the part of each end that mirrors the row once, or repeats an element.
 
 use super::body::renamed;
 use super::vector;
 use crate::nest::{BinOp, Expr, LoopKind, Module, Scalar, Stmt};
+use crate::passes::nest::analysis::shape::loop_like;
 use crate::sym::clamps::Inside;
 use crate::sym::{Answer, Dim, Sym};
 use crate::tensor::ElemType;
@@ -14,10 +15,22 @@ pub(super) struct Row {
     /// The statements for the inner part.
     pub inner: Vec<Stmt>,
     inside: Inside,
+    /// The parts before and behind it with other simple positions, if there are such.
+    beside: [Option<Beside>; 2],
     /// The loop along the row.
     var: Sym,
     ends: Ends,
 }
+
+/// Elements at positions that fall along the row, or are the same.
+struct Beside {
+    body: Vec<Stmt>,
+    inside: Inside,
+    kind: LoopKind,
+}
+
+/// Whether a body may be in vectors of so many lanes.
+pub(super) type MayRun<'a> = (i64, &'a dyn Fn(&Module, &[Stmt]) -> bool);
 
 /// How the ends of a row are computed.
 #[derive(Clone, Copy, PartialEq)]
@@ -42,9 +55,17 @@ impl Row {
         if m.syms.has_loops(inside.first) || m.syms.has_loops(inside.end) {
             return None;
         }
-        let row = Row { inner, inside, var, ends };
+        let row = Row { inner, inside, beside: [None, None], var, ends };
         let (first, end) = row.inner_part(lanes);
         (row.inner != body && m.syms.le(end, first) != Answer::Yes).then_some(row)
+    }
+    /// Finds simple positions beside the inner part of a row of `extent` elements.
+    pub fn find_beside(&mut self, m: &mut Module, body: &[Stmt], extent: Dim, vectors: MayRun) {
+        let ends = [(Dim::constant(0), self.inside.first), (self.inside.end, extent)];
+        self.beside = ends.map(|part| {
+            let same = Beside::same(m, body, self.var, part, vectors);
+            same.or_else(|| Beside::mirrored(m, body, self.var, part, vectors))
+        });
     }
     /// True if both ends of a row of `extent` elements are known to fit a vector together.
     pub fn has_short_ends(&self, m: &Module, extent: Dim, lanes: i64) -> bool {
@@ -63,16 +84,71 @@ impl Row {
     pub fn part(&self, m: &mut Module, body: &[Stmt], lanes: i64, (lo, hi): (Dim, Dim)) -> Vec<Stmt> {
         let (first, end) = self.inner_part(lanes);
         let kind = if self.ends == Ends::Elements { LoopKind::Seq } else { vector(lanes) };
-        let within = |m: &Module, d: Dim, lo: Dim| m.syms.simplify(d.min(hi).max(lo));
-        let first = within(m, first, lo);
-        let end = within(m, end, first);
-        let parts =
-            [(body, kind, (lo, first)), (&self.inner, vector(lanes), (first, end)), (body, kind, (end, hi))];
+        let within = |d: Dim, (lo, hi): (Dim, Dim)| m.syms.simplify(d.min(hi).max(lo));
+        let first = within(first, (lo, hi));
+        let end = within(end, (first, hi));
+        let mut parts: Vec<(&[Stmt], LoopKind, (Dim, Dim))> = vec![];
+        for (i, ends) in [(lo, first), (end, hi)].into_iter().enumerate() {
+            match &self.beside[i] {
+                None => parts.push((body, kind, ends)),
+                Some(x) => {
+                    let from = within(x.inside.first, ends);
+                    let to = within(x.inside.end, (from, ends.1));
+                    parts.extend([(body, kind, (ends.0, from)), (&x.body, x.kind, (from, to))]);
+                    parts.push((body, kind, (to, ends.1)));
+                }
+            }
+            if i == 0 {
+                parts.push((&self.inner, vector(lanes), (first, end)));
+            }
+        }
         let mut part = |(body, kind, (lo, hi)): (&[Stmt], LoopKind, (Dim, Dim))| {
             let (body, v) = renamed(m, body, self.var, lo, hi);
             Stmt::For { kind, var: v, lo, hi, body }
         };
         parts.into_iter().filter(|(.., (lo, hi))| lo != hi).map(&mut part).collect()
+    }
+}
+
+impl Beside {
+    /// The elements `lo..hi`, if positions are simpler everywhere between these limits.
+    fn same(
+        m: &mut Module,
+        body: &[Stmt],
+        var: Sym,
+        (lo, hi): (Dim, Dim),
+        (lanes, may_run): MayRun,
+    ) -> Option<Beside> {
+        let own = Dim::sym(loop_like(m, var, lo, hi));
+        let back = own.as_sym()?;
+        let simple = |d: Dim| {
+            let d = m.syms.simplify(d.subst(&mut |s| (s == var).then_some(own)));
+            d.subst(&mut |s| (s == back).then(|| Dim::sym(var)))
+        };
+        let simple: Vec<Stmt> = body.iter().map(|s| s.clone().map_dims(&mut |d| simple(d))).collect();
+        let inside = Inside { first: lo, end: hi };
+        may_run(m, &simple).then_some(Beside { body: simple, inside, kind: vector(lanes) })
+    }
+    /// The part of the elements `lo..hi` where positions fall. Backwards from the last one they grow.
+    fn mirrored(
+        m: &Module,
+        body: &[Stmt],
+        var: Sym,
+        (lo, hi): (Dim, Dim),
+        (lanes, may_run): MayRun,
+    ) -> Option<Beside> {
+        let turn = |d: Dim| d.subst(&mut |s| (s == var).then(|| hi - 1 - var));
+        let mut inside = Inside { first: Dim::constant(0), end: hi - lo };
+        let turned = |s: &Stmt| s.clone().map_dims(&mut |d| turn(d));
+        let backwards: Vec<Stmt> = body.iter().map(turned).collect();
+        let mut linear = |s: &Stmt| s.clone().map_dims(&mut |d| d.unclamped(var, (var, 1), &mut inside));
+        let plain: Vec<Stmt> = backwards.iter().map(&mut linear).collect();
+        if plain == backwards || m.syms.has_loops(inside.first) || m.syms.has_loops(inside.end) {
+            return None;
+        }
+        let body: Vec<Stmt> = plain.iter().map(turned).collect();
+        let kind = if may_run(m, &body) { vector(lanes) } else { LoopKind::Seq };
+        Some(Beside { body, inside: Inside { first: hi - inside.end, end: hi - inside.first }, kind })
     }
 }
 
