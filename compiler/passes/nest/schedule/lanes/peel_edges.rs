@@ -16,7 +16,7 @@ pub(super) struct Row {
     pub inner: Vec<Stmt>,
     inside: Inside,
     /// The parts before and behind it with other simple positions, if there are such.
-    beside: [Option<Beside>; 2],
+    beside: [Option<Box<Beside>>; 2],
     /// The loop along the row.
     var: Sym,
     ends: Ends,
@@ -64,7 +64,7 @@ impl Row {
         let ends = [(Dim::constant(0), self.inside.first), (self.inside.end, extent)];
         self.beside = ends.map(|part| {
             let same = Beside::same(m, body, self.var, part, vectors);
-            same.or_else(|| Beside::mirrored(m, body, self.var, part, vectors))
+            same.or_else(|| Beside::mirrored(m, body, self.var, part, vectors)).map(Box::new)
         });
     }
     /// True if both ends of a row of `extent` elements are known to fit a vector together.
