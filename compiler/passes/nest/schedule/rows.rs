@@ -152,19 +152,27 @@ const ENOUGH: i64 = 64;
 
 /// The loops around vectors (`body` is inside all of them). If the outermost loop has too few iterations for
 /// the threads, a loop over pieces of the inner ones is added.
-pub(crate) fn share(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
+pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
     let size = cost::trip_count(&body, &mut HashMap::new()).unwrap_or(Dim::constant(1));
     if size.as_const().is_some() {
         return share_of_size(m, loops, body, size.as_const());
     }
     let unknown = |l: &(Sym, Dim)| l.1.as_const().is_none();
     // Sizes of several loops would make long expressions of the bounds of tasks.
-    if let [Stmt::For { kind: LoopKind::Vec(_), .. }] = body.as_slice()
-        && !m.syms.has_loops(size)
-        && loops.iter().rev().take(2).all(unknown)
-        && !loops.is_empty()
-    {
+    let row =
+        matches!(body.as_slice(), [Stmt::For { kind: LoopKind::Vec(_), .. }]) && !m.syms.has_loops(size);
+    if row && loops.iter().rev().take(2).all(unknown) && !loops.is_empty() {
         return share_of_run_time_size(m, loops, body, size);
+    }
+    // A few known iterations inside loops of run-time length are part of the rows of these. Tasks of one row
+    // would divide its position by the lengths.
+    let inside = |i: usize| Dim::product(loops[i + 1..].iter().map(|l| l.1));
+    let few = |i: &usize| inside(*i).as_const().is_some_and(|n| (2..=ROWS).contains(&n));
+    let rows = loops.iter().rposition(unknown).filter(|i| row && *i > 0).filter(few);
+    if let Some(i) = rows.filter(|_| outer_tasks(&loops).is_none()) {
+        let size = size * inside(i);
+        let inner = loops.split_off(i + 1);
+        return share_of_run_time_size(m, loops, wrap(&inner, body), size);
     }
     match outer_tasks(&loops) {
         Some(outer) => {
@@ -202,8 +210,8 @@ fn outer_tasks(loops: &[(Sym, Dim)]) -> Option<usize> {
     (fewest < loops.len() && iterations(fewest).as_const().is_none()).then_some(fewest)
 }
 
-/// The same for vectors of a run-time length, inside loops of which the two innermost have one, too: tasks
-/// have iterations of both, however many either has.
+/// The same for rows of a run-time length, inside loops of which the innermost has one, too: tasks have
+/// iterations of the two innermost ones, however many either has.
 fn share_of_run_time_size(
     m: &mut Module,
     mut loops: Vec<(Sym, Dim)>,
