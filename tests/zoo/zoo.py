@@ -96,6 +96,16 @@ def time_of(onnxc, path, files, fixed):
     return json.loads(text[text.index("{"):])["min"] if code == 0 else np.nan
 
 
+def runs_in(peer, path, i):
+    """True if ONNX Runtime runs the model with the inputs of this size."""
+    inputs = dict(np.load(f"{path}.{i}.npz"))
+    try:
+        peer.run(None, {k.name: inputs[k.name] for k in peer.get_inputs()})
+    except Exception:
+        return False
+    return True
+
+
 def check(a, name):
     """Prints a line for each size; true if all is well."""
     path = os.path.join(a.work, a.exporter, name.replace("/", "-") + ".onnx")
@@ -105,14 +115,19 @@ def check(a, name):
         if code:
             print(f"{name}: not exported: {(text.strip().splitlines() or ['?'])[-1][:120]}")
             return True
+    try:
+        peer, good = session(path), True
+    except Exception as e:
+        print(f"{name}: ONNX Runtime does not load it: {str(e)[:100]}")
+        return True
     start = time.perf_counter()
     code, text = run([a.onnxc, path, "-o", path + ".o"])
     if code:
-        print(f"{name}: onnxc exits with {code}\n{text[-1000:]}")
-        return False
+        runs = any(runs_in(peer, path, i) for i in range(2))
+        print(f"{name}: onnxc exits with {code}{'' if runs else ', and ONNX Runtime fails'}\n{text[-1000:]}")
+        return not runs
     compiled = time.perf_counter() - start
     os.remove(path + ".o")
-    peer, good = session(path), True
     for i in range(2):
         inputs = dict(np.load(f"{path}.{i}.npz"))
         inputs = {k.name: inputs[k.name] for k in peer.get_inputs()}
