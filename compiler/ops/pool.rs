@@ -58,6 +58,14 @@ pub struct Pool {
     column_major: bool,
 }
 
+/// Elements of a window along an axis that may be inside an image of size `input`: the others of a window that
+/// is larger than the image are padding. A small window has a constant size all the same, which costs less.
+fn taps(a: &Axis, input: Dim) -> Dim {
+    const SMALL: i64 = 32;
+    let inside = (input + a.before).ceil_div(a.dilation).min(a.kernel);
+    if inside.as_const().is_some() || a.kernel > SMALL { inside } else { a.kernel.into() }
+}
+
 impl Operator for Pool {
     const OPS: &'static [&'static str] =
         &["MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"];
@@ -142,7 +150,7 @@ impl Operator for Pool {
         let ty = cx.elem(x).compute();
         let fill = if self.kind == Kind::Max { Scalar::lowest(ty) } else { Scalar::int(ty, 0) };
         let src = padded(cx, x, &self.reaching(&axes, &dims[2..], &shape[2..]), Some(fill.into()));
-        let kernel: Vec<Dim> = axes.iter().map(|a| a.kernel.into()).collect();
+        let kernel: Vec<Dim> = axes.iter().zip(&dims[2..]).map(|(a, d)| taps(a, *d)).collect();
         let counts = self.counts(cx, &axes, &dims[2..], &shape[2..], ty);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &shape, |k, at| {
@@ -224,7 +232,8 @@ impl Pool {
         let mut axes = axes.to_vec();
         if self.ceil {
             for (i, a) in axes.iter_mut().enumerate() {
-                let need = (windows[i] - 1) * a.stride + a.extent() - input[i] - a.before;
+                let extent = (taps(a, input[i]) - 1) * a.dilation + 1;
+                let need = (windows[i] - 1) * a.stride + extent - input[i] - a.before;
                 a.after = a.after.max(need);
             }
         }
