@@ -79,7 +79,7 @@ impl Dft {
         if t.length.as_const().is_some() {
             return self.in_blocks(cx, t);
         }
-        let (then, els) = (nested(cx, |cx| self.by_table(cx, t)), nested(cx, |cx| self.in_blocks(cx, t)));
+        let (then, els) = (nested(cx, |cx| self.by_matrix(cx, t)), nested(cx, |cx| self.in_blocks(cx, t)));
         cx.m.driver.push(Stmt::If { cond: Expr::cmp_index(BinOp::Le, t.length, SHORT), then, els });
     }
     /// The stages of each block of rows, and before them of the chirp.

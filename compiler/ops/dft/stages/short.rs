@@ -1,22 +1,31 @@
-//! Short transforms of a length that only run time knows: for each frequency a sum with the roots of a table.
+//! Short transforms of a length that only run time knows: contractions with a matrix of weights that is computed
+//! before them.
 
 use super::*;
 
 impl Dft {
-    pub(super) fn by_table(&self, cx: &mut LowerCx, t: &Staged) {
-        let (dims, out, l) = (cx.dims(t.x), cx.dims(t.y), t.length);
+    /// Transforms of at most [`SHORT`] elements. The extents say so: they bound the matrix.
+    pub(super) fn by_matrix(&self, cx: &mut LowerCx, t: &Staged) {
+        let (dims, mut out, l) = (cx.dims(t.x), cx.dims(t.y), t.length);
         let ty = cx.elem(t.x).compute();
         // Cosine and negative sine of each multiple of 2 pi / length.
+        let few = |d: Dim| d.min(Dim::constant(SHORT));
         let roots = cx.temp("roots", ty, vec![Dim::constant(2), l]);
         tables::fill(cx, roots, &|_, at| tables::float(at[0]) / tables::float(l));
+        out[1] = few(out[1]);
+        let used = few(t.used);
+        let weights = cx.temp("weights", ty, vec![used, dims[3], out[1], out[3]]);
+        cx.map(weights, |k, at| {
+            let turns = (at[0] * at[2]).modulo(l);
+            let root = [0, 1].map(|p: i64| k.load(roots, &[p.into(), turns]));
+            self.weight(root, [at[1], at[3]], at[0], l, ty)
+        });
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
-                k.nest(LoopKind::Seq, &[t.used, dims[3]], |k, r| {
+                k.nest(LoopKind::Seq, &[used, dims[3]], |k, r| {
                     let v = k.load(t.x, &[at[0], r[0], at[2], r[1]]);
-                    let turns = (r[0] * at[1]).modulo(l);
-                    let root = [0, 1].map(|p: i64| k.load(roots, &[p.into(), turns]));
-                    let w = self.weight(root, [r[1], at[3]], r[0], l, ty);
+                    let w = k.load(weights, &[r[0], r[1], at[1], at[3]]);
                     k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
                 });
                 k.store(t.y, at, Expr::acc(acc));
