@@ -114,9 +114,13 @@ for n in """mobilevit_s edgenext_xx_small ghostnet_100 hrnet_w18_small mobileone
     timm_model(n, ((1, 224, 224), (2, 192, 256)), IMAGE)
 for n in """coat_tiny efficientformer_l1 levit_128s mixer_s16_224 resmlp_12_224 sequencer2d_s tiny_vit_5m_224 tnt_s_patch16_224
         twins_pcpvt_small xcit_nano_12_p16_224 volo_d1_224 eva02_tiny_patch14_224 davit_tiny gcvit_xxtiny nest_tiny
-        beit_base_patch16_224 cait_xxs24_224 coatnet_nano_rw_224 hiera_tiny_224""".split():
+        beit_base_patch16_224 cait_xxs24_224 coatnet_nano_rw_224 hiera_tiny_224 caformer_s18 convit_tiny cs3sedarknet_l dm_nfnet_f0
+        dpn68 efficientformerv2_s0 efficientvit_l1 efficientvit_m0 fastvit_mci0 gcresnet33ts gmlp_s16_224 hardcorenas_a
+        inception_resnet_v2 legacy_xception mobilenetv4_hybrid_medium mvitv2_tiny nasnetalarge nextvit_small pit_ti_224 pnasnet5large
+        regnetz_b16 repghostnet_050 repvgg_a0 resnest26d rexnetr_200 senet154 shvit_s1 swiftformer_xs swinv2_cr_tiny_ns_224
+        tf_efficientnetv2_b0 tf_mixnet_s tresnet_m vit_tiny_r_s16_p8_224 vitamin_small_224 vovnet39a""".split():
     timm_model(n, ((1, 224, 224), (2, 224, 224)), BATCH)
-for n in ["halonet26t", "lambda_resnet26t", "maxxvit_rmlp_nano_rw_256"]:
+for n in ["halonet26t", "lambda_resnet26t", "maxxvit_rmlp_nano_rw_256", "botnet26t_256", "hieradet_small", "swinv2_tiny_window8_256"]:
     timm_model(n, ((1, 256, 256), (2, 256, 256)), BATCH)
 
 
@@ -161,6 +165,15 @@ text("deberta_v2", "DebertaV2", relative_attention=True, pos_att_type=["p2c", "c
 text("distilbert", "DistilBert", dim=64, n_layers=2, n_heads=4, hidden_dim=128)
 text("xlnet", "XLNet", d_model=64, n_layer=2, n_head=4, d_inner=128)
 text("funnel", "Funnel", block_sizes=[1, 1], d_model=64, n_head=4, d_head=16, d_inner=128)
+for n, family in [("big_bird", "BigBird"), ("mobilebert", "MobileBert"), ("yoso", "Yoso")]:
+    options = dict(big_bird=dict(attention_type="original_full"), mobilebert=dict(embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32))
+    text(n, family, **options.get(n, {}), **SMALL)
+text("modernbert", "ModernBert", pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **SMALL)
+text("fnet", "FNet", mask=False, hidden_size=64, num_hidden_layers=2, intermediate_size=128)
+text("esm", "Esm", mask_token_id=4, pad_token_id=1, position_embedding_type="rotary", **SMALL)
+text("longformer", "Longformer", attention_window=8, **SMALL)
+text("deberta", "Deberta", relative_attention=True, pos_att_type=["p2c", "c2p"], **SMALL)
+text("flaubert", "Flaubert", emb_dim=64, n_layers=2, n_heads=4)
 text("t5_encoder", "T5", "EncoderModel", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4)
 CAUSAL = dict(model="ForCausalLM", arguments=dict(use_cache=False))
 text("llama", "Llama", num_key_value_heads=2, **CAUSAL, **SMALL)
@@ -172,6 +185,14 @@ text("gpt_neox", "GPTNeoX", **CAUSAL, **SMALL)
 text("bloom", "Bloom", hidden_size=64, n_layer=2, n_head=4, **CAUSAL)
 text("opt", "OPT", hidden_size=64, num_hidden_layers=2, num_attention_heads=4, ffn_dim=128, word_embed_proj_dim=64, **CAUSAL)
 text("gptj", "GPTJ", n_embd=64, n_layer=2, n_head=4, rotary_dim=8, **CAUSAL)
+text("gpt_neo", "GPTNeo", hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=8, **CAUSAL)
+text("gpt_bigcode", "GPTBigCode", n_embd=64, n_layer=2, n_head=4, **CAUSAL)
+text("falcon", "Falcon", hidden_size=64, num_hidden_layers=2, num_attention_heads=4, new_decoder_architecture=False, **CAUSAL)
+text("mpt", "Mpt", d_model=64, n_layers=2, n_heads=4, **CAUSAL)
+text("rwkv", "Rwkv", mask=False, hidden_size=64, num_hidden_layers=2, **CAUSAL)
+for n, family in [("stablelm", "StableLm"), ("olmo2", "Olmo2"), ("starcoder2", "Starcoder2"), ("nemotron", "Nemotron")]:
+    text(n, family, num_key_value_heads=2, **CAUSAL, **SMALL)
+text("phi3", "Phi3", num_key_value_heads=2, pad_token_id=0, **CAUSAL, **SMALL)
 text("mamba", "Mamba", mask=False, hidden_size=64, num_hidden_layers=2, state_size=8, **CAUSAL)
 
 
@@ -186,7 +207,7 @@ def two_texts(name, family, **sizes):
 
 BOTH = dict(d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128)
 two_texts("t5", "T5", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4)
-for n, family in [("bart", "Bart"), ("pegasus", "Pegasus"), ("m2m_100", "M2M100")]:
+for n, family in [("bart", "Bart"), ("pegasus", "Pegasus"), ("m2m_100", "M2M100"), ("blenderbot", "Blenderbot"), ("mbart", "MBart")]:
     two_texts(n, family, **BOTH)
 
 
@@ -203,6 +224,17 @@ vision("convnextv2", "ConvNextV2Model", "ConvNextV2Config", ((1, 96, 128), (2, 6
 vision("regnet", "RegNetModel", "RegNetConfig", ((1, 96, 128), (2, 64, 96)), IMAGE, groups_width=16, **FOUR)
 vision("yolos", "YolosForObjectDetection", "YolosConfig", ((1, 96, 128), (2, 96, 128)), BATCH, image_size=[96, 128], num_detection_tokens=10, **SMALL)
 vision("detr", "DetrForObjectDetection", "DetrConfig", ((1, 128, 160), (2, 128, 128)), IMAGE, use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, num_queries=10, **BOTH)
+vision("beit", "BeitModel", "BeitConfig", ((1, 224, 224), (2, 224, 224)), BATCH, use_relative_position_bias=True, **SMALL)
+vision("swinv2", "Swinv2Model", "Swinv2Config", ((1, 224, 224), (2, 160, 192)), IMAGE, embed_dim=32, depths=[1, 1, 2, 1], num_heads=[1, 2, 4, 8])
+vision("swin2sr", "Swin2SRForImageSuperResolution", "Swin2SRConfig", ((1, 64, 64), (2, 48, 80)), IMAGE, embed_dim=32, depths=[2], num_heads=[2])
+vision("pvt", "PvtModel", "PvtConfig", ((1, 224, 224), (2, 224, 224)), BATCH, hidden_sizes=[16, 32, 40, 64], depths=[1, 1, 1, 1])
+vision("focalnet", "FocalNetModel", "FocalNetConfig", ((1, 128, 160), (2, 96, 128)), IMAGE, embed_dim=32, depths=[1, 1, 1, 1])
+vision("mobilenet_v2", "MobileNetV2ForSemanticSegmentation", "MobileNetV2Config", ((1, 128, 160), (2, 97, 128)), IMAGE)
+vision("dpt", "DPTForDepthEstimation", "DPTConfig", ((1, 96, 96), (2, 96, 96)), BATCH, image_size=96, neck_hidden_sizes=[16, 24, 32, 40], fusion_hidden_size=32, backbone_out_indices=[0, 1, 2, 3], is_hybrid=False, **{**SMALL, "num_hidden_layers": 4})
+vision("dinov3", "DINOv3ViTModel", "DINOv3ViTConfig", ((1, 64, 96), (2, 96, 80)), IMAGE, patch_size=16, **SMALL)
+vision("deformable_detr", "DeformableDetrForObjectDetection", "DeformableDetrConfig", ((1, 128, 160), (1, 96, 128)), [{2: "H", 3: "W"}], use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, num_queries=10, **BOTH)
+vision("efficientnet", "EfficientNetModel", "EfficientNetConfig", ((1, 128, 160), (2, 96, 128)), IMAGE)
+vision("bit", "BitModel", "BitConfig", ((1, 128, 160), (2, 97, 128)), IMAGE)
 
 
 def audio(name, model, config, inputs, axes, names=("input_values",), **sizes):
@@ -214,6 +246,10 @@ CONVOLUTIONS = dict(conv_dim=[32] * 7, num_conv_pos_embeddings=16, num_conv_pos_
 audio("wav2vec2", "Wav2Vec2ForCTC", "Wav2Vec2Config", WAVES, [{0: "N", 1: "T"}], vocab_size=32, do_stable_layer_norm=True, feat_extract_norm="layer", **CONVOLUTIONS)
 audio("hubert", "HubertModel", "HubertConfig", WAVES, [{0: "N", 1: "T"}], **CONVOLUTIONS)
 audio("wav2vec2_conformer", "Wav2Vec2ConformerModel", "Wav2Vec2ConformerConfig", WAVES, [{0: "N", 1: "T"}], position_embeddings_type="relative", **CONVOLUTIONS)
+audio("wavlm", "WavLMModel", "WavLMConfig", WAVES, [{0: "N", 1: "T"}], **CONVOLUTIONS)
+audio("wav2vec2_bert", "Wav2Vec2BertModel", "Wav2Vec2BertConfig", (normal(1, 60, 160), normal(2, 41, 160)), [{0: "N", 1: "T"}], ["input_features"], feature_projection_input_dim=160, **SMALL)
+audio("hifigan", "SpeechT5HifiGan", "SpeechT5HifiGanConfig", (normal(1, 40, 80), normal(2, 27, 80)), [{0: "N", 1: "T"}], ["spectrogram"], upsample_initial_channel=64)
+audio("dac", "DacModel", "DacConfig", (normal(1, 1, 4800), normal(1, 1, 6400)), [{2: "T"}], encoder_hidden_size=16, decoder_hidden_size=64, downsampling_ratios=[2, 4, 8], upsampling_ratios=[8, 4, 2], n_codebooks=3, codebook_size=64)
 audio("encodec", "EncodecModel", "EncodecConfig", (normal(1, 1, 4800), normal(1, 1, 6400)), [{2: "T"}], num_filters=8, hidden_size=32, codebook_size=64, upsampling_ratios=[8, 5, 4, 2], use_causal_conv=True)
 
 
