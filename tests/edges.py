@@ -18,7 +18,9 @@ count = 0
 
 def known(op, feeds, want, **attributes):
     """Results that ONNX Runtime does not give."""
-    case(op.lower(), node(op, " ".join(feeds), " ".join(f"y{i}" for i in range(len(want))), **attributes), feeds, opset=22, rtol=1e-6, want=lambda **_: want)
+    global count
+    count += 1
+    case(f"e{count}_{op.lower()}", node(op, " ".join(feeds), " ".join(f"y{i}" for i in range(len(want))), **attributes), feeds, opset=22, rtol=1e-6, want=lambda **_: want)
 
 
 def check(op, feeds, consts=None, names=None, out=1, rtol=1e-6, opset=22, **attributes):
@@ -77,6 +79,26 @@ def values():
     rows = np.array([[-inf, 3], [1e38, -1e38], [200, -200], [inf, 1], [nan, 1]], np.float32)
     for op in ("Softmax", "LogSoftmax", "ReduceLogSumExp", "ReduceMax", "ReduceSum"):
         check(op, {"x": rows}, {"a": I64(1)} if op[0] == "R" else {}, **({} if op[0] == "R" else {"axis": 1}))
+
+
+def places():
+    """Coordinates of GridSample and DeformConv that are NaN, infinite, or far outside."""
+    here = np.array([[[[0.1, 0.2], [nan, 0.1], [0.1, nan], [nan, nan], [nan, 5], [0.7, -0.6]]]], np.float32)
+    away = np.array([[[[inf, 0.1], [0.1, -inf], [-inf, inf], [1e30, 0.1], [3e38, -3e38], [0.0, 0.0]]]], np.float32)
+    for channels in (1, 3):
+        x = np.arange(12 * channels, dtype=np.float32).reshape(1, channels, 3, 4) + 1
+        for mode in ("linear", "nearest", "cubic"):
+            for padding in ("zeros", "border", "reflection"):
+                for corners in (0, 1):
+                    check("GridSample", {"x": x, "g": here}, rtol=1e-5, mode=mode, padding_mode=padding, align_corners=corners)
+            # ONNX Runtime takes these for -1.
+            middle = x[:, :, 1, 1:3].mean(-1) if mode != "nearest" else x[:, :, 1, 2]
+            want = np.zeros((1, channels, 1, 6), np.float32)
+            want[0, :, 0, 5] = middle
+            known("GridSample", {"x": x, "g": away}, [want], mode=mode, align_corners=1)
+    offsets = np.zeros((1, 2, 3, 4), np.float32)
+    offsets[0, 0, 0] = offsets[0, 1, 1] = [inf, -inf, nan, 1e30]
+    check("DeformConv", {"x": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4), "w": np.ones((1, 1, 1, 1), np.float32), "o": offsets})
 
 
 def sizes():
@@ -181,4 +203,4 @@ def orders():
 
 
 if __name__ == "__main__":
-    sys.exit(quantized.main({"values": values, "sizes": sizes, "positions": positions, "orders": orders}))
+    sys.exit(quantized.main({"values": values, "places": places, "sizes": sizes, "positions": positions, "orders": orders}))

@@ -302,7 +302,10 @@ impl Displaced<'_> {
                 Some(n) => Expr::int(word, n - 1),
                 None => Expr::cast(ElemType::I64, word, Expr::index(size - 1)),
             });
-            Near { inside: k.let_(inside), index: k.let_(index), weight: Some(k.let_(w)) }
+            let (inside, index) = (k.let_(inside), k.let_(index));
+            // An infinite coordinate has no fraction: its weights would be NaN, also times the zero outside.
+            let w = k.let_(Expr::select(inside.clone(), w, Expr::num(ty, 0.0)));
+            Near { inside, index, weight: Some(w) }
         })
     }
 }

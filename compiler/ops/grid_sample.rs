@@ -7,8 +7,6 @@
 //! | 16      | images (rank 4); modes `bilinear`, `nearest`, `bicubic`                            |
 //! | 20      | any rank; modes `linear`, `nearest`, `cubic`                                       |
 //! | 22      | bfloat16                                                                           |
-//!
-//! [`Sampling`] also reads the input of `DeformConv`.
 
 use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -209,8 +207,13 @@ impl Sampling {
         });
         taps
     }
+    /// The position of a coordinate between -1 and 1. NaN is -1, as in ONNX Runtime and the documentation of
+    /// PyTorch. The position is finite: an infinite one would not have a fraction, and so no weights.
+    /// The coordinate is an element in memory, which may be read twice.
     fn denormalize(&self, n: Expr, size: Dim, ty: ElemType) -> Expr {
         let one = Expr::num(ty, 1.0);
+        let finite = n.clone().max(Expr::num(ty, -FAR)).min(Expr::num(ty, FAR));
+        let n = Expr::select(Expr::un(UnOp::IsNan, n), Expr::num(ty, -1.0), finite);
         let size = number(size, ty);
         if self.align_corners {
             (n + one.clone()) / Expr::num(ty, 2.0) * (size - one)
@@ -428,6 +431,8 @@ fn index(k: &KernelBuilder, p: Expr, size: Dim, ty: ElemType) -> Expr {
 
 /// Largest known size whose positions are computed in f32 with certainty.
 const SHORT: i64 = 1 << 16;
+/// A coordinate that is outside every image, and whose product with any size is finite in f32.
+const FAR: f64 = 1e18;
 /// Most elements of an image, and of its dimensions, that run time may give: distances in bytes fit in 32
 /// bits.
 const MOST: i64 = 1 << 28;
