@@ -218,7 +218,9 @@ fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
         return exp_in_pieces(b, x, ZERO);
     }
     let x = clamped(b, x, -104.0, 89.0);
-    exp_clamped(b, x)
+    let (y, n) = mantissa(b, x);
+    let y = without_underflow(b, x, ZERO, y);
+    b.scale(y, n)
 }
 
 /// Least limit of [`exp_or_zero`]: e^x is normal from here on.
@@ -234,13 +236,6 @@ pub fn exp_or_zero<B: Floats>(b: &mut B, x: B::V, limit: f64) -> B::V {
     let y = b.scale_normal(y, n);
     let (zero, limit) = (b.num(x, 0.0), b.num(x, limit));
     b.if_less(x, limit, zero, y)
-}
-
-/// e^x for -104 <= x <= 89, or NaN.
-fn exp_clamped<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (y, n) = mantissa(b, x);
-    let y = without_underflow(b, x, ZERO, y);
-    b.scale(y, n)
 }
 
 /// Returns y in [0.5, 2], but 0 for x < `limit`, where the product with the power of two rounds to 0. A

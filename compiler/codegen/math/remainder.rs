@@ -16,7 +16,7 @@ const STEPS: usize = 14;
 pub fn remainder<B: Floats>(b: &mut B, x: B::V, y: B::V) -> B::V {
     let (m, d) = (b.abs(x), b.abs(y));
     let (limit, quotient) = (b.num(x, f64::from(BITS).exp2()), b.div(m, d));
-    let short = step(b, m, d);
+    let short = rest(b, (m, d), quotient);
     let [r] = b.if_any_less(limit, quotient, [short], |b| {
         let up = b.num(x, f64::from(BITS).exp2());
         let mut multiples = vec![d];
@@ -31,6 +31,11 @@ pub fn remainder<B: Floats>(b: &mut B, x: B::V, y: B::V) -> B::V {
 /// The remainder of m / d for positive numbers with a quotient of few bits.
 fn step<B: Floats>(b: &mut B, m: B::V, d: B::V) -> B::V {
     let q = b.div(m, d);
+    rest(b, (m, d), q)
+}
+
+/// The same, given the quotient.
+fn rest<B: Floats>(b: &mut B, (m, d): (B::V, B::V), q: B::V) -> B::V {
     let q = b.round(q);
     let q = b.neg(q);
     let r = b.fma(q, d, m);

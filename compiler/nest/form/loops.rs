@@ -88,19 +88,13 @@ impl Map {
 
 /// See [`Map::cover`].
 pub(crate) fn cover(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
-    let mut seen = vec![];
-    let mut out = vec![];
-    for (i, d) in at.iter().zip(&m.bufs[buf].dims) {
-        match (i.as_sym(), i.as_const()) {
-            (Some(s), _) if loops.iter().any(|(v, hi)| *v == s && hi == d) && !seen.contains(&s) => {
-                seen.push(s);
-                out.push(Some(s));
-            }
-            (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
-            _ => return None,
+    let mut out = vec![None; at.len()];
+    for d in digits(m, buf, at, loops)? {
+        if out[d.dim].replace(d.var).is_some() {
+            return None;
         }
     }
-    (seen.len() == loops.len()).then_some(out)
+    Some(out)
 }
 
 /// A loop whose variable is a digit of the position along one dimension: `position / unit mod extent`.

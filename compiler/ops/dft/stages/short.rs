@@ -9,9 +9,9 @@ impl Dft {
         let (dims, mut out, l) = (cx.dims(t.x), cx.dims(t.y), t.length);
         let ty = cx.elem(t.x).compute();
         // Cosine and negative sine of each multiple of 2 pi / length.
-        let few = |d: Dim| d.min(Dim::constant(SHORT));
         let roots = cx.temp("roots", ty, vec![Dim::constant(2), l]);
         tables::fill(cx, roots, &|_, at| tables::float(at[0]) / tables::float(l));
+        let few = |d: Dim| d.min(Dim::constant(SHORT));
         out[1] = few(out[1]);
         let used = few(t.used);
         let weights = cx.temp("weights", ty, vec![used, dims[3], out[1], out[3]]);

@@ -163,12 +163,17 @@ pub(super) fn into(m: &mut Module, k: Kernel, readers: &[Kernel]) {
     }
 }
 
+/// The values of a map's loop variables at a position of its result.
+fn variables(m: &Module, digits: &[Digit], at: &[Dim]) -> HashMap<Sym, Dim> {
+    digits.iter().map(|d| (d.var, m.syms.simplify(d.at(at)))).collect()
+}
+
 /// The statement with the map's expression in place of its loads. What an expression reads more than once, at
 /// one position, is computed once.
 fn replace_loads(m: &mut Module, s: Stmt, map: &Map, digits: &[Digit]) -> Stmt {
     let computed = |m: &mut Module, (buf, at): (Buf, &[Dim])| {
         let at = through_view(m, buf, at, map.buf);
-        let subst: HashMap<Sym, Dim> = digits.iter().map(|d| (d.var, m.syms.simplify(d.at(&at)))).collect();
+        let subst = variables(m, digits, &at);
         instance(m, &map.value, &|s| subst.get(&s).copied())
     };
     let (dear, ty) = (matches!(cost(m, map), Cost::Dear), m.type_of(&map.value));
@@ -286,9 +291,9 @@ impl Reader<'_> {
         let (Expr::Load { at: from, .. }, Some(digits)) = (&self.map.value, self.map.digits(self.m)) else {
             return vec![];
         };
-        let value = |at: &[Dim], s: Sym| digits.iter().find(|d| d.var == s).map(|d| d.at(at));
         let moved = |at: &Vec<Dim>| {
-            from.iter().map(|d| self.m.syms.simplify(d.subst(&mut |s| value(at, s)))).collect()
+            let subst = variables(self.m, &digits, at);
+            from.iter().map(|d| self.m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect()
         };
         self.at.iter().map(moved).collect()
     }
