@@ -380,8 +380,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "widen_factors",
         group: Group::Quantize,
-        differs: Differs::By(|_, f| f.caps.by_scalar.into()),
-        holds: "16-bit floats that multiply rows are f32 where elements multiply from float registers.",
+        differs: Differs::By(|_, f| f.caps.by_lane.into()),
+        holds: "16-bit floats that multiply rows are f32 where no lane of a vector multiplies another vector.",
         why: "After half_products, which has the choice; before schedules, which pack what elements are.",
         run: nest::quantize::widen_factors::run,
         ..PER_LEVEL

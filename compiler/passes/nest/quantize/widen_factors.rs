@@ -1,10 +1,11 @@
 //! widen_factors: elements of 16-bit floats that multiply rows of the other factor become f32 in scratch, on
-//! levels that multiply vectors by float registers.
+//! levels that do not multiply vectors by a lane of another.
 //!
 //! Such a level has no register form of 16-bit floats: each element would be loaded into all lanes of a
-//! vector and converted there by several instructions, once for each vector of columns. `widen_f16_scratch`
-//! keeps scratch in f32 in any case; this pass copies what it leaves, such as inputs. The rows themselves
-//! are converted with all their lanes, when they are packed or loaded.
+//! vector and converted there by several instructions, once for each vector of columns, where an element of
+//! f32 is an operand in memory (x86-64) or a float register (riscv64). `widen_f16_scratch` keeps scratch in
+//! f32 in any case; this pass copies what it leaves, such as inputs. The rows themselves are converted with
+//! all their lanes, when they are packed or loaded.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Kernel, Module};
@@ -20,7 +21,7 @@ const USES: i64 = 16;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if !level.facts.caps.by_scalar {
+    if level.facts.caps.by_lane {
         return Ok(());
     }
     for k in operands::kernels(m) {

@@ -68,12 +68,12 @@ struct Packer<'a> {
     of: Vec<(Sym, Dim)>,
 }
 
-/// True if panels hold elements in their compute type: if vectors are short, 16-bit floats are converted once
-/// rather than in each tile of rows, unless the level multiplies them directly.
+/// True if panels hold elements in their compute type: if vectors are short, or loads do not convert, 16-bit
+/// floats are converted once rather than in each tile of rows, unless the level multiplies them directly.
 pub(crate) fn converts(m: &Module, p: &Contraction, facts: Facts) -> bool {
     let ty = m.bufs[p.b.0].ty;
     !multiplies_halves(m, p, facts.caps)
-        && (facts.caps.by_lane || facts.caps.by_scalar)
+        && (facts.caps.by_lane || facts.caps.by_scalar || !facts.caps.short_floats)
         && ty.is_float()
         && ty.bits() == 16
 }
