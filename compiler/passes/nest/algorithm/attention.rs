@@ -10,13 +10,14 @@
 //! then bf16, in separate scratch.
 //!
 //! If the number of rows is a run-time value, the driver may call kernels for a single row instead, see
-//! `one_row`.
+//! `one_row`, or a kernel for a few rows that packs keys itself, see `keys`.
 //!
 //! Softmax processes a block in phases, see `softmax`. The score buffer has a slot for each iteration of the
 //! `par` loop, of which there are at most `PIECES`. An iteration processes several blocks in sequence; tasks
 //! are ranges of iterations.
 
 mod group;
+mod keys;
 mod one_row;
 mod softmax;
 
@@ -28,7 +29,7 @@ use crate::passes::nest::analysis::copies::{Copies, Emitted};
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, Rows};
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, substitute, wrap};
-use crate::passes::nest::schedule::contract::{Columns, packing};
+use crate::passes::nest::schedule::contract::{Columns, Packing, packing};
 use crate::passes::nest::schedule::lanes;
 use crate::passes::nest::schedule::pack::Site;
 use crate::passes::nest::schedule::tiles::{self, Tile, Wanted};
@@ -36,6 +37,7 @@ use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
 use crate::tensor::ElemType;
 use group::{Group, group, position};
+use keys::{Keys, When};
 use softmax::Found;
 use std::collections::HashSet;
 
@@ -102,12 +104,19 @@ fn put_parts(p: &mut Contraction, f: &dyn Fn(Sym) -> Option<Dim>) {
 
 /// Everything that emitting a block of rows requires from both contractions.
 struct Block {
-    qk: (Contraction, Tile),
+    qk: Contraction,
     rows: Vec<Vec<Stmt>>,
     pv: (Contraction, Tile),
     /// The row inside a block, and the first row of a block, as symbols.
     local: Sym,
     first: Sym,
+}
+
+/// How a block computes its scores.
+struct Scores {
+    tile: Tile,
+    /// The keys, if the block packs them.
+    keys: Option<Keys>,
 }
 
 /// A merged kernel.
@@ -160,7 +169,22 @@ fn merge(
     ) else {
         return false;
     };
-    let panels1 = panels1.apply(m, anchors.0, &g.qk);
+    let piece = m.syms.loop_var("t", zero, pieces);
+    let when = match When::of(m, extent, height, keys) {
+        // The values are packed for one kernel only.
+        When::Few if matches!(panels2, Packing::Kernel(_)) => When::Never,
+        when => when,
+    };
+    let own = match when {
+        When::Never => None,
+        _ => Keys::new(m, &site(g.scores), &g.qk, (piece, pieces, &batch), of_keys),
+    };
+    let few = (when == When::Few && own.is_some()).then(|| {
+        let cond = Expr::cmp_index(BinOp::Le, extent, height);
+        keys::instead(m, g.values, cond)
+    });
+    let shared = (own.is_none() || few.is_some())
+        .then(|| panels1.apply(m, if few.is_some() { g.values } else { anchors.0 }, &g.qk));
     let panels2 = panels2.apply(m, anchors.1, &g.pv);
     // Scratch replaces the score matrix.
     let name = format!("{}.block", m.bufs[g.bufs[0]].name);
@@ -175,7 +199,6 @@ fn merge(
         }
         _ => (scratch, scratch),
     };
-    let piece = m.syms.loop_var("t", zero, pieces);
     let local = m.syms.loop_var("r", zero, Dim::constant(height));
     let first = m.syms.loop_var("b", zero, extent);
     let here = |last: Dim| vec![Dim::sym(piece), Dim::sym(local), last];
@@ -227,38 +250,37 @@ fn merge(
     let tile = |columns, panels| {
         Tile::new(Wanted { batch: batch.clone(), ..Wanted::plain(of, most, columns) }, panels, facts)
     };
-    let (t1, t2) = (tile(of_keys, panels1), tile(of_values, panels2));
+    let own = own.map(|(keys, panels)| Scores { tile: tile(keys.columns(), panels), keys: Some(keys) });
+    let shared = shared.map(|panels| Scores { tile: tile(of_keys, panels), keys: None });
+    let pv = tile(of_values, panels2);
     let work = work(m, &g);
-    let inner = vec![tiles::describe_tile(m, &g.qk, &t1), tiles::describe_tile(m, &g.pv, &t2)];
-    let block = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };
+    let block = Block { qk: g.qk, rows, pv: (g.pv, pv), local, first };
     let merged = Merged { block, batch, extent, height, piece };
-    let key = merged.key(m);
-    let (body, work) =
-        copies.emit(m, g.values, key, |m| Emitted { body: merged.emit(m, facts), facts: work, alone: true });
-    m.kernels[g.values].body = body.into();
-    m.kernels[g.values].work = work;
-    m.kernels[g.values].schedules = vec![Schedule {
-        form: "attention",
-        blocks: vec![("rows", Dim::constant(height))],
-        staging: vec!["scores of a block"],
-        tasks: pieces,
-        inner,
-        ..Schedule::new("rows of scores between tiles")
-    }];
+    let kernels = [few.unwrap_or(g.values), g.values];
+    for (k, scores) in kernels.into_iter().zip([own, shared]).filter_map(|(k, s)| Some((k, s?))) {
+        let (body, work) = copies.emit(m, k, merged.key(m, &scores), |m| Emitted {
+            body: merged.emit(m, &scores, facts),
+            facts: work,
+            alone: true,
+        });
+        m.kernels[k].body = body.into();
+        m.kernels[k].work = work;
+        m.kernels[k].schedules = vec![merged.schedule(m, &scores, pieces)];
+    }
     m.driver.retain(|s| !matches!(s, Stmt::Call(k) if *k == g.scores || g.rows.contains(k)));
     true
 }
 
 impl Merged {
     /// The key of everything that emitting the kernel requires.
-    fn key(&self, m: &Module) -> (Key, Vec<Buf>) {
+    fn key(&self, m: &Module, scores: &Scores) -> (Key, Vec<Buf>) {
         let Block { qk, rows, pv, local, first } = &self.block;
         let mut w = Writer::new(m);
         w.loops(&self.batch);
         w.dim(self.extent);
         w.put([self.height as u64, rows.len() as u64]);
         w.sym(self.piece);
-        for (p, t) in [qk, pv] {
+        for (p, t) in [(qk, &scores.tile), (&pv.0, &pv.1)] {
             w.contraction(p);
             t.key(&mut w);
         }
@@ -267,24 +289,37 @@ impl Merged {
         w.sym(*first);
         w.finish()
     }
+    /// Its schedule, in `pieces` tasks.
+    fn schedule(&self, m: &Module, scores: &Scores, pieces: Dim) -> Schedule {
+        let Block { qk, pv, .. } = &self.block;
+        Schedule {
+            form: "attention",
+            blocks: vec![("rows", Dim::constant(self.height))],
+            staging: vec!["scores of a block"],
+            tasks: pieces,
+            inner: vec![tiles::describe_tile(m, qk, &scores.tile), tiles::describe_tile(m, &pv.0, &pv.1)],
+            ..Schedule::new("rows of scores between tiles")
+        }
+    }
     /// The kernel: a loop over pieces.
-    fn emit(&self, m: &mut Module, facts: Facts) -> Vec<Stmt> {
+    fn emit(&self, m: &mut Module, scores: &Scores, facts: Facts) -> Vec<Stmt> {
         let Merged { block: b, batch, extent, height, piece } = self;
         let (zero, extent, height, piece) = (Dim::constant(0), *extent, *height, *piece);
         let blocks = extent.ceil_div(height);
         let total = total(batch, blocks);
         let (pieces, each) = pieces(total);
         // Blocks of equal height, except possibly the last.
-        let block = m.syms.loop_var("b", zero, blocks);
-        let from = Dim::sym(block) * height;
+        let number = m.syms.loop_var("b", zero, blocks);
+        let from = Dim::sym(number) * height;
+        let block = |m: &mut Module, from, count| emit(m, (b, scores), (from, count), facts);
         let body = match extent.as_const() {
-            Some(e) if e % height == 0 => emit(m, b, from, Dim::constant(height), facts),
+            Some(e) if e % height == 0 => block(m, from, Dim::constant(height)),
             Some(e) => {
-                let then = emit(m, b, from, Dim::constant(height), facts);
-                let els = emit(m, b, Dim::constant(e / height * height), Dim::constant(e % height), facts);
-                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / height), then, els }]
+                let then = block(m, from, Dim::constant(height));
+                let els = block(m, Dim::constant(e / height * height), Dim::constant(e % height));
+                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, number, e / height), then, els }]
             }
-            None => emit(m, b, from, (extent - from).min(Dim::constant(height)), facts),
+            None => block(m, from, (extent - from).min(Dim::constant(height))),
         };
         // One loop over batch and blocks, with blocks innermost so that keys and values stay in the cache.
         let (flat, inside) = match each.as_const() {
@@ -299,7 +334,7 @@ impl Merged {
         };
         let mut of: Vec<(Sym, Dim)> = vec![];
         let mut rest = flat;
-        let nest: Vec<(Sym, Dim)> = batch.iter().copied().chain([(block, blocks)]).collect();
+        let nest: Vec<(Sym, Dim)> = batch.iter().copied().chain([(number, blocks)]).collect();
         for (i, (var, hi)) in nest.iter().enumerate().rev() {
             of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
             rest = rest.floor_div(*hi);
@@ -360,9 +395,17 @@ fn work(m: &Module, g: &Group) -> Dim {
 }
 
 /// A block of `count` rows from `from` on.
-fn emit(m: &mut Module, b: &Block, from: Dim, count: Dim, facts: Facts) -> Vec<Stmt> {
+fn emit(
+    m: &mut Module,
+    (b, scores): (&Block, &Scores),
+    (from, count): (Dim, Dim),
+    facts: Facts,
+) -> Vec<Stmt> {
     let zero = Dim::constant(0);
-    let mut out = tiles::of_rows(m, &b.qk.0, &b.qk.1, count);
+    let mut out = match &scores.keys {
+        Some(keys) => keys.scores(m, &b.qk, &scores.tile, count),
+        None => tiles::of_rows(m, &b.qk, &scores.tile, count),
+    };
     for body in &b.rows {
         let r = m.syms.loop_var("r", zero, count);
         let body: Vec<Stmt> = fresh_regs(m, body);

@@ -127,9 +127,9 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
     parallel(m, &loops, body)
 }
 
-/// All rows of panel `number`, on one thread.
-pub(crate) fn of_panel(m: &mut Module, p: &Contraction, t: &Tile, number: Dim) -> Vec<Stmt> {
-    each_panel(m, t, number, |m, cols| Panel { p, t, number }.rows(m, Rows::first(t.rows()), cols))
+/// The first `count` rows of panel `number`, on one thread.
+pub(crate) fn of_panel(m: &mut Module, p: &Contraction, t: &Tile, number: Dim, count: Dim) -> Vec<Stmt> {
+    each_panel(m, t, number, |m, cols| Panel { p, t, number }.rows(m, Rows::first(count), cols))
 }
 
 /// The rows, divided into blocks.

@@ -37,7 +37,7 @@ pub(super) fn emit(m: &mut Module, k: Kernel, p: &Contraction, tile: Tile<Packin
         }
         Panels::Private { buf, part: slots.own, of_b: true }
     });
-    let results = tiles::of_panel(m, p, &t, number.into());
+    let results = tiles::of_panel(m, p, &t, number.into(), t.rows());
     let body = convert.into_iter().chain(results).collect();
     let share = slots.share_of(m, &nest, total, body);
     slots.around(vec![share])
