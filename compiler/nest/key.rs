@@ -433,6 +433,7 @@ impl<'a> Writer<'a> {
         self.at(p.b.0, &p.b.1);
         self.put([
             u64::from(p.with.is_some()),
+            u64::from(p.gate.is_some()),
             u64::from(p.prefetch.is_some()),
             u64::from(p.start.is_some()),
         ]);
@@ -440,7 +441,7 @@ impl<'a> Writer<'a> {
             self.plain(*op);
             self.dims(at);
         }
-        if let Some((buf, at)) = &p.prefetch {
+        for (buf, at) in p.gate.iter().chain(&p.prefetch) {
             self.at(*buf, at);
         }
         if let Some(e) = &p.start {

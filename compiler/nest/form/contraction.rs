@@ -20,6 +20,8 @@ pub(crate) struct Contraction {
     pub b: (Buf, Vec<Dim>),
     /// If B is a sum or a difference of two elements of its buffer: the second one.
     pub with: Option<(BinOp, Vec<Dim>)>,
+    /// A factor of each step, the same for all rows and columns. Schedules move it here, see `gates`.
+    pub gate: Option<(Buf, Vec<Dim>)>,
     /// The lines that each row prefetches during its reduction, beginning at this element. The last subscript
     /// advances with the row.
     pub prefetch: Option<(Buf, Vec<Dim>)>,
@@ -185,6 +187,7 @@ pub(super) fn contraction(body: &[Stmt]) -> Option<Contraction> {
         a,
         b,
         with,
+        gate: None,
         prefetch: ask,
         start: None,
         epilogue: tail,

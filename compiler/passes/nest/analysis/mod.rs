@@ -6,6 +6,7 @@ pub mod borders;
 pub mod columns;
 pub mod copies;
 pub mod cost;
+pub mod gates;
 pub mod lanes64;
 pub mod machine;
 pub mod shape;

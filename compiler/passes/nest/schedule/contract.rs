@@ -17,6 +17,7 @@ use crate::passes::nest::analysis::borders::Borders;
 use crate::passes::nest::analysis::columns::{FEWEST_COLUMNS, fuller_row};
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
 pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, depends};
+use crate::passes::nest::analysis::gates::is_fixed;
 use crate::passes::nest::analysis::machine::{L1, L2, PAGE};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::lanes::permuted_loads::is_near;
@@ -85,11 +86,21 @@ pub(crate) struct Axes {
     pub most: i64,
     /// The vector properties of the level for the product.
     pub facts: Facts,
+    /// The kernel whose multiplication is a part of the contraction ([`Contraction::gate`]).
+    gate: Option<Kernel>,
 }
 
 impl Axes {
-    /// The axes of a contraction that tiles can compute.
+    /// The axes of a contraction that tiles can compute, with the factors of its steps if no row or column of a
+    /// tile changes them.
     pub fn of(m: &mut Module, request: &Request) -> Option<Axes> {
+        let axes = Axes::new(m, request, true)?;
+        let fixed = |s: Option<Sym>| s.is_none_or(|s| is_fixed(&axes.p, s));
+        let suits = axes.most >= GATED_ROWS && fixed(Some(axes.columns.n)) && fixed(axes.row.map(|r| r.0));
+        if axes.gate.is_none() || suits { Some(axes) } else { Axes::new(m, request, false) }
+    }
+    /// The same; `gates`: with factors.
+    fn new(m: &mut Module, request: &Request, gates: bool) -> Option<Axes> {
         let Form::Contraction(p) = request.form else { return None };
         let mut p = (**p).clone();
         if matches!(p.product, ProductKind::Bytes | ProductKind::Extended) {
@@ -97,6 +108,7 @@ impl Axes {
         }
         let facts = facts_of(p.product, request.facts);
         p.whole = request.within == Within::Kernel;
+        let gate = if gates && p.whole { request.program.gates.fuse(m, request.k, &mut p) } else { None };
         split_phases(m, &mut p);
         let n = columns(m, &mut p, facts)?;
         let (n, extent) = collapse_columns(m, &mut p, n)?;
@@ -116,7 +128,8 @@ impl Axes {
         order_reduction(m, &mut p, row, &request.program.borders);
         begin_with_constant(m, &mut p, facts.caps);
         // Short rows of an image: a tile contains several, if registers suffice.
-        let several = short_rows(&rows, row);
+        let joins = rows.last().is_none_or(|outer| is_fixed(&p, outer.0));
+        let several = short_rows(&rows, row).filter(|_| joins);
         let most = match (several, row) {
             (Some(n), _) => n,
             (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
@@ -137,11 +150,12 @@ impl Axes {
         }
         let columns = Columns { n, extent, nr };
         let facts = facts_of_tiles(p.product, facts);
-        Some(Axes { p, columns, batch, rows, row, several, most, facts })
+        Some(Axes { p, columns, batch, rows, row, several, most, facts, gate })
     }
     /// Tiles that read B as `packing` says.
     pub fn tiled(self, m: &mut Module, request: &Request, packing: Packing) -> Tiled {
-        let Axes { mut p, columns, batch, mut rows, mut row, most, facts, .. } = self;
+        let Axes { mut p, columns, batch, mut rows, mut row, most, facts, gate, .. } = self;
+        request.program.asked.set(request.program.asked.get() || gate.is_some());
         let Columns { n, extent, nr } = columns;
         let depth = Dim::product(p.reduction.iter().map(|d| d.1));
         let turn = alternating_loop(m, &p, &batch, request.within, most, depth * extent);
@@ -183,9 +197,13 @@ impl Axes {
         let tile = if once { tile.read_from(Packing::staged) } else { tile };
         let work = work(m, &p, n, p.product.unit(facts.lanes), request.program.large);
         let work = if let Packing::Task(panels) = &tile.panels { work + panels.work() } else { work };
-        Tiled { p, rows, tile, loops, turn, work }
+        Tiled { p, rows, tile, loops, turn, work, gate }
     }
 }
+
+/// Minimum rows of a contraction whose tiles multiply by the factors of steps: as many multiplications of each
+/// element of B.
+const GATED_ROWS: i64 = 4;
 
 /// True if tiles within the rows of an image omit so many steps that the innermost row loop is not fused with
 /// the one outside it.
@@ -212,6 +230,8 @@ pub(crate) struct Tiled {
     /// The loop whose odd iterations read the weights backwards.
     turn: Option<Sym>,
     work: Dim,
+    /// See [`Axes`].
+    gate: Option<Kernel>,
 }
 
 /// Chooses register tiles for a contraction, which is a kernel or a nest within one.
@@ -250,7 +270,10 @@ impl Plan for Tiled {
         self.work
     }
     fn apply(self: Box<Self>, m: &mut Module, k: Kernel) -> Vec<Stmt> {
-        let Tiled { p, rows, tile, loops, turn, .. } = *self;
+        let Tiled { p, rows, tile, loops, turn, gate, .. } = *self;
+        if let Some(gone) = gate {
+            visit::drop_calls(&mut m.driver, &|x| x == gone);
+        }
         if let Packing::Task(_) = tile.panels {
             return staged::emit(m, k, &p, tile);
         }

@@ -33,6 +33,7 @@ use crate::passes::nest::analysis::copies::{Copies, Emitted};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::Form;
 use crate::passes::nest::analysis::form::compound::{self, Part};
+use crate::passes::nest::analysis::gates::Gates;
 use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{nested, parallel};
 use crate::passes::nest::analysis::uses::Uses;
@@ -64,6 +65,8 @@ pub(crate) struct Program {
     pub uses: Uses,
     /// Borders of zeros around images.
     pub borders: Borders,
+    /// Operands that a kernel multiplies by factors of the steps.
+    pub gates: Gates,
     /// The constants exceed a second-level cache: none is still cached from the previous call.
     pub large: bool,
     /// Set if a schedule depends on the kernel that makes an operand.
@@ -74,8 +77,9 @@ impl Program {
     fn new(m: &Module) -> Program {
         let uses = Uses::new(m);
         let borders = Borders::new(m, &uses);
+        let gates = Gates::new(m, &uses);
         let large = m.constant_bytes() > L2 as u64;
-        Program { uses, borders, large, asked: Cell::new(false) }
+        Program { uses, borders, gates, large, asked: Cell::new(false) }
     }
 }
 
@@ -177,7 +181,10 @@ fn key(m: &Module, body: &Body, program: &Program) -> (Key, Vec<Buf>) {
     let mut w = Writer::new(m);
     w.block(body);
     let accessed = visit::loads(body).into_iter().chain(visit::stores(body));
-    accessed.for_each(|b| program.borders.key(b, &mut w));
+    accessed.for_each(|b| {
+        program.borders.key(b, &mut w);
+        program.gates.key(b, &mut w);
+    });
     w.finish()
 }
 

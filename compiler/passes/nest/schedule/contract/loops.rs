@@ -2,6 +2,7 @@
 
 use crate::nest::{Buf, Expr, Module, Stmt};
 use crate::passes::nest::analysis::form::{Contraction, depends};
+use crate::passes::nest::analysis::gates::is_fixed;
 use crate::passes::nest::analysis::shape::in_one;
 use crate::sym::{Dim, Sym};
 
@@ -75,8 +76,12 @@ pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) 
     loop {
         let i = p.loops.iter().position(|l| l.0 == n)?;
         let inner = p.loops[i];
-        let Some(outer) =
-            p.loops.iter().copied().find(|o| o.0 != n && p.is_only_of_b(o.0) && runs_on(m, p, *o, inner))
+        let Some(outer) = p
+            .loops
+            .iter()
+            .copied()
+            .find(|o| o.0 != n && p.is_only_of_b(o.0) && runs_on(m, p, *o, inner))
+            .filter(|o| is_fixed(p, o.0))
         else {
             return Some(inner);
         };
@@ -125,7 +130,7 @@ pub(crate) fn collapse_rows(m: &mut Module, p: &mut Contraction, rows: &mut Vec<
             let l = m.linear(buf, &at);
             l.linear_in(var).is_some() && l.linear_in(n).is_some()
         };
-        let mut ok = plain(m, p.a.0, &p.a.1);
+        let mut ok = plain(m, p.a.0, &p.a.1) && is_fixed(p, outer) && is_fixed(p, inner);
         for s in &p.epilogue {
             if let Stmt::Store { buf, at, .. } = s {
                 // The result may have gaps between rows (a padded image): one division by a constant per row

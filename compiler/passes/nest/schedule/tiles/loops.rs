@@ -143,7 +143,12 @@ pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>)
             .filter(|u| u.1 > 1)
             .collect(),
         skips: clip::describe(&t.clips),
-        ..Schedule::new("register tiles").vectors(t.lanes, "columns", t.n_extent)
+        ..Schedule::new(if p.gate.is_some() {
+            "register tiles with a factor of each step"
+        } else {
+            "register tiles"
+        })
+        .vectors(t.lanes, "columns", t.n_extent)
     }
 }
 

@@ -231,6 +231,13 @@ impl Sum<'_> {
             Some((op, second)) => Expr::bin(*op, factor(b), factor(in_place(second))),
             None => factor(b),
         };
+        let b = match &p.gate {
+            Some((buf, at)) => {
+                let at = at.iter().map(|d| d.subst(&mut |s| k_of(s))).collect();
+                b * Expr::Load { buf: *buf, at }
+            }
+            None => b,
+        };
         let at = vec![part, i.into(), v.into()];
         let before = Expr::Acc { reg: self.acc, at: at.clone(), lane: None };
         let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, b, before);
