@@ -9,7 +9,8 @@
 //!
 //! What the products save is less than in two dimensions, but each value of V serves all taps and strides of
 //! the other dimension, and so do the transforms: this pays with few channels, with filters of five or seven
-//! taps, with filters that are long in one direction.
+//! taps, with filters that are long in one direction. Of the planes of a three-dimensional image, a group has
+//! one row each if filters have one tap across rows.
 
 use super::plan::Side;
 use super::points::Form;
@@ -54,6 +55,9 @@ pub(super) struct Line {
     axis: usize,
     /// Where the window of the first result begins.
     from: i64,
+    /// The loop over a dimension without taps, and its index in the subscripts, of which a group has one
+    /// position.
+    across: Option<((Sym, Dim), usize)>,
     /// The loops over other dimensions of the result.
     others: Vec<(Sym, Dim)>,
     /// The weights and their shape.
@@ -105,6 +109,11 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
     if stride(m, p.a.0, &p.a.1, y.0) == Some(1) || stride(m, out, &to, k.0) != Some(1) {
         return None;
     }
+    let mut others: Vec<(Sym, Dim)> = conv.positions.iter().copied().filter(|l| l.0 != y.0).collect();
+    // The outermost of several loops; the others are rows of the products.
+    let single = |l: (Sym, Dim)| p.a.1.iter().position(|d| *d == Dim::sym(l.0)).map(|dim| (l, dim));
+    let across = others.first().filter(|_| others.len() > 1).and_then(|l| single(*l));
+    others.retain(|l| across.is_none_or(|a| a.0 != *l));
     Some(Line {
         parts: p.clone(),
         form,
@@ -113,7 +122,8 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
         y,
         axis,
         from: side.first,
-        others: conv.positions.iter().copied().filter(|l| l.0 != y.0).collect(),
+        across,
+        others,
         weights: weights.clone(),
         shape,
         least: GAIN,
@@ -140,13 +150,14 @@ impl Line {
     fn bytes(&self) -> i64 {
         4 * self.products() * self.depth().unwrap_or(0) * self.k.1
     }
-    /// The dimensions of the image other than batch and this one, in memory order.
+    /// The dimensions of the image other than batch, this one and the one across groups, in memory order.
     fn kept(&self, m: &Module) -> Vec<usize> {
         let order: Vec<usize> = match &m.bufs[self.parts.a.0].layout {
             Layout::RowMajor => (0..self.parts.a.1.len()).collect(),
             Layout::Permuted(order) => order.clone(),
         };
-        order.into_iter().filter(|d| *d != 0 && *d != self.axis).collect()
+        let across = self.across.map(|a| a.1);
+        order.into_iter().filter(|d| *d != 0 && *d != self.axis && Some(*d) != across).collect()
     }
     /// Existing rows, as a share of those that are computed: of all groups, or of all tiles for a run-time
     /// number, with the mean of `SIZES`.
@@ -256,7 +267,8 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     let size = l.tiles(m);
     let all = l.y.1.ceil_div(l.results());
     let groups = all.ceil_div(size);
-    let total = groups * l.n.map_or(Dim::constant(1), |n| n.1);
+    let across = l.across.map_or(Dim::constant(1), |a| a.0.1);
+    let total = groups * across * l.n.map_or(Dim::constant(1), |n| n.1);
     let slots = total.as_const().map_or(SLOTS, |t| t.clamp(1, SLOTS));
     let kept = l.kept(m);
     let part = [Dim::constant(slots), Dim::constant(l.products()), Dim::constant(size)];
@@ -278,7 +290,8 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
             };
             let whole = all.as_const().is_none_or(|n| n % size == 0);
             let at = |t: Dim| At {
-                image: i.floor_div(groups),
+                image: i.floor_div(groups * across),
+                across: i.floor_div(groups).modulo(across),
                 tile: if whole { first + t } else { (first + t).min(all - 1) },
                 all,
             };
@@ -305,9 +318,10 @@ struct Buffers {
     kept: Vec<usize>,
 }
 
-/// The tile and image of an iteration.
+/// The tile, image and position across groups of an iteration.
 struct At {
     image: Dim,
+    across: Dim,
     tile: Dim,
     /// Number of tiles.
     all: Dim,
@@ -328,6 +342,7 @@ fn input(kb: &mut KernelBuilder, l: &Line, bufs: &Buffers, at: &At, place: [Dim;
                     .map(|d| match bufs.kept.iter().position(|k| *k == d) {
                         Some(i) => o.get(i).copied().unwrap_or(at.image),
                         None if d == l.axis => y,
+                        None if l.across.is_some_and(|a| a.1 == d) => at.across,
                         None => l.n.map_or(Dim::constant(0), |_| at.image),
                     })
                     .collect();
@@ -393,6 +408,7 @@ fn output(kb: &mut KernelBuilder, l: &Line, bufs: &Buffers, at: &At, place: [Dim
             let put = |s: Sym| match s {
                 s if s == l.k.0 => o.last().copied(),
                 s if s == l.y.0 => Some(y),
+                s if l.across.is_some_and(|a| a.0.0 == s) => Some(at.across),
                 s => l
                     .others
                     .iter()
