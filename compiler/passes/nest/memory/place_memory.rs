@@ -1,18 +1,18 @@
 //! place_memory: assigns every temporary an address in the workspace (stage Placed).
 //!
 //! Lifetimes are ranges of driver statements. Buffers of constant size are packed by best fit in one region,
-//! largest first (which keeps fragmentation low). Buffers of symbolic size get slots, reused when free and
-//! provably large enough, at offsets computed from the dims. Run-time sizes count with their upper bounds;
-//! for sizes without one, see `dynamic`.
+//! largest first (which keeps fragmentation low). Buffers of symbolic size share slots, each as large as the
+//! largest of its buffers, at offsets computed from the dims. Run-time sizes count with their upper bounds; for
+//! sizes without one, see `dynamic`.
 
 mod dynamic;
 mod lifetimes;
 
 use crate::diag::Result;
 use crate::nest::{Buf, Module, Place, SlotData, Stage};
-use crate::sym::Dim;
+use crate::sym::{Dim, Sym};
 use lifetimes::Lifetimes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Alignment of the workspace and of everything in it, in bytes.
 pub const ALIGN: i64 = 64;
@@ -92,33 +92,77 @@ fn place_fixed(m: &mut Module, mut lives: Vec<Life>) -> Dim {
     Dim::constant(total)
 }
 
+/// Memory that buffers of symbolic size use one after the other.
 struct Shared {
-    size: Dim,
-    free_from: usize,
-    bufs: Vec<Buf>,
+    /// Their sizes, except for those that are provably at most another one.
+    sizes: Vec<Dim>,
+    /// The largest size, estimated.
+    about: i64,
+    lives: Vec<Life>,
 }
 
+/// The value of a symbol for which sizes are estimated, within its bounds; that of a batch is 1.
+const SAMPLE: i64 = 64;
+/// Buffers smaller than the largest one divided by this number share memory only if they provably fit: each size
+/// that is not comparable to the others makes the formula of the workspace longer.
+const SMALL: i64 = 64;
+
+/// The slots of buffers of symbolic size: the largest buffer first, each in the smallest slot that is free during
+/// its life (Pisarchyk, Lee: Efficient Memory Management for Deep Neural Net Inference). Sizes are compared as
+/// estimated; a slot is as large as the largest of its buffers for all values of the symbols.
 fn share_slots(m: &Module, lives: Vec<Life>) -> Vec<(Dim, Vec<Buf>)> {
-    let mut slots: Vec<Shared> = vec![];
     // Many buffers share few sizes: each pair is compared once.
     let mut known: HashMap<(Dim, Dim), bool> = HashMap::new();
     let mut le = |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.is_nonneg(b - a));
-    for l in lives {
-        let free = |s: &Shared| s.free_from <= l.first;
-        let found = slots.iter().position(|s| free(s) && s.size == l.size);
-        let found = found.or_else(|| slots.iter().position(|s| free(s) && le(l.size, s.size)));
-        let found = found.or_else(|| slots.iter().position(|s| free(s) && le(s.size, l.size)));
-        match found {
-            Some(i) => {
-                let s = &mut slots[i];
-                if !le(l.size, s.size) {
-                    s.size = l.size;
-                }
-                s.free_from = l.last + 1;
-                s.bufs.push(l.buf);
+    let batch: HashSet<Sym> = m
+        .inputs
+        .iter()
+        .filter_map(|b| m.bufs[*b].dims.first()?.as_sym())
+        .filter(|s| !is_length(m, *s))
+        .collect();
+    let mut lives: Vec<(i64, Life)> = lives.into_iter().map(|l| (estimate(m, l.size, &batch), l)).collect();
+    lives.sort_by_key(|(about, l)| (-about, l.first, l.buf));
+    let small = lives.first().map_or(0, |l| l.0) / SMALL;
+    let mut slots: Vec<Shared> = vec![];
+    for (about, l) in lives {
+        let mut best: Option<((bool, i64), usize)> = None;
+        for (i, s) in slots.iter().enumerate() {
+            if s.lives.iter().any(|x| x.first <= l.last && l.first <= x.last) {
+                continue;
             }
-            None => slots.push(Shared { size: l.size, free_from: l.last + 1, bufs: vec![l.buf] }),
+            let fits = s.sizes.iter().any(|size| le(l.size, *size));
+            let rank = (!fits, s.about);
+            if (fits || about > small) && best.is_none_or(|b| rank < b.0) {
+                best = Some((rank, i));
+            }
+        }
+        match best {
+            Some(((grows, _), i)) => {
+                let s = &mut slots[i];
+                if grows {
+                    s.sizes.retain(|size| !le(*size, l.size));
+                    s.sizes.push(l.size);
+                }
+                s.lives.push(l);
+            }
+            None => slots.push(Shared { sizes: vec![l.size], about, lives: vec![l] }),
         }
     }
-    slots.into_iter().map(|s| (s.size, s.bufs)).collect()
+    let size = |s: &Shared| s.sizes.iter().copied().reduce(Dim::max).unwrap_or_default();
+    slots.iter().map(|s| (size(s), s.lives.iter().map(|l| l.buf).collect())).collect()
+}
+
+/// True if an input has a symbol in another than its first dimension.
+fn is_length(m: &Module, s: Sym) -> bool {
+    m.inputs.iter().any(|b| m.bufs[*b].dims.iter().skip(1).any(|d| d.contains(s)))
+}
+
+/// A size if all symbols have their typical values.
+fn estimate(m: &Module, size: Dim, batch: &HashSet<Sym>) -> i64 {
+    let typical = |s| {
+        let range = m.syms.range(Dim::sym(s));
+        let value = if batch.contains(&s) { 1 } else { SAMPLE };
+        Some(value.max(range.lo.unwrap_or(value)).min(range.hi.unwrap_or(value)))
+    };
+    size.eval(&typical).unwrap_or(i64::MAX)
 }
