@@ -84,17 +84,20 @@ for n in ["retinanet", "fcos", "keypointrcnn", "maskrcnn"]:
     detector(n + "_resnet50_fpn", min_size=160, max_size=256)
 
 
-def video(name):
+def video(name, shapes=((1, 3, 16, 112, 112), (2, 3, 24, 96, 128))):
     def make():
         import torchvision
 
         return torchvision.models.get_model(name, weights=None)
 
-    add("torchvision/" + name, make, (normal(1, 3, 16, 112, 112), normal(2, 3, 24, 96, 128)), [{0: "N", 2: "T", 3: "H", 4: "W"}])
+    add("torchvision/" + name, make, tuple(normal(*s) for s in shapes), [{0: "N", 2: "T", 3: "H", 4: "W"}])
 
 
 video("r3d_18")
 video("mc3_18")
+video("r2plus1d_18")
+video("s3d", ((1, 3, 16, 224, 224), (1, 3, 24, 224, 256)))
+video("swin3d_t")
 
 
 def timm_model(name, shapes, axes):
