@@ -339,6 +339,8 @@ fn fold_dims(syms: &SymTable, op: BinOp, a: Dim, b: Dim) -> Option<Dim> {
             Some(a.max(0).floor_div(b) - (-a).max(0).floor_div(b))
         }
         BinOp::Mod if syms.is_pos(b) => Some(a.modulo(b)),
+        // A divisor of zero has no result.
+        BinOp::Mod if a == b => Some(Dim::constant(0)),
         BinOp::Div => a.as_const().zip(b.as_const()).and_then(|(a, b)| a.checked_div(b)).map(Dim::constant),
         BinOp::Eq => truth(syms.eq(a, b)),
         BinOp::Lt => truth(syms.lt(a, b)),
