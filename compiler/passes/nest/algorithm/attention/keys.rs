@@ -27,8 +27,8 @@ pub(super) enum When {
 }
 
 impl When {
-    /// The choice for `rows` query rows in blocks of `height`, and as many keys. As many rows as keys are few
-    /// only if all of the attention is small.
+    /// The choice for `rows` query rows in blocks of `height`, and `keys` keys. If there are as many keys as
+    /// rows, few rows have few keys, whose packing takes no time.
     pub fn of(m: &Module, rows: Dim, height: i64, keys: Dim) -> When {
         let range = m.syms.range(rows);
         match (range.lo, range.hi) {
@@ -43,7 +43,6 @@ impl When {
 /// Panels of keys that blocks pack.
 pub(super) struct Keys {
     panels: pack::Panels,
-    part: Sym,
 }
 
 impl Keys {
@@ -71,7 +70,7 @@ impl Keys {
         }
         let name = format!("{}.panel", m.bufs[p.b.0].name);
         let buf = m.temp(name, ty, vec![pieces, steps, nr.into()]);
-        Some((Keys { panels, part }, Panels::Private { buf, part, of_b: true }))
+        Some((Keys { panels }, Panels::Private { buf, part, of_b: true }))
     }
     /// The columns of the scores, in panels.
     pub fn columns(&self) -> Columns {
@@ -82,8 +81,8 @@ impl Keys {
         let panels = t.n_extent.ceil_div(t.nr);
         let number = m.syms.loop_var("p", Dim::constant(0), panels);
         let packed = match t.panels {
-            Panels::Private { buf, .. } => {
-                self.panels.one(m, p, number.into(), (buf, vec![self.part.into()]))
+            Panels::Private { buf, part, .. } => {
+                self.panels.one(m, p, number.into(), (buf, vec![part.into()]))
             }
             _ => None,
         };
@@ -94,17 +93,10 @@ impl Keys {
 
 /// A kernel without a body that the driver calls in place of `k` if `cond` holds.
 pub(super) fn instead(m: &mut Module, k: Kernel, cond: Expr) -> Kernel {
-    let KernelData { name, origin, work, narrow, .. } = &m.kernels[k];
-    let data = KernelData {
-        name: format!("{name}.few"),
-        origin: origin.clone(),
-        work: *work,
-        narrow: *narrow,
-        scheduled: true,
-        schedules: vec![],
-        body: Body::default(),
-    };
-    let few = m.kernels.push(data);
+    let data = &m.kernels[k];
+    let name = format!("{}.few", data.name);
+    let few = KernelData { name, scheduled: true, body: Body::default(), ..data.clone() };
+    let few = m.kernels.push(few);
     let choice = Stmt::If { cond, then: vec![Stmt::Call(few)], els: vec![Stmt::Call(k)] };
     visit::splice_call(&mut m.driver, k, false, vec![choice]);
     few

@@ -48,16 +48,7 @@ pub(super) fn add(m: &mut Module, g: &Group) -> bool {
             })
         };
         let body = Body::from(body.into_iter().map(|s| place(m, s)).collect::<Vec<_>>());
-        let KernelData { name, origin, work, narrow, .. } = &m.kernels[k];
-        let data = KernelData {
-            name: name.clone(),
-            origin: origin.clone(),
-            work: *work,
-            narrow: *narrow,
-            scheduled: false,
-            schedules: vec![],
-            body,
-        };
+        let data = KernelData { body, ..m.kernels[k].clone() };
         calls.push(Stmt::Call(m.kernels.push(data)));
     }
     let cond = Expr::cmp_index(BinOp::Eq, extent, 1);

@@ -76,13 +76,8 @@ pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) 
     loop {
         let i = p.loops.iter().position(|l| l.0 == n)?;
         let inner = p.loops[i];
-        let Some(outer) = p
-            .loops
-            .iter()
-            .copied()
-            .find(|o| o.0 != n && p.is_only_of_b(o.0) && runs_on(m, p, *o, inner))
-            .filter(|o| is_fixed(p, o.0))
-        else {
+        let joins = |o: &(Sym, Dim)| p.is_only_of_b(o.0) && is_fixed(p, o.0) && runs_on(m, p, *o, inner);
+        let Some(outer) = p.loops.iter().copied().find(|o| o.0 != n && joins(o)) else {
             return Some(inner);
         };
         p.loops[i] = joined(m, p, outer, inner);
