@@ -13,13 +13,18 @@
 //!
 //! The rows of a plane are scratch of a task, which uses them for all of its planes: they stay in the cache.
 //! They are padded once with the initial value of the reduction, which replaces the padded copy of the image.
-//! A depthwise convolution with overlapping windows stores the whole plane there, padded with zeros.
+//! A depthwise convolution with overlapping windows stores the whole plane there, padded with zeros. Rows
+//! that are shorter than a vector prefer channels innermost: if only run time knows their length, the driver
+//! chooses.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, Math, Module, Place, Reg, Scalar, Stmt, visit};
+use crate::nest::{
+    BinOp, Buf, Expr, Kernel, KernelBuilder, KernelData, Math, Module, Place, Reg, Scalar, Stmt, visit,
+};
 use crate::passes::nest::analysis::form::{Slide, Stored, stored};
-use crate::passes::nest::analysis::machine::{L2, slots};
-use crate::passes::nest::analysis::shape::{Uses, in_prepared_slots, is_temp};
+use crate::passes::nest::analysis::machine::{L2, THREADS, slots};
+use crate::passes::nest::analysis::shape::{Uses, fresh_regs, in_prepared_slots, is_temp};
+use crate::passes::nest::layout::choose_layouts::FEW;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
@@ -39,11 +44,16 @@ const MOST_SHARED: i64 = 64;
 const TRANSPOSE: i64 = 3;
 
 /// Shortest result row worth pooling in place: its vectors are whole for the most part, several at a time.
-const WIDE: i64 = 32;
+const WIDE: i64 = 28;
 /// Fewest channels for which transposing a shorter row to channels innermost is cheaper instead.
 const CHANNELS: i64 = 16;
 /// Largest image, in bytes, for which that holds: with its copies it stays in the second-level cache.
 const CACHED: i64 = L2 / 2;
+
+/// Shortest result row of a depthwise convolution that is worth it if only run time knows its length.
+const LONG: i64 = 13;
+/// Most tasks, and parts of scratch: with few of them, successive planes use the same cache lines.
+const TASKS: i64 = 2 * THREADS;
 
 /// A number that is equal for CPU levels that compute the same windows by rows.
 pub fn variant(m: &Module, facts: &Facts) -> u32 {
@@ -61,21 +71,36 @@ pub fn run(m: &mut Module, facts: Facts) -> Result<()> {
     if facts.lanes == 1 {
         return Ok(());
     }
-    let mut uses = Uses::new(m);
-    for k in visit::calls(&m.driver) {
-        let Some(p) = pool(m, &uses, k, facts) else { continue };
+    let uses = Uses::new(m);
+    let calls = uses.order.iter().copied().filter(|_| !uses.is_repeated());
+    let found: Vec<_> = calls.filter_map(|k| Some((k, pool(m, &uses, k, facts)?))).collect();
+    for (k, p) in found {
         let body = emit(m, &p);
         let taps = if p.weights.is_some() { p.y.taps * p.x.taps } else { p.y.taps + p.x.taps };
         let work = Dim::product(p.planes.iter().copied()) * (p.y.results * p.x.results * taps);
-        m.kernels[k].body = body.into();
-        m.kernels[k].work = work.floor_div(8);
-        for w in &p.padding {
-            visit::splice_call(&mut m.driver, *w, false, vec![]);
+        let work = work.floor_div(8);
+        match p.is_long(m) {
+            Some(when) => choose_at_run_time(m, k, when, &p, (body, work)),
+            None => {
+                m.kernels[k].body = body.into();
+                m.kernels[k].work = work;
+                visit::drop_calls(&mut m.driver, &|k| p.padding.contains(&k));
+            }
         }
-        let gone: Vec<(Kernel, &[Kernel])> = p.padding.iter().map(|w| (*w, &[][..])).collect();
-        uses.update(m, &[k], &gone);
     }
     Ok(())
+}
+
+/// The driver calls a version of the kernel with this body and work under a condition, and otherwise the
+/// kernel and those that pad its image.
+fn choose_at_run_time(m: &mut Module, k: Kernel, when: Expr, p: &Pool, (body, work): (Vec<Stmt>, Dim)) {
+    let name = format!("{}.rows", m.kernels[k].name);
+    let version = KernelData { name, body: fresh_regs(m, &body).into(), work, ..m.kernels[k].clone() };
+    let version = m.kernels.push(version);
+    visit::drop_calls(&mut m.driver, &|k| p.padding.contains(&k));
+    let els = p.padding.iter().chain([&k]).map(|k| Stmt::Call(*k)).collect();
+    let then = vec![Stmt::Call(version)];
+    visit::splice_call(&mut m.driver, k, false, vec![Stmt::If { cond: when, then, els }]);
 }
 
 /// The window along one dimension: result o and tap k access element `step o + dilation k + first`.
@@ -209,14 +234,30 @@ impl Pool {
         let lanes = i64::from(facts.lanes);
         let shares = facts.caps.masks && m.math != Math::Strict && self.y.dilation == 1;
         match self.x.results.as_const() {
-            // A partial vector is as fast as a whole one if there are mask registers.
-            Some(n) if shares && (n % lanes == 0 || facts.caps.short_masks) => {
-                let wasted = (n + lanes - 1) / lanes * lanes - n;
-                taps <= MOST_SHARED && taps * wasted <= TRANSPOSE * n
+            // Few channels stay in planes.
+            None => {
+                let channels = self.planes[1].as_const().is_some_and(|c| c > FEW);
+                channels && m.optimize.may_grow() && (shares && taps <= MOST_SHARED || taps <= MOST)
             }
-            Some(n) if n < WIDE && is_turned(m, self.image) => false,
-            _ => taps <= MOST && !self.is_unknown(),
+            Some(n) => {
+                let wasted = (n + lanes - 1) / lanes * lanes - n;
+                // A partial vector is as fast as a whole one if there are mask registers.
+                let masked = shares && (n % lanes == 0 || facts.caps.short_masks);
+                let shared = masked || shares && n >= WIDE;
+                if shared && taps <= MOST_SHARED && taps * wasted <= TRANSPOSE * n {
+                    return true;
+                }
+                taps <= MOST && (n >= WIDE || !masked && !is_turned(m, self.image))
+            }
         }
+    }
+    /// The condition under which rows of run-time length have vectors that are full enough, if the other
+    /// layout is faster for shorter ones.
+    fn is_long(&self, m: &Module) -> Option<Expr> {
+        let n = self.x.results;
+        let short = m.syms.range(n).lo.is_none_or(|lo| lo < LONG);
+        let chosen = self.weights.is_some() && n.as_const().is_none() && short;
+        chosen.then(|| Expr::cmp_index(BinOp::Ge, n, LONG))
     }
     /// True if a size is a run-time value.
     fn is_unknown(&self) -> bool {
@@ -290,7 +331,7 @@ fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
     };
     // One dimension, so that the scratch is not taken for an image with channels.
     let size = height * width;
-    let slots = slots(planes, (size * 4).as_const());
+    let slots = slots(planes, (size * 4).as_const()).min(TASKS);
     let name = format!("{}.rows", m.bufs[p.image].name);
     let buf = m.temp(name, ElemType::F32, vec![slots.into(), size]);
     let scratch = |slot: Dim| Scratch { buf, slot, width, inside: [(top, bottom), (left, right)] };

@@ -28,7 +28,7 @@ use std::collections::{HashMap, HashSet};
 /// Minimum channels: they fill half of a vector.
 const LEAST: i64 = 8;
 /// Channels of an input image that are too few to justify a copy.
-const FEW: i64 = 8;
+pub(crate) const FEW: i64 = 8;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
