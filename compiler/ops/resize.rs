@@ -250,25 +250,31 @@ impl Operator for Resize {
             .map(|p| p.taps.as_const())
             .try_fold(1i64, |n, t| n.checked_mul(t?))
             .is_some_and(|n| n <= UNROLLED);
-        // If sources are known only at run time, lanes gather their elements, unless all channels of a pixel
-        // are contiguous. There are fewest of them before the number of rows grows, or after it shrank: an
-        // image of any size that gets a known one is taken for one that is reduced to the size of a network,
-        // any other for one that grows. Axis by axis, a sum of taps also takes fewer multiplications, but
-        // what is between the axes is stored and read again.
-        let sums = plans.iter().any(|p| p.weights.is_some());
-        let most = if sums { SUMMED } else { CHANNELS };
-        let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < most);
-        let grows = |p: &Plan| match cx.m.syms.le(from[p.axis], to[p.axis]) {
-            Answer::Unknown => to[p.axis].as_const().is_none(),
-            known => known == Answer::Yes,
-        };
-        let grow = plans.iter().all(grows);
-        let computed = plans.last().is_some_and(Plan::is_computed);
-        let groups: Vec<Vec<Plan>> = match (computed, whole) {
-            (true, true) if !few => vec![plans],
-            (true, _) if grow => plans.into_iter().rev().map(|p| vec![p]).collect(),
-            (true, _) | (_, false) => plans.into_iter().map(|p| vec![p]).collect(),
-            (false, true) => vec![plans],
+        let planes = cx.m.is_given(x) || from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < CHANNELS);
+        let groups = match known_order(&plans, &from, &to, whole, planes) {
+            Some(order) => order.of(plans),
+            None => {
+                // If sources are known only at run time, lanes gather their elements, unless all channels of
+                // a pixel are contiguous. There are fewest of them before the number of rows grows, or after
+                // it shrank: an image of any size that gets a known one is taken for one that is reduced to
+                // the size of a network, any other for one that grows. Axis by axis, a sum of taps also takes
+                // fewer multiplications, but what is between the axes is stored and read again.
+                let sums = plans.iter().any(|p| p.weights.is_some());
+                let most = if sums { SUMMED } else { CHANNELS };
+                let few = from.get(1).and_then(|c| c.as_const()).is_none_or(|c| c < most);
+                let grows = |p: &Plan| match cx.m.syms.le(from[p.axis], to[p.axis]) {
+                    Answer::Unknown => to[p.axis].as_const().is_none(),
+                    known => known == Answer::Yes,
+                };
+                let rows = &plans[..plans.len().saturating_sub(1)];
+                let order = match plans.last().is_some_and(Plan::is_computed) {
+                    true if whole && !few => Order::AtOnce,
+                    true if rows.iter().all(grows) => Order::LastAxisFirst,
+                    false if whole => Order::AtOnce,
+                    _ => Order::FirstAxisFirst,
+                };
+                order.of(plans)
+            }
         };
         let outside: Vec<(usize, Buf)> =
             groups.iter().flatten().filter_map(|p| Some((p.axis, p.outside?))).collect();
@@ -294,6 +300,66 @@ impl Operator for Resize {
         }
         Ok(())
     }
+}
+
+/// The order in which axes are resized.
+#[derive(Clone, Copy)]
+enum Order {
+    /// All in one expression.
+    AtOnce,
+    FirstAxisFirst,
+    LastAxisFirst,
+}
+
+impl Order {
+    /// The plans of each kernel, in the order of the kernels.
+    fn of<P>(self, plans: Vec<P>) -> Vec<Vec<P>> {
+        let each = |p: P| vec![p];
+        match self {
+            Order::AtOnce => vec![plans],
+            Order::FirstAxisFirst => plans.into_iter().map(each).collect(),
+            Order::LastAxisFirst => plans.into_iter().rev().map(each).collect(),
+        }
+    }
+}
+
+/// The fastest order for an image of known size; `whole` if one expression may add up all taps. `planes`:
+/// vectors run along the last axis, so that reading it across costs more than the other axes.
+fn known_order(plans: &[Plan], from: &[Dim], to: &[Dim], whole: bool, planes: bool) -> Option<Order> {
+    // In loads of adjacent elements: storing an element between axes and at the end, and loads that shuffles
+    // put in place from a few vectors, or a gather.
+    const STORE: f64 = 2.0;
+    const NEAR: f64 = 2.0;
+    const GATHER: f64 = 5.0;
+    // What an order must save to be worth the buffers between its axes.
+    const GAIN: f64 = 0.75;
+    let cost = |order: Order| {
+        let (mut shape, mut all) = (from.to_vec(), 0.0);
+        for plans in order.of(plans.iter().collect()) {
+            let mut taps = 1.0;
+            for p in plans {
+                let (before, after) = (shape[p.axis].as_const()? as f64, to[p.axis].as_const()? as f64);
+                let load = match before / after {
+                    _ if p.axis + 1 < shape.len() || before <= after => 1.0,
+                    step if step <= 4.0 => NEAR,
+                    _ => GATHER,
+                };
+                taps *= p.taps.as_const()? as f64 * load;
+                shape[p.axis] = to[p.axis];
+            }
+            let count = shape.iter().try_fold(1.0, |n, d| Some(n * d.as_const()? as f64))?;
+            all += count * (taps + STORE);
+        }
+        Some(all)
+    };
+    // Without axes there is a copy.
+    if !planes || plans.is_empty() {
+        return None;
+    }
+    let (first, last) = (cost(Order::FirstAxisFirst)?, cost(Order::LastAxisFirst)?);
+    let (order, least) =
+        if last < first { (Order::LastAxisFirst, last) } else { (Order::FirstAxisFirst, first) };
+    Some(if whole && cost(Order::AtOnce)? * GAIN <= least { Order::AtOnce } else { order })
 }
 
 /// The size along an axis: rounded as in ONNX if the input is known, exact for other sizes.
