@@ -24,6 +24,9 @@ pub(crate) struct Sampled {
     pub channels: bool,
     /// Its last dimension varies in all stores.
     pub runs: bool,
+    /// A result is one element of the image, whose column depends only on that of the result: all rows of all
+    /// planes read the same columns.
+    pub by_rows: bool,
 }
 
 impl Images {
@@ -43,14 +46,26 @@ fn loads(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
 /// The contiguous elements of a position, wherever it is, are channels.
 fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
     let (mut bound, mut stores): (Vec<Sym>, Vec<(Buf, Vec<Dim>)>) = (vec![], vec![]);
+    let (loops, _) = par_loops(body);
+    // Bound symbols whose values depend on at most one loop.
+    let mut single: Vec<(Sym, Option<Sym>)> = vec![];
+    let mut bind = |sym: Sym, value: &Expr| {
+        let mut on: Vec<Sym> = vec![];
+        value.each_dim(&mut |d| on.extend(loops.iter().map(|l| l.0).filter(|s| d.contains(*s))));
+        on.dedup();
+        if on.len() <= 1 && !value.any(&mut |e| matches!(e, Expr::Reg(_) | Expr::Acc { .. })) {
+            single.push((sym, on.first().copied()));
+        }
+        bound.push(sym);
+    };
     visit::walk(body, &mut |s| match s {
-        Stmt::With { sym, .. } => bound.push(*sym),
+        Stmt::With { sym, value, .. } => bind(*sym, value),
         Stmt::Store { buf, at, .. } => stores.push((*buf, at.clone())),
         _ => {}
     });
     visit::walk_exprs(body, &mut |e| {
-        if let Expr::With { sym, .. } = e {
-            bound.push(*sym);
+        if let Expr::With { sym, value, .. } = e {
+            bind(*sym, value);
         }
     });
     let stored = stores.first()?.0;
@@ -70,11 +85,18 @@ fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
     }
     let has_channels = |at: &[Dim]| (3..=5).contains(&at.len()) && at[1].as_sym() == Some(channel);
     let varies = |at: &[Dim]| at.last().is_some_and(|d| !d.syms().is_empty());
+    let last = |at: &[Dim]| at.last().and_then(|d| d.as_sym());
+    let of_column = |(_, at): &(Buf, Vec<Dim>)| {
+        let column = stores.first().and_then(|s| last(&s.1));
+        single.iter().any(|s| column.is_some() && last(at) == Some(s.0) && s.1 == column)
+    };
+    let mut positions = reads.iter().filter(|r| r.0 == image);
     Some(Sampled {
         image,
         stored,
         channels: form.map().is_some_and(|map| has_channels(&map.at)),
         runs: stores.iter().all(|s| varies(&s.1)),
+        by_rows: positions.next().is_some_and(of_column) && positions.next().is_none(),
     })
 }
 

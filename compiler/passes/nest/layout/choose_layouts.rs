@@ -274,6 +274,10 @@ fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) -> bool {
     let Some(s) = sampled(m, &m.kernels[k].body) else { return false };
     let (image, stored, turned) = (s.image, s.stored, is_image(m, s));
     let count = |b: Buf| m.bufs[b].count().as_const();
+    // Rows of planes that share their columns are read in place, unless both are transposed anyway.
+    if s.by_rows && m.is_given(image) && matches!(m.bufs[stored].place, Place::Output(_)) {
+        return false;
+    }
     // The transposition of the image must be worth it.
     if count(image).zip(count(stored)).is_some_and(|(i, o)| i > o.saturating_mul(4)) {
         return false;
