@@ -325,7 +325,9 @@ impl Row<'_> {
         let clamped = self.piece(m, c.into(), vectors, 0);
         let mut inside = Inside { first: zero, end: count };
         let plain: Vec<Stmt> = clamped.iter().map(|s| unclamped(s, c, &mut inside)).collect();
-        if m.optimize == Optimize::Size || plain == clamped {
+        // Quotient and remainder of a position are linear together only.
+        let same = plain == clamped || scattered(m, &plain, c) > scattered(m, &clamped, c);
+        if m.optimize == Optimize::Size || same {
             return vec![Stmt::seq(c, count, clamped)];
         }
         let first = m.syms.simplify(inside.first.min(count));
@@ -347,6 +349,15 @@ impl Row<'_> {
         let body = body.into_iter().map(|s| s.subst(&|s| (s == v).then_some(only))).collect();
         once(m, hi - lo, body)
     }
+}
+
+/// The number of accesses that are not linear along a loop.
+fn scattered(m: &Module, body: &[Stmt], var: Sym) -> usize {
+    let mut n = 0;
+    let mut count = |buf: Buf, at: &[Dim]| n += usize::from(m.linear(buf, at).linear_in(var).is_none());
+    visit::each_load(body, &mut count);
+    visit::each_store(body, &mut count);
+    n
 }
 
 /// The iterations of an unrolled loop, if positions of some of them need no clamps: those then share elements
