@@ -17,7 +17,7 @@ use crate::target::Level;
 use crate::tensor::ElemType;
 
 /// Minimum uses of an element for which it is converted first.
-const USES: i64 = 16;
+const USES: i64 = 8;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
