@@ -45,27 +45,17 @@ fn loads(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
 
 /// The contiguous elements of a position, wherever it is, are channels.
 fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
-    let (mut bound, mut stores): (Vec<Sym>, Vec<(Buf, Vec<Dim>)>) = (vec![], vec![]);
-    let (loops, _) = par_loops(body);
-    // Bound symbols whose values depend on at most one loop.
-    let mut single: Vec<(Sym, Option<Sym>)> = vec![];
-    let mut bind = |sym: Sym, value: &Expr| {
-        let mut on: Vec<Sym> = vec![];
-        value.each_dim(&mut |d| on.extend(loops.iter().map(|l| l.0).filter(|s| d.contains(*s))));
-        on.dedup();
-        if on.len() <= 1 && !value.any(&mut |e| matches!(e, Expr::Reg(_) | Expr::Acc { .. })) {
-            single.push((sym, on.first().copied()));
-        }
-        bound.push(sym);
-    };
+    // Bound symbols with their values.
+    let mut bound: Vec<(Sym, &Expr)> = vec![];
+    let mut stores: Vec<(Buf, Vec<Dim>)> = vec![];
     visit::walk(body, &mut |s| match s {
-        Stmt::With { sym, value, .. } => bind(*sym, value),
+        Stmt::With { sym, value, .. } => bound.push((*sym, value)),
         Stmt::Store { buf, at, .. } => stores.push((*buf, at.clone())),
         _ => {}
     });
     visit::walk_exprs(body, &mut |e| {
         if let Expr::With { sym, value, .. } = e {
-            bind(*sym, value);
+            bound.push((*sym, value));
         }
     });
     let stored = stores.first()?.0;
@@ -74,8 +64,10 @@ fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
     }
     let reads: Vec<(Buf, Vec<Dim>)> = loads(body).into_iter().filter(|a| a.0 != stored).collect();
     let positions =
-        |at: &[Dim]| at.len() >= 3 && at[2..].iter().all(|d| bound.iter().any(|s| d.contains(*s)));
-    let read = |(buf, at): &(Buf, Vec<Dim>)| Some((*buf, at[1].as_sym().filter(|s| !bound.contains(s))?));
+        |at: &[Dim]| at.len() >= 3 && at[2..].iter().all(|d| bound.iter().any(|b| d.contains(b.0)));
+    let read = |(buf, at): &(Buf, Vec<Dim>)| {
+        Some((*buf, at[1].as_sym().filter(|s| !bound.iter().any(|b| b.0 == *s))?))
+    };
     let found: Vec<(Buf, Sym)> = reads.iter().filter(|r| positions(&r.1)).map(read).collect::<Option<_>>()?;
     let (image, channel) = *found.first()?;
     // All other loads are independent of the channel.
@@ -86,9 +78,11 @@ fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
     let has_channels = |at: &[Dim]| (3..=5).contains(&at.len()) && at[1].as_sym() == Some(channel);
     let varies = |at: &[Dim]| at.last().is_some_and(|d| !d.syms().is_empty());
     let last = |at: &[Dim]| at.last().and_then(|d| d.as_sym());
+    let (loops, _) = par_loops(body);
     let of_column = |(_, at): &(Buf, Vec<Dim>)| {
+        let value = bound.iter().find(|b| last(at) == Some(b.0)).map(|b| b.1);
         let column = stores.first().and_then(|s| last(&s.1));
-        single.iter().any(|s| column.is_some() && last(at) == Some(s.0) && s.1 == column)
+        column.zip(value).is_some_and(|(column, value)| is_of(value, column, &loops))
     };
     let mut positions = reads.iter().filter(|r| r.0 == image);
     Some(Sampled {
@@ -98,6 +92,14 @@ fn sampled(body: &[Stmt], form: &Form) -> Option<Sampled> {
         runs: stores.iter().all(|s| varies(&s.1)),
         by_rows: positions.next().is_some_and(of_column) && positions.next().is_none(),
     })
+}
+
+/// True for a value that depends on one of the loops, and on nothing that is computed in them.
+fn is_of(value: &Expr, only: Sym, loops: &[(Sym, Dim)]) -> bool {
+    let mut on: Vec<Sym> = vec![];
+    value.each_dim(&mut |d| on.extend(loops.iter().map(|l| l.0).filter(|s| d.contains(*s))));
+    let computed = value.any(&mut |e| matches!(e, Expr::Reg(_) | Expr::Acc { .. }));
+    !computed && !on.is_empty() && on.iter().all(|s| *s == only)
 }
 
 fn convolved(body: &[Stmt], single: Option<&Contraction>) -> Vec<Buf> {
