@@ -21,7 +21,7 @@ use crate::passes::nest::analysis::gates::is_fixed;
 use crate::passes::nest::analysis::machine::{L1, L2, PAGE};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::lanes::permuted_loads::is_near;
-use crate::passes::nest::schedule::tiles::{self, Loops, MOST_ROWS, Plane, Tile, Wanted};
+use crate::passes::nest::schedule::tiles::{self, Deep, Loops, MOST_ROWS, Plane, Tile, Wanted};
 use crate::passes::nest::schedule::{Plan, Request, Within, clip, pack};
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::{Caps, Dot, Facts};
@@ -197,7 +197,8 @@ impl Axes {
         let tile = if once { tile.read_from(Packing::staged) } else { tile };
         let work = work(m, &p, n, p.product.unit(facts.lanes), request.program.large);
         let work = if let Packing::Task(panels) = &tile.panels { work + panels.work() } else { work };
-        Tiled { p, rows, tile, loops, turn, work, gate }
+        let deep = if rows.is_empty() && turn.is_none() { Deep::new(m, &p, &tile) } else { None };
+        Tiled { p, rows, tile, loops, deep, turn, work, gate }
     }
 }
 
@@ -227,6 +228,8 @@ pub(crate) struct Tiled {
     rows: Vec<(Sym, Dim)>,
     tile: Tile<Packing>,
     loops: Loops,
+    /// Blocks of the reduction, if it is so long.
+    deep: Option<Deep>,
     /// The loop whose odd iterations read the weights backwards.
     turn: Option<Sym>,
     work: Dim,
@@ -262,6 +265,9 @@ impl Axes {
 
 impl Plan for Tiled {
     fn schedule(&self, m: &Module) -> Schedule {
+        if let Some(deep) = self.deep {
+            return deep.describe(m, &self.p, &self.tile);
+        }
         let s = tiles::describe(m, &self.p, &self.tile, &self.loops, !self.rows.is_empty());
         let order = if self.turn.is_some() { vec!["weights forwards and backwards in turn"] } else { vec![] };
         Schedule { order: s.order.into_iter().chain(order).collect(), ..s }
@@ -270,7 +276,7 @@ impl Plan for Tiled {
         self.work
     }
     fn apply(self: Box<Self>, m: &mut Module, k: Kernel) -> Vec<Stmt> {
-        let Tiled { p, rows, tile, loops, turn, gate, .. } = *self;
+        let Tiled { p, rows, tile, loops, deep, turn, gate, .. } = *self;
         if let Some(gone) = gate {
             visit::drop_calls(&mut m.driver, &|x| x == gone);
         }
@@ -278,6 +284,9 @@ impl Plan for Tiled {
             return staged::emit(m, k, &p, tile);
         }
         let mut t = tile.read_from(|packing| packing.apply(m, k, &p));
+        if let Some(deep) = deep {
+            return deep.emit(m, k, &p, t);
+        }
         let body = tiles::emit(m, &p, &t, &loops, &rows);
         let Some(turn) = turn else { return body };
         t.reverse();

@@ -6,6 +6,7 @@
 
 pub(crate) mod byte_dots;
 mod choice;
+mod deep;
 pub(crate) mod dequantize;
 mod even;
 mod finish;
@@ -24,6 +25,7 @@ pub(crate) use choice::{
     MOST_ROWS, Plane, Tile, Wanted, chooses_by_rows, is_shallow, multiplies_halves, panel, rows_of_panel,
     sums_halves,
 };
+pub(crate) use deep::{Deep, is_deep};
 use even::Even;
 pub(crate) use even::is_even;
 use loops::Order;
@@ -111,7 +113,7 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
     let turn = m.syms.loop_var("p", zero, panels);
     let number = if t.backwards { panels - 1 - turn } else { turn.into() };
     let blocks = Blocks::new(m, t, l);
-    let panel = Panel { p, t, number };
+    let panel = Panel { p, t, number, origin: None };
     let body = each_panel(m, t, number, |m, cols| blocks.emit(m, panel, cols));
     let (block, turn) = ((blocks.var, blocks.count), (turn, panels));
     let mut loops = t.batch.clone();
@@ -129,7 +131,7 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
 
 /// The first `count` rows of panel `number`, on one thread.
 pub(crate) fn of_panel(m: &mut Module, p: &Contraction, t: &Tile, number: Dim, count: Dim) -> Vec<Stmt> {
-    each_panel(m, t, number, |m, cols| Panel { p, t, number }.rows(m, Rows::first(count), cols))
+    each_panel(m, t, number, |m, cols| Panel { p, t, number, origin: None }.rows(m, Rows::first(count), cols))
 }
 
 /// The rows, divided into blocks.
@@ -155,6 +157,14 @@ impl Blocks<'_> {
         };
         let var = m.syms.loop_var("b", Dim::constant(0), count);
         Blocks { l, extent, even, var, count }
+    }
+    /// Maximum rows of a block.
+    fn most(&self, m: &Module) -> Dim {
+        match (self.l.block, self.even) {
+            (None, _) => m.syms.range(self.extent).hi.map_or(self.extent, Dim::constant),
+            (Some(h), Some(e)) => Dim::constant(e.of_block(h) * (e.low + 1)),
+            (Some(h), None) => Dim::constant(h),
+        }
     }
     /// The prefetches of tiles in a block of `h` rows.
     fn prefetch(&self, t: &Tile, h: i64) -> Option<PanelPrefetch> {
@@ -217,7 +227,7 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
     let (panels, full) = (t.n_extent.ceil_div(t.nr), t.n_extent.floor_div(t.nr));
     let number = m.syms.loop_var("p", zero, full);
     let rows = Rows::first(count);
-    let at = |number: Dim| Panel { p, t, number };
+    let at = |number: Dim| Panel { p, t, number, origin: None };
     let mut out = vec![];
     // Without a last panel, the loop over panels is one function of machine code.
     if full.as_const() != Some(0) {

@@ -8,7 +8,7 @@ use crate::passes::nest::analysis::machine::{L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::pack;
-use crate::passes::nest::schedule::tiles::{self, Panels};
+use crate::passes::nest::schedule::tiles::{self, Panels, is_deep};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, consts::Remap};
@@ -121,9 +121,9 @@ pub(crate) struct Columns {
     pub nr: i64,
 }
 
-/// Minimum rows for which B is packed if that converts its elements; otherwise each tile of rows converts
-/// them.
-const CONVERTED_ROWS: i64 = 24;
+/// Minimum rows for which B is packed if that converts its elements, which each tile of rows would do
+/// otherwise, or if the reduction has many steps, whose rows would share few sets of the second-level cache.
+const PACKED_ROWS: i64 = 24;
 
 /// Rows, if their number is known.
 fn constant_rows(p: &Contraction) -> i64 {
@@ -164,7 +164,7 @@ pub(crate) fn packing(
         _ => fills_vectors(extent, site.facts),
     };
     if (!constant || panel)
-        && !(constant_rows(p) >= CONVERTED_ROWS && pack::converts(m, p, site.facts))
+        && !(constant_rows(p) >= PACKED_ROWS && (pack::converts(m, p, site.facts) || is_deep(m, p, nr)))
         && (p.reduction.len() == 1 && near || taps)
         && along(n) == Some(1)
         && runs

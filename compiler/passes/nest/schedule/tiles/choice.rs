@@ -103,6 +103,9 @@ pub(crate) struct Tile<P = Panels> {
     pub(super) mr: i64,
     /// Panels and reduction steps are visited in reverse order.
     pub(super) backwards: bool,
+    /// The first step of the outermost reduction loop. `None`: no steps, accumulators keep what they begin
+    /// with.
+    pub(super) first_step: Option<Dim>,
     /// Reduction loops that run over a part of their iterations.
     pub(super) clips: Vec<Clip>,
     /// Accumulators are f16 ([`sums_halves`]).
@@ -118,7 +121,8 @@ impl Tile {
         w.sym(self.n);
         w.dim(self.n_extent);
         w.put([self.together, self.nr, self.lanes, self.registers, self.nv, self.mr].map(|n| n as u64));
-        w.put([self.m_row.is_some(), self.backwards, self.halves].map(u64::from));
+        w.put([self.m_row.is_some(), self.backwards, self.halves, self.first_step.is_some()].map(u64::from));
+        self.first_step.into_iter().for_each(|d| w.dim(d));
         w.put([self.clips.len() as u64]);
         self.clips.iter().for_each(|c| c.key(w));
         match &self.panels {
@@ -390,6 +394,7 @@ impl<P: Source> Tile<P> {
             nv,
             mr,
             backwards: false,
+            first_step: Some(Dim::constant(0)),
             clips: vec![],
             halves,
             caps: facts.caps,
@@ -429,6 +434,7 @@ impl<P: Source> Tile<P> {
             nv: self.nv,
             mr: self.mr,
             backwards: self.backwards,
+            first_step: self.first_step,
             clips: self.clips,
             halves: self.halves,
             caps: self.caps,

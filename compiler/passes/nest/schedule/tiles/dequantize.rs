@@ -70,6 +70,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         nv,
         mr: if wide { 4 } else { 2 },
         backwards: false,
+        first_step: Some(Dim::constant(0)),
         clips: vec![],
         halves: false,
         caps: facts.caps,
@@ -104,7 +105,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let convert = converted(m, w, panel.into(), lanes, (scratch, slots.own));
     let mut then = convert;
     let body = each_panel(m, &many, panel.into(), |m, cols| {
-        Panel { p, t: &many, number: panel.into() }.rows(m, Rows::first(rows), cols)
+        Panel { p, t: &many, number: panel.into(), origin: None }.rows(m, Rows::first(rows), cols)
     });
     then.extend(w.around(body));
     let body = if known.is_some() {

@@ -49,6 +49,10 @@ impl Even {
     pub fn of_block(&self, rows: i64) -> i64 {
         (rows / self.low).max(1)
     }
+    /// The first row of the block, if the first of all rows is `from`.
+    pub fn row(&self, from: Dim) -> Dim {
+        from + self.first * self.low + self.first.min(self.high)
+    }
     /// Block `number`.
     pub fn block(self, m: &Module, number: Sym, rows: i64) -> Even {
         let first = Dim::sym(number) * self.of_block(rows);

@@ -39,6 +39,9 @@ pub(super) struct PanelPrefetch {
     pass: Dim,
     /// Cache lines per pass.
     lines: Dim,
+    /// The panel, and the step of the outermost reduction loop, at which the lines begin; by default the
+    /// first one of the next panel.
+    from: Option<(Dim, Dim)>,
 }
 
 /// Minimum bytes of weights that are assumed not to be in the second-level cache when they are used.
@@ -72,7 +75,12 @@ impl PanelPrefetch {
     /// `lines` cache lines, divided evenly among the passes.
     fn shared(m: &Module, p: &Contraction, lines: Dim, passes: Dim) -> Option<PanelPrefetch> {
         iterations(p, p.product.steps()).filter(|n| *n > 0)?;
-        Some(PanelPrefetch { pass: Dim::constant(0), lines: m.syms.simplify(lines.ceil_div(passes.max(1))) })
+        let lines = m.syms.simplify(lines.ceil_div(passes.max(1)));
+        Some(PanelPrefetch { pass: Dim::constant(0), lines, from: None })
+    }
+    /// The same lines of the panel `panel`, from step `step` on.
+    pub(super) fn from(self, panel: Dim, step: Dim) -> PanelPrefetch {
+        PanelPrefetch { from: Some((panel, step)), ..self }
     }
     pub(super) fn at(self, pass: Dim) -> PanelPrefetch {
         PanelPrefetch { pass: self.pass + pass, ..self }
@@ -140,12 +148,16 @@ impl Block<'_> {
         let loops = clip::loops(m, &p.reduction, &t.clips, (row, mr));
         let depth =
             p.reduction.iter().zip(&loops).map(|((s, extent), (var, _))| (*var, *extent, *s)).collect();
-        let (split, ty) = (split(m, p, t, mr, nv), p.product.ty());
+        let (split, ty) = (if t.first_step.is_some() { split(m, p, t, mr, nv) } else { 1 }, p.product.ty());
         let acc = m.reg(ty);
         let shape = vec![split as u32, mr as u32, nv as u32];
         let mut out = vec![Stmt::Acc { reg: acc, lanes: t.lanes as u32, shape, init: Expr::num(ty, 0.0) }];
         if p.start.is_some() {
             out.extend(finish::begins(m, &self, acc));
+        }
+        if t.first_step.is_none() {
+            out.extend(finish::stores(m, &self, acc));
+            return out;
         }
         let sum = Sum { block: self, acc, depth, split, each: t.steps(p, mr, nv), prefetch };
         let reads = finish::reads(m, &self);
@@ -186,8 +198,11 @@ impl Sum<'_> {
     /// The reduction subscripts of a step; `at` is that of the innermost loop, by default its variable.
     fn steps_at(&self, at: Option<Dim>) -> impl Iterator<Item = (Sym, Dim)> {
         let last = self.depth.len().saturating_sub(1);
-        let value =
-            move |(i, d): (usize, &(Sym, Dim, Sym))| (d.2, at.filter(|_| i == last).unwrap_or(d.0.into()));
+        let first = self.block.t.first_step.unwrap_or(Dim::constant(0));
+        let value = move |(i, d): (usize, &(Sym, Dim, Sym))| {
+            let step = at.filter(|_| i == last).unwrap_or(d.0.into());
+            (d.2, if i == 0 { first + step } else { step })
+        };
         self.depth.iter().enumerate().map(value)
     }
     /// One step at position `at` of the innermost loop (by default its variable), into accumulators `part`.
@@ -419,8 +434,10 @@ impl Sum<'_> {
                 (*buf, line, at.iter().map(first).collect())
             }
             (None, Panels::Packed(packed)) => {
-                let first = self.depth.iter().map(|_| zero).chain([zero]);
-                (packed.buf, packed.line, packed.outer_at(t).chain([part.panel + 1]).chain(first).collect())
+                let (panel, step) = a.from.unwrap_or((part.panel + 1, zero));
+                let inner = self.depth.iter().skip(1).map(|_| zero);
+                let first = [panel, step].into_iter().chain(inner).chain([zero]);
+                (packed.buf, packed.line, packed.outer_at(t).chain(first).collect())
             }
             (None, Panels::InPlace | Panels::Private { .. }) => return vec![],
         };

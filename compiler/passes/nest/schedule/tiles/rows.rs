@@ -7,7 +7,8 @@ use super::register::{Block, Cols, PanelPrefetch, prefetches_lines, tile};
 use super::{Part, Tile, each_part};
 use crate::nest::{BinOp, Expr, Module, Stmt};
 use crate::passes::nest::analysis::form::Contraction;
-use crate::sym::{Answer, Dim};
+use crate::passes::nest::analysis::shape::substitute;
+use crate::sym::{Answer, Dim, Sym};
 
 /// A range of rows of a block.
 #[derive(Clone, Copy)]
@@ -24,6 +25,10 @@ impl Rows {
     pub fn first(count: Dim) -> Rows {
         Rows { from: Dim::constant(0), count, prefetch: None, even: None }
     }
+    /// The first of these rows.
+    fn origin(&self) -> Dim {
+        self.even.map_or(self.from, |e| e.row(self.from))
+    }
 }
 
 /// A panel of a contraction in tiles.
@@ -32,17 +37,22 @@ pub(super) struct Panel<'a> {
     pub p: &'a Contraction,
     pub t: &'a Tile,
     pub number: Dim,
+    /// A symbol for the first of the rows, if statements of the contraction have it.
+    pub origin: Option<Sym>,
 }
 
 impl Panel<'_> {
     /// The given rows of it, tile by tile.
     pub fn rows(self, m: &mut Module, rows: Rows, cols: Cols) -> Vec<Stmt> {
-        let Panel { p, t, number } = self;
+        let Panel { p, t, number, origin } = self;
         let several = matches!(cols, Cols::Some(r) if r > t.width());
-        each_part(m, t, number, cols, |m, part| {
+        let body = each_part(m, t, number, cols, |m, part| {
             let tiles = RowTiles { p, t, part, prefetch: rows.prefetch }.emit(m, rows);
             if several { tile(tiles) } else { tiles }
-        })
+        });
+        let Some(origin) = origin else { return body };
+        let first = rows.origin();
+        substitute(m, body, &|s| (s == origin).then_some(first))
     }
 }
 
@@ -127,7 +137,7 @@ impl RowTiles<'_> {
     /// Tiles of two heights, the higher ones first.
     fn even(&self, m: &mut Module, start: Start, e: Even) -> Vec<Stmt> {
         let zero = Dim::constant(0);
-        let start = Start { row: start.row + e.first * e.low + e.first.min(e.high), ..start };
+        let start = Start { row: e.row(start.row), ..start };
         let high = m.syms.simplify((e.high - e.first).max(zero).min(e.here));
         let mut out = self.equal(m, start, high, e.low + 1);
         out.extend(self.equal(m, start.after(high, e.low + 1), e.here - high, e.low));
