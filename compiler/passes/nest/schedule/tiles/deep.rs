@@ -25,7 +25,7 @@ const DEEP: i64 = L2 / 2;
 const PANEL: i64 = L2 / 8;
 /// Maximum bytes of the rows of a block.
 const ROWS: i64 = 3 * L2 / 8;
-/// Panels of a group: as often a task reads a block of rows from the second-level cache.
+/// Maximum panels of a group: the number of times that a task reads a block of rows once it is in the cache.
 const GROUP: i64 = 4;
 /// Tasks that suffice for the threads.
 const ENOUGH: i64 = 4 * THREADS;
