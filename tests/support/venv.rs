@@ -27,7 +27,9 @@ fn install(venv: &Path, bin: &Path, wanted: &str) -> bool {
     done
 }
 
-/// Python with the packages of tests/requirements.txt.
+/// Python with the packages of tests/requirements.txt. All whose numbers the backend suite compares are pinned:
+/// ml_dtypes converts floats beyond the range of integers of four and two bits, which ONNX leaves open, modulo
+/// 16 and 4 before version 0.7, and to 0 from then on.
 pub fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
