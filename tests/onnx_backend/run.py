@@ -56,10 +56,14 @@ CALL_SECONDS = 60
 
 
 def export(root):
-    """Writes every case to `root/<name>/`: model.onnx, case.json, set_<i>/{input,output}_<k>.pb. Once per onnx version."""
+    """Writes every case to `root/<name>/`: model.onnx, case.json, set_<i>/{input,output}_<k>.pb. Once per version of the packages
+    that make the numbers."""
+    import ml_dtypes
+    import numpy
     import onnx
     stamp = root / "version"
-    if stamp.exists() and stamp.read_text() == onnx.__version__:
+    versions = " ".join(package.__version__ for package in (onnx, numpy, ml_dtypes))
+    if stamp.exists() and stamp.read_text() == versions:
         return
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
@@ -97,7 +101,7 @@ def export(root):
                         for k, v in enumerate(values):
                             (folder / f"set_{i}" / f"{what}_{k}.pb").write_bytes(serialized(v, infos[k]))
             (folder / "case.json").write_text(json.dumps({"rtol": case.rtol, "atol": case.atol}))
-    stamp.write_text(onnx.__version__)
+    stamp.write_text(versions)
 
 
 def erased(path, to):
