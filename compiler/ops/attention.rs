@@ -188,7 +188,7 @@ impl Operator for Attention {
         expose(cx, 1, x);
         let mask = Mask {
             tensor: cx.input_opt(3),
-            valid: cx.input_opt(6),
+            valid: cx.input_opt(6).map(|n| valid(cx, n)),
             past: past.map_or(Dim::constant(0), |p| p[2]),
             pads: cx.since >= 24,
         };
@@ -218,11 +218,23 @@ impl Operator for Attention {
 /// The rules for the keys that a query may attend to.
 struct Mask {
     tensor: Option<Buf>,
-    /// Number of valid keys of each sample; all if `None`.
+    /// Number of valid keys of each sample, in 32 bits; all if `None`.
     valid: Option<Buf>,
     past: Dim,
     /// A mask shorter than the keys is padded with -inf, even one of length 1.
     pads: bool,
+}
+
+/// The numbers of keys in an input of i64, limited to 32 bits.
+fn valid(cx: &mut LowerCx, from: Buf) -> Buf {
+    let dims = cx.dims(from);
+    let to = cx.temp("valid", ElemType::I32, dims);
+    let bound = |n: i32| runtime::int(n.into());
+    cx.map(to, |k, at| {
+        let n = k.load(from, at).max(bound(i32::MIN)).min(bound(i32::MAX));
+        Expr::cast(ElemType::I64, ElemType::I32, n)
+    });
+    to
 }
 
 impl Attention {
@@ -274,7 +286,7 @@ impl Attention {
         let (b, i, j) = (at[0], at[2], at[3]);
         let mut allowed: Vec<Expr> = vec![];
         // Position of the query among all keys.
-        let valid = mask.valid.map(|n| k.load(n, &[b]));
+        let valid = mask.valid.map(|n| Expr::cast(ElemType::I32, ElemType::I64, k.load(n, &[b])));
         let position = match &valid {
             Some(n) => n.clone() + Expr::index(i - s.queries),
             None => Expr::index(i + mask.past),

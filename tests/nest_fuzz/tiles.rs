@@ -123,19 +123,21 @@ fn neighbours(lanes: u32) -> Vec<Case> {
 }
 
 /// Positions compared with integers of 64 bits that lanes share, among them those that no position comes near and those
-/// whose sums wrap.
+/// whose sums wrap; and with words, whose sums with positions do not.
 fn shared_integers(lanes: u32) -> Vec<Case> {
     let mut out = vec![];
     for n in [1, 16, 40] {
         for op in ["<=", "<", ">=", "==", "!="] {
             let mut c = case(
                 format!("positions {op} integers, {n} in vectors of {lanes}"),
-                &[(T::I64, "6", 6), (T::F32, &format!("6, {n}"), 6 * n)],
-                &[(T::F32, &format!("6, {n}")), (T::F32, &format!("6, {n}"))],
+                &[(T::I64, "6", 6), (T::F32, &format!("6, {n}"), 6 * n), (T::I32, "6", 6)],
+                &[(T::F32, &format!("6, {n}")), (T::F32, &format!("6, {n}")), (T::F32, &format!("6, {n}"))],
                 &format!(
-                    "  par i0 in 0..6 {{\n    vec({lanes}) i1 in 0..{n} {{\n      y0[i0, i1] = (let %0 = a0[i0] in select((idx(2*i1 + 1) {op} (%0 + idx(i0))), a1[i0, i1], 0.0))\n      y1[i0, i1] = select(((a0[i0] - idx(3)) {op} idx(i1)), a1[i0, i1], 0.0)\n    }}\n  }}"
+                    "  par i0 in 0..6 {{\n    vec({lanes}) i1 in 0..{n} {{\n      y0[i0, i1] = (let %0 = a0[i0] in select((idx(2*i1 + 1) {op} (%0 + idx(i0))), a1[i0, i1], 0.0))\n      y1[i0, i1] = select(((a0[i0] - idx(3)) {op} idx(i1)), a1[i0, i1], 0.0)\n      y2[i0, i1] = select((((i64(a2[i0]) + idx(i1)) - 5:i64) {op} (idx(4*i0) - i64(a2[2]))), a1[i0, i1], 0.0)\n    }}\n  }}"
                 ),
             );
+            let words = [i32::MIN, -1, 7, 1 << 30, i32::MAX, 21];
+            c.data[2] = words.iter().flat_map(|v: &i32| v.to_le_bytes()).collect();
             let values = [i64::MIN, -1, 7, 1 << 33, i64::MAX - 1, 21];
             c.data[0] = values.iter().flat_map(|v: &i64| v.to_le_bytes()).collect();
             out.push(c);

@@ -244,7 +244,7 @@ struct Lower<'a> {
     keys: Dim,
     /// Number of keys of each sample, minus one.
     lengths: Buf,
-    /// Number of keys of each sample before the new ones, and how many of these are in the cache.
+    /// Number of keys of each sample before the new ones, and how many of these are in the cache, in 32 bits.
     before: Buf,
     cached: Buf,
 }
@@ -327,7 +327,7 @@ impl<'a> Lower<'a> {
         // One value per sample, in any shape: exporters write [batch] and [batch, 1].
         let lengths = cx.input(input::LENGTHS);
         let lengths = cx.m.view(lengths, vec![batch]);
-        let mut count = |name| cx.temp(name, ElemType::I64, vec![batch]);
+        let mut count = |name| cx.temp(name, ElemType::I32, vec![batch]);
         let before = count("before");
         let cached = if g.evicts { count("cached") } else { before };
         let rows = |b: Option<Buf>| b.map(|b| cx.dims(b)[2]);
@@ -378,9 +378,10 @@ impl<'a> Lower<'a> {
                     - Expr::index(tokens);
                 let first = runtime::eq(all.clone(), Expr::index(tokens));
                 let n = k.let_(Expr::select(first, runtime::int(0), n));
-                k.store(self.before, b, n.clone());
+                k.store(self.before, b, Expr::cast(ElemType::I64, ElemType::I32, n.clone()));
                 if g.evicts {
-                    k.store(self.cached, b, resident(n, past, g.window));
+                    let n = resident(n, past, g.window);
+                    k.store(self.cached, b, Expr::cast(ElemType::I64, ElemType::I32, n));
                 }
             });
         });
@@ -422,7 +423,7 @@ impl<'a> Lower<'a> {
         rotate(cx, &of, x, y, &|k, b, s, i| {
             let p = match ids {
                 Some(p) => k.load(p, &[b, s]),
-                None => k.load(before, &[b]) + Expr::index(s),
+                None => number(k, before, b) + Expr::index(s),
             };
             tables.map(|t| {
                 let rows = k.m.bufs[t].dims[0];
@@ -434,7 +435,7 @@ impl<'a> Lower<'a> {
     /// A score with its bias, or the mask value if the key is hidden.
     fn masked(&self, k: &mut KernelBuilder, at: &[Dim], scores: Buf, bias: Option<Buf>) -> Expr {
         let (op, window) = (self.op, self.g.window);
-        let n = k.load(self.cached, &at[..1]);
+        let n = number(k, self.cached, at[0]);
         k.shared(n, |k, n| {
             let mut v = k.load(scores, at);
             if op.softcap > 0.0 {
@@ -461,7 +462,7 @@ impl<'a> Lower<'a> {
             let inside = Expr::cmp_index(BinOp::Lt, at[3], columns);
             return Expr::select(inside, k.load_broadcast(b, at), none);
         }
-        let column = k.load(self.before, &at[..1]) - n.clone() + Expr::index(at[3]);
+        let column = number(k, self.before, at[0]) - n.clone() + Expr::index(at[3]);
         let near = column.clone().min(Expr::index(columns - 1)).max(runtime::int(0));
         let inside = Expr::bin(BinOp::Lt, column, Expr::index(columns));
         let value = k.with_index(near, columns, |k, c| k.load_broadcast(b, &[at[0], at[1], at[2], c]));
@@ -475,6 +476,11 @@ impl<'a> Lower<'a> {
             Expr::select(hidden, Expr::num(self.ty, 0.0), v)
         })
     }
+}
+
+/// Element `b` of a buffer of i32.
+fn number(k: &KernelBuilder, of: Buf, b: Dim) -> Expr {
+    Expr::cast(ElemType::I32, ElemType::I64, k.load(of, &[b]))
 }
 
 /// The number of `total` positions that a cache of `capacity` rows holds. It evicts in steps of the number of

@@ -3,9 +3,8 @@
 use super::present::{self, Before};
 use super::{Kind, MsAttention};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Scalar};
 use crate::ops::InferCx;
-use crate::ops::support::runtime;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -76,6 +75,9 @@ pub(super) fn is_dummy(dims: &[Dim]) -> bool {
 pub(super) fn kept(k: &KernelBuilder, m: Buf, batch: Dim, at: &[Dim], before: &Before) -> Expr {
     let dims = k.m.bufs[m].dims.clone();
     let value = |k: &KernelBuilder, at: &[Dim]| Expr::cast(ElemType::I32, ElemType::I64, k.load(m, at));
+    let set = |k: &KernelBuilder, at: &[Dim]| {
+        Expr::bin(BinOp::Ne, k.load(m, at), Scalar::from_f64(ElemType::I32, 0.0).into())
+    };
     match dims[..] {
         // Ends, followed by starts if there are twice as many.
         [n] => {
@@ -85,11 +87,11 @@ pub(super) fn kept(k: &KernelBuilder, m: Buf, batch: Dim, at: &[Dim], before: &B
             }
             before.and(Expr::bin(BinOp::Ge, Expr::index(at[3]), value(k, &[at[0] + batch])))
         }
-        [_, _] => Expr::bin(BinOp::Ne, value(k, &[at[0], at[3]]), runtime::int(0)),
+        [_, _] => set(k, &[at[0], at[3]]),
         [_, _, _, _] => {
             let row = if let Before::Known(n) = before { at[2] + *n } else { at[2] };
-            Expr::bin(BinOp::Ne, value(k, &[at[0], Dim::constant(0), row, at[3]]), runtime::int(0))
+            set(k, &[at[0], Dim::constant(0), row, at[3]])
         }
-        _ => Expr::bin(BinOp::Ne, value(k, &[at[0], at[2], at[3]]), runtime::int(0)),
+        _ => set(k, &[at[0], at[2], at[3]]),
     }
 }

@@ -68,8 +68,8 @@ impl Builder {
     pub(in crate::codegen::tile) fn first(&mut self, x: Value) -> Value {
         self.value(Op::First(self.index_bits()), &[x], None, Class::Int)
     }
-    /// The first 64-bit lane.
-    pub(in crate::codegen::tile) fn first_long(&mut self, x: Value) -> Value {
-        self.value(Op::First(Bits::B64), &[x], None, Class::Int)
+    /// The first lane of a vector of integers; 32 bits are sign-extended.
+    pub(in crate::codegen::tile) fn first_of(&mut self, x: Value, bits: Bits) -> Value {
+        self.value(Op::First(bits), &[x], None, Class::Int)
     }
 }

@@ -50,6 +50,7 @@ use crate::tensor::ElemType;
 use access::{Site, Stream};
 use expr::{bits_of, is_long};
 use gather::Bound;
+use shared_ints::Shared;
 use std::rc::Rc;
 use vars::Vars;
 
@@ -310,7 +311,7 @@ struct Translate<'a> {
     short: Set<Reg>,
     pub regs: Map<Reg, Val>,
     /// 64-bit integers that are uniform across 32-bit lanes.
-    shared: Map<Reg, Value>,
+    shared: Map<Reg, Shared>,
     args: Vec<Arg>,
     params: Vec<Value>,
     streams: Map<Stream, Place>,

@@ -1,6 +1,6 @@
 //! Caches of keys and values: the past, the appended new tokens, and quantization.
 
-use super::{Lower, input, output, resident};
+use super::{Lower, input, number, output, resident};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::ops::attention::core::{Form, Operand};
@@ -73,7 +73,7 @@ impl Lower<'_> {
         }
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[batch, kv_heads, tokens], |k, at| {
-                let place = k.load(cached, &at[..1]) + Expr::index(at[2]);
+                let place = number(k, cached, at[0]) + Expr::index(at[2]);
                 k.at_index(place, keys, |k, p| {
                     k.nest(LoopKind::Par, &[width], |k, e| {
                         let v = match &cache {
@@ -103,8 +103,8 @@ impl Lower<'_> {
     fn evict(&self, cx: &mut LowerCx, all: Buf, present: Buf) {
         let Lower { g, tokens, past, keys, .. } = *self;
         cx.map(present, |k, at| {
-            let total = k.load(self.before, &at[..1]) + Expr::index(tokens);
-            let gone = k.load(self.cached, &at[..1]) + Expr::index(tokens) - resident(total, past, g.window);
+            let total = number(k, self.before, at[0]) + Expr::index(tokens);
+            let gone = number(k, self.cached, at[0]) + Expr::index(tokens) - resident(total, past, g.window);
             let from = (gone + Expr::index(at[2])).min(Expr::index(keys - 1));
             k.with_index(from, keys, |k, row| k.load(all, &[at[0], at[1], row, at[3]]))
         });

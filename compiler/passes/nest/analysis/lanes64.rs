@@ -1,9 +1,10 @@
 //! 64-bit elements: nests that contain any are scheduled for vectors of half as many lanes, including their
 //! other elements.
 
-use crate::nest::{BinOp, Expr, Module, Stmt, UnOp, patterns, visit};
+use crate::nest::{BinOp, Expr, Module, Reg, Stmt, UnOp, patterns, visit};
 use crate::sym::{Dim, Sym, SymKind};
 use crate::tensor::ElemType;
+use std::collections::HashMap;
 
 /// True for such types.
 pub(crate) fn is(t: ElemType) -> bool {
@@ -23,7 +24,8 @@ fn fits(m: &Module, d: Dim) -> bool {
 }
 
 /// True if 64-bit values are loaded, computed or stored. Indices that are compared with each other or
-/// converted to 32 bits do not count, nor do run-time sizes.
+/// converted to 32 bits do not count, nor do run-time sizes, nor integers that are only compared with
+/// positions ([`Positions`]).
 pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
     let mut found = false;
     visit::walk(body, &mut |s| {
@@ -33,26 +35,96 @@ pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
             _ => false,
         };
     });
-    let varies = |d: &Dim| d.syms().into_iter().any(|s| m.syms.kind(s) == SymKind::Loop);
-    let (mut indices, mut near) = (0, 0);
-    visit::walk_exprs(body, &mut |e| match e {
-        Expr::Load { buf, .. } => found |= is(m.bufs[*buf].ty),
-        // Lanes compute the 32-bit value of an index directly.
-        Expr::Cast(ElemType::I32 | ElemType::F32, x) if let Expr::Index(d) = &**x => {
-            near += usize::from(varies(d) && fits(m, *d))
-        }
-        Expr::Cast(t, _) => found |= is(*t),
-        Expr::Const(c) => found |= is(c.ty),
-        Expr::Let { reg, .. } => found |= is(m.regs[*reg].ty),
-        Expr::Index(d) => indices += usize::from(varies(d)),
-        Expr::Bin(op, a, b) if op.is_comparison() => {
-            if let (Expr::Index(a), Expr::Index(b)) = (&**a, &**b) {
-                near += usize::from(varies(a)) + usize::from(varies(b));
+    let (mut long, mut near, mut positions) = (0, 0, Positions::new(m));
+    visit::walk_exprs(body, &mut |e| {
+        long += usize::from(positions.is_long(e));
+        match e {
+            // Lanes compute the 32-bit value of an index directly.
+            Expr::Cast(ElemType::I32 | ElemType::F32, x) if let Expr::Index(d) = &**x => {
+                near += usize::from(positions.varies(d) && fits(m, *d))
             }
+            Expr::Let { reg, value, .. } => near += positions.define(*reg, value),
+            Expr::Bin(op, a, b) if op.is_comparison() => near += positions.compared(a, b),
+            _ => {}
         }
-        _ => {}
     });
-    found || indices > near
+    found || long > near
+}
+
+/// 64-bit integers that are sums of indices, constants and elements of 32 bits, such as the position of a
+/// query plus the number of keys before it. If the elements do not depend on the loops of the indices that
+/// they are compared with, lanes of 32 bits compare the positions, and integer registers hold the elements.
+struct Positions<'a> {
+    m: &'a Module,
+    /// The symbols of the elements that each register depends on.
+    regs: HashMap<Reg, Vec<Sym>>,
+}
+
+/// The symbols of the indices and of the elements in a sum, and the number of 64-bit values in it.
+#[derive(Default)]
+struct Terms {
+    indices: Vec<Sym>,
+    elements: Vec<Sym>,
+    long: usize,
+}
+
+impl<'a> Positions<'a> {
+    fn new(m: &'a Module) -> Positions<'a> {
+        Positions { m, regs: HashMap::new() }
+    }
+    /// True for an index that differs between iterations of a loop.
+    fn varies(&self, d: &Dim) -> bool {
+        d.syms().into_iter().any(|s| self.m.syms.kind(s) == SymKind::Loop)
+    }
+    /// True for an expression that needs 64 bits, disregarding its operands.
+    fn is_long(&self, e: &Expr) -> bool {
+        match e {
+            Expr::Load { buf, .. } => is(self.m.bufs[*buf].ty),
+            Expr::Cast(t, _) => is(*t),
+            Expr::Const(c) => is(c.ty),
+            Expr::Let { reg, .. } | Expr::Reg(reg) => is(self.m.regs[*reg].ty),
+            Expr::Index(d) => self.varies(d),
+            _ => false,
+        }
+    }
+    /// Adds the terms of a sum; false for any other expression.
+    fn sum(&self, e: &Expr, out: &mut Terms) -> bool {
+        out.long += usize::from(self.is_long(e));
+        match e {
+            Expr::Const(c) => c.ty == ElemType::I64,
+            Expr::Index(d) => {
+                out.indices.extend(d.syms());
+                true
+            }
+            Expr::Reg(r) => self.regs.get(r).map(|own| out.elements.extend(own)).is_some(),
+            Expr::Cast(ElemType::I64, x) => match &**x {
+                Expr::Load { buf, at } if self.m.bufs[*buf].ty == ElemType::I32 => {
+                    out.elements.extend(at.iter().flat_map(|d| d.syms()));
+                    true
+                }
+                _ => false,
+            },
+            Expr::Bin(BinOp::Add | BinOp::Sub, a, b) => self.sum(a, out) && self.sum(b, out),
+            _ => false,
+        }
+    }
+    /// Records the value of a register; the number of 64-bit values that this covers.
+    fn define(&mut self, reg: Reg, value: &Expr) -> usize {
+        let mut terms = Terms::default();
+        if self.m.regs[reg].ty != ElemType::I64 || !self.sum(value, &mut terms) || !terms.indices.is_empty() {
+            return 0;
+        }
+        self.regs.insert(reg, terms.elements);
+        terms.long + 1
+    }
+    /// The number of 64-bit values in a comparison of positions.
+    fn compared(&self, a: &Expr, b: &Expr) -> usize {
+        let mut terms = Terms::default();
+        let sums = self.sum(a, &mut terms) && self.sum(b, &mut terms);
+        let apart = !terms.elements.iter().any(|s| terms.indices.contains(s));
+        let varies = matches!((a, b), (Expr::Index(_), Expr::Index(_))) || !terms.indices.is_empty();
+        if sums && apart && varies { terms.long } else { 0 }
+    }
 }
 
 /// True if every operation of a nest with 64-bit values has a vector form. This includes its other values,
