@@ -20,6 +20,7 @@ mod group;
 mod keys;
 mod one_row;
 mod softmax;
+mod visible;
 
 use crate::diag::Result;
 use crate::nest::key::{Key, Writer};
@@ -40,6 +41,7 @@ use group::{Group, group, position};
 use keys::{Keys, When};
 use softmax::Found;
 use std::collections::HashSet;
+use visible::{Limit, Visible};
 
 /// Maximum number of iterations of the `par` loop, which bounds the number of tasks.
 const PIECES: i64 = 64;
@@ -110,6 +112,8 @@ struct Block {
     /// The row inside a block, and the first row of a block, as symbols.
     local: Sym,
     first: Sym,
+    /// The keys that rows see, if the mask compares positions.
+    visible: Option<Visible>,
 }
 
 /// How a block computes its scores.
@@ -254,7 +258,8 @@ fn merge(
     let shared = shared.map(|panels| Scores { tile: tile(of_keys, panels), keys: None });
     let pv = tile(of_values, panels2);
     let work = work(m, &g);
-    let block = Block { qk: g.qk, rows, pv: (g.pv, pv), local, first };
+    let visible = Visible::of(m, &g.qk, (g.columns.0, keys), (local, first));
+    let block = Block { qk: g.qk, rows, pv: (g.pv, pv), local, first, visible };
     let merged = Merged { block, batch, extent, height, piece };
     let kernels = [few.unwrap_or(g.values), g.values];
     for (k, scores) in kernels.into_iter().zip([own, shared]).filter_map(|(k, s)| Some((k, s?))) {
@@ -274,7 +279,7 @@ fn merge(
 impl Merged {
     /// The key of everything that emitting the kernel requires.
     fn key(&self, m: &Module, scores: &Scores) -> (Key, Vec<Buf>) {
-        let Block { qk, rows, pv, local, first } = &self.block;
+        let Block { qk, rows, pv, local, first, visible: _ } = &self.block;
         let mut w = Writer::new(m);
         w.loops(&self.batch);
         w.dim(self.extent);
@@ -291,10 +296,12 @@ impl Merged {
     }
     /// Its schedule, in `pieces` tasks.
     fn schedule(&self, m: &Module, scores: &Scores, pieces: Dim) -> Schedule {
-        let Block { qk, pv, .. } = &self.block;
+        let Block { qk, pv, visible, .. } = &self.block;
+        let skips = visible.iter().map(|_| "panels of keys behind the last visible one").collect();
         Schedule {
             form: "attention",
             blocks: vec![("rows", Dim::constant(self.height))],
+            skips,
             staging: vec!["scores of a block"],
             tasks: pieces,
             inner: vec![tiles::describe_tile(m, qk, &scores.tile), tiles::describe_tile(m, &pv.0, &pv.1)],
@@ -401,18 +408,38 @@ fn emit(
     (from, count): (Dim, Dim),
     facts: Facts,
 ) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
+    let out = match &b.visible {
+        Some(v) => v.bound(m, (scores, count), |m, limit| part(m, (b, scores), (count, limit), facts)),
+        None => part(m, (b, scores), (count, Limit::none(scores)), facts),
+    };
+    substitute(m, out, &|s| (s == b.first).then_some(from))
+}
+
+/// A part of the keys of a block.
+fn part(
+    m: &mut Module,
+    (b, scores): (&Block, &Scores),
+    (count, limit): (Dim, Limit),
+    facts: Facts,
+) -> Vec<Stmt> {
+    let (zero, all) = (Dim::constant(0), scores.tile.n_extent);
     let mut out = match &scores.keys {
-        Some(keys) => keys.scores(m, &b.qk, &scores.tile, count),
-        None => tiles::of_rows(m, &b.qk, &scores.tile, count),
+        Some(keys) => keys.scores(m, &b.qk, &scores.tile, (count, limit.panels)),
+        None => tiles::of_rows(m, &b.qk, &scores.tile, (count, limit.panels)),
     };
     for body in &b.rows {
         let r = m.syms.loop_var("r", zero, count);
-        let body: Vec<Stmt> = fresh_regs(m, body);
+        let body: Vec<Stmt> = limit.apply(fresh_regs(m, body), all);
         let body = lanes::rows(m, &body, facts.into(), lanes::SUMS);
         let body = substitute(m, body, &|s| (s == b.local).then(|| Dim::sym(r)));
         out.push(Stmt::seq(r, count, body));
     }
-    out.extend(tiles::of_rows(m, &b.pv.0, &b.pv.1, count));
-    substitute(m, out, &|s| (s == b.first).then_some(from))
+    let (pv, tile) = &b.pv;
+    let mut pv = pv.clone();
+    if limit.keys != all {
+        let of_step = group::part(&pv).unwrap_or(1);
+        pv.reduction.iter_mut().for_each(|r| r.1 = limit.keys.floor_div(of_step));
+    }
+    out.extend(tiles::of_rows(m, &pv, tile, (count, tile.n_extent.ceil_div(tile.nr))));
+    out
 }

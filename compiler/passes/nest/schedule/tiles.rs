@@ -221,10 +221,11 @@ fn each_panel(
     }
 }
 
-/// All columns of the first `count` rows, on one thread.
-pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let (panels, full) = (t.n_extent.ceil_div(t.nr), t.n_extent.floor_div(t.nr));
+/// The columns of the first `panels` panels, of the first `count` rows, on one thread.
+pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, (count, panels): (Dim, Dim)) -> Vec<Stmt> {
+    let (zero, whole) = (Dim::constant(0), t.n_extent.floor_div(t.nr));
+    let all = panels == t.n_extent.ceil_div(t.nr);
+    let full = if all { whole } else { m.syms.simplify(whole.min(panels)) };
     let number = m.syms.loop_var("p", zero, full);
     let rows = Rows::first(count);
     let at = |number: Dim| Panel { p, t, number, origin: None };
@@ -237,13 +238,14 @@ pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> 
             _ => out.push(each_full_panel(m, (number, full), body)),
         }
     }
+    let last = match t.n_extent.modulo(t.nr).as_const() {
+        Some(0) => return out,
+        Some(r) => at(whole).rows(m, rows, Cols::Some(r)),
+        None => at(whole).rows(m, rows, Cols::Guarded(t.nv)),
+    };
     match t.n_extent.modulo(t.nr).as_const() {
-        Some(0) => {}
-        Some(r) => out.extend(at(full).rows(m, rows, Cols::Some(r))),
-        None => {
-            let then = at(full).rows(m, rows, Cols::Guarded(t.nv));
-            out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Lt, full, panels), then, els: vec![] });
-        }
+        Some(_) if all => out.extend(last),
+        _ => out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Lt, whole, panels), then: last, els: vec![] }),
     }
     out
 }

@@ -216,7 +216,7 @@ fn chain(m: &Module, uses: &Uses, k: Kernel, from: Buf, dims: &[Dim]) -> Option<
 }
 
 /// Elements per reduction step of a floating-point contraction: one, or a group of bf16.
-fn part(p: &Contraction) -> Option<i64> {
+pub(super) fn part(p: &Contraction) -> Option<i64> {
     match p.product {
         ProductKind::Fma => Some(1),
         ProductKind::Dot { group, .. } if group.sum() == ElemType::F32 => Some(group.size()),

@@ -76,9 +76,14 @@ impl Keys {
     pub fn columns(&self) -> Columns {
         self.panels.columns
     }
-    /// The scores of a block, which has `count` rows.
-    pub fn scores(&self, m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> Vec<Stmt> {
-        let panels = t.n_extent.ceil_div(t.nr);
+    /// The scores of a block, which has `count` rows, for the first `panels` of keys.
+    pub fn scores(
+        &self,
+        m: &mut Module,
+        p: &Contraction,
+        t: &Tile,
+        (count, panels): (Dim, Dim),
+    ) -> Vec<Stmt> {
         let number = m.syms.loop_var("p", Dim::constant(0), panels);
         let packed = match t.panels {
             Panels::Private { buf, part, .. } => {
